@@ -42,7 +42,7 @@ async def test_a_start_is_accepted_once_and_then_there_already(api: Api) -> None
     assert (await api.call("GET", LABS)).json["items"][0]["user"] == "a b"
 
 
-@pytest.mark.parametrize(("lab_id", "why"), [(7, "lab 5 is there"), (9, "there is no lab 9")])
+@pytest.mark.parametrize(("lab_id", "why"), [(7, "lab 5 is active"), (9, "there is no lab 9")])
 async def test_a_start_that_the_rules_do_not_allow_is_a_conflict_with_the_reason(
     api: Api, lab_id: int, why: str
 ) -> None:
@@ -289,7 +289,7 @@ async def test_the_client_starts_waits_extends_and_stops(api: Api) -> None:
         extended = await client.labs.extend("ada", 5, if_match=view.revision)
         with pytest.raises(Stale):
             await client.labs.stop("ada", if_match=view.revision)
-        with pytest.raises(Conflict, match="lab 5 is there"):
+        with pytest.raises(Conflict, match="lab 5 is active"):
             await client.labs.stop("ada", 7)
         stopped = await client.labs.stop("ada", 5, if_match=(await client.labs.get("ada")).revision)
         assert stopped.revision > extended.revision

@@ -126,7 +126,7 @@ async def test_up_takes_labs_from_redis_and_shows_them_there(tmp_path: Path, ser
         await found(lambda: heard(redis, "ada", "message", "Save it"), "what ada is told")
         refused = await hostler("lab", "start", "ada", 6, "--data", up.data)
         assert refused.code == 4
-        assert refused.err.splitlines() == ["hostler: lab of ada: lab 5 is there", "  next: stop it first"]
+        assert refused.err.splitlines() == ["hostler: lab of ada: lab 5 is active", "  next: stop it first"]
 
         await redis.rpush("vmmanager:decommission", request("ada", 5))
         await found(lambda: available(redis, "bob"), "bob's turn")

@@ -142,7 +142,7 @@ def test_a_lab_that_no_node_could_have_fails_at_once_and_holds_up_nobody() -> No
             await plane.start(user, 5)
         await plane.until("eva", None, within=SLACK)
         why = await reason(plane, "eva", LabEvent.FAILED)
-        assert why == "no node can have it: 2 nodes have too few cpus"
+        assert why == "no node can run it: 2 nodes have too few cpus"
         assert LabEvent.STARTED not in await plane.news("eva")
         await plane.agreed({"ada": 5, "bob": 5, "eva": None})
 

@@ -355,7 +355,7 @@ def test_labs_wait_in_order_and_each_that_ends_lets_the_next_one_in() -> None:
         assert sorted(plane.door.waiting, key=plane.door.waiting.__getitem__) == order[2:]
         assert plane.door.records[order[4]].status == "provisioning"
         assert await reason(plane, order[4], LabEvent.WAITING) == (
-            "position 3: all 2 labs that may be there at once are"
+            "position 3: the limit of 2 concurrent labs is reached"
         )
         await plane.stop(order[3])  # it gives its place up
         await plane.stop(order[0])

@@ -189,7 +189,7 @@ def test_a_node_says_why_it_cannot_take_a_machine() -> None:
 
         async def refused() -> bool:
             arrival = await ARRIVAL.get(it.bare, node="b", vm="v")
-            return arrival is not None and "belongs to somebody else" in arrival.value.refused
+            return arrival is not None and "belongs to another owner" in arrival.value.refused
 
         await it.until(refused)
         assert await b.machine() is not None
@@ -208,7 +208,7 @@ def test_what_is_stopped_or_deleted_meanwhile_is_not_sent_on() -> None:
         await asyncio.sleep(5.0)
         await it.change(power=Power.OFF)
         handle = await it.reaches("v", STOPPED, node="a", attempt=1)
-        assert "asked for meanwhile" in handle.unmoved
+        assert "requested in the meantime" in handle.unmoved
         assert (await rows(it, a))[0].state is STOPPED
 
     staged(play)

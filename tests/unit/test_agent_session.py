@@ -238,8 +238,8 @@ def test_who_has_other_machines_leaves_a_node_alone_that_may_have_some_elsewhere
         assert not b.agent.state().registered
         assert await it.alive() is None, "the operator can still say that it is off"
         assert b.agent.state().waits_for == (
-            f"node A has machines at another place ({a.place.id}); start its agent there, or, if that one is off,"
-            " say so: hostler node confirm-off A"
+            f"node A has machines in other storage ({a.place.id}); start its agent there, or, if that host is off,"
+            " confirm it: hostler node confirm-off A"
         )
         assert other.intervals("v", it.clock.now()) == []
         await it.remove()  # as the leader does once it is confirmed that the node is off
@@ -965,7 +965,7 @@ def test_an_agent_logs_an_outage_of_its_store_and_what_that_stopped(
 
     staged(play)
     (stopped,) = [line for line in caplog.messages if "stopped by itself" in line]
-    assert stopped.startswith("machine fenced on node a: stopped by itself, for the store has not answered for 3")
+    assert stopped.startswith("machine fenced on node a: stopped by itself, because the store has not answered for 3")
     said = [line for line in caplog.messages if "the store does not answer" in line or "the store answers" in line]
     assert len(said) == 2
     assert "the store does not answer (" in said[0]

@@ -42,7 +42,7 @@ def test_turns_are_given_in_the_order_of_the_requests() -> None:
     assert admission.give(catalogue) == ["a", "b"]
     assert admission.give(catalogue) == []
     assert admission.position("c") == 1
-    assert admission.why_not("c", catalogue) == "all 2 labs that may be there at once are"
+    assert admission.why_not("c", catalogue) == "the limit of 2 concurrent labs is reached"
     admission.note("a", None, None, catalogue)
     assert admission.give(catalogue) == ["c"]
 

@@ -47,7 +47,7 @@ def test_a_lab_from_redis_whose_machine_has_a_forwarded_port_fails_with_that_rea
     lab = step.record.lab
     assert lab is not None
     assert (step.act is Act.DELETE, lab.ending is LabEvent.FAILED) == (ends, ends)
-    assert lab.ending_reason.startswith("node r1-1 reaches its guests through forwarded ports only") is ends
+    assert lab.ending_reason.startswith("node r1-1 reaches its guests only through forwarded ports") is ends
 
 
 def test_the_door_stays_with_what_was_asked_for_through_it() -> None:

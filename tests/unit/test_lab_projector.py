@@ -263,12 +263,12 @@ def test_while_it_is_out_of_reach_it_is_asked_ever_more_rarely_and_told_of_once(
         await one.put("ada")
         await asyncio.sleep(60)
         assert 10 < len(asked) < 50
-        assert one.told == ["lab records: redis: out of reach; they are shown again once it is back"]
+        assert one.told == ["lab records: redis: out of reach; they are published again once it is back"]
         one.board.fault = None
         one.door.records.clear()  # and whatever happened meanwhile is made good, also if it says it is the same
         await asyncio.sleep(6)
         assert sorted(one.door.records) == ["ada", "bob"]
-        assert one.told[-1] == "lab records: shown again"
+        assert one.told[-1] == "lab records: published again"
 
     play(story)
 

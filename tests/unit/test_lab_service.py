@@ -225,7 +225,7 @@ def test_who_does_not_see_a_lab_is_told_what_is_told_where_there_is_none() -> No
                 lambda caller=caller: labs.extend(asked(caller), "mia", 1.0),
                 lambda caller=caller: labs.message(asked(caller), "mia", "hello"),
             ):
-                with pytest.raises(NotFound, match=r"^lab of mia: not found; look at the list of labs$"):
+                with pytest.raises(NotFound, match=r"^lab of mia: not found; see the list of labs$"):
                     await ask()
         for write in (labs.start(asked(VIEWER), "mia", 3), labs.stop(asked(VIEWER), "mia")):
             with pytest.raises(Forbidden):

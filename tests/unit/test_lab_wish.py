@@ -173,12 +173,12 @@ def test_a_new_lab_has_what_its_template_says() -> None:
 
 def test_a_refusal_says_what_there_is() -> None:
     assert last(start(None, 9))[2] == "there is no lab 9; there are 3, 5, 12"
-    assert last(start(having(RUNNING), 5))[2] == "lab 3 is there; stop it first"
+    assert last(start(having(RUNNING), 5))[2] == "lab 3 is active; stop it first"
     many = LabCatalogue(labs={str(number): LabTemplate() for number in range(10, 99)})
     said = last(state_machine.start(None, "mia", 9, catalogue=many, now=NOW, switch=False))[2]
     assert said.endswith("28, 29, …")
     none = state_machine.start(None, "mia", 9, catalogue=LabCatalogue(labs={}), now=NOW, switch=False)
-    assert last(none)[2] == "there is no lab 9, nor any other"
+    assert last(none)[2] == "there is no lab 9; the catalogue is empty"
 
 
 def test_without_a_catalogue_every_lab_is_the_default() -> None:

@@ -510,7 +510,7 @@ def test_who_lost_its_lease_begins_anew_under_another_name() -> None:
         assert scene.worker.counters["shifts"] == 2
         assert await scene.events() == ["requested"]
         assert name not in scene.door.workers
-        assert "begins anew" in scene.said[0]
+        assert "registers again" in scene.said[0]
 
     play(story)
 
@@ -598,7 +598,7 @@ def test_a_door_that_refuses_is_told_of_once_and_tried_again_and_again() -> None
         await asyncio.sleep(120.0)
         assert not task.done()
         assert 4 < tries < 20
-        assert warned == ["lab worker: take of worker-1: it is no list; remove it; it goes on once that is mended"]
+        assert warned == ["lab worker: take of worker-1: it is no list; remove it; it continues once that is fixed"]
         scene.fault = None
         await scene.until(lambda: worker.counters["worked"] == 1)
         await scene.until(lambda: len(warned) > 1)

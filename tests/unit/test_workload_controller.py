@@ -194,7 +194,7 @@ def test_a_machine_whose_index_somebody_deleted_is_removed_and_its_number_given_
         await asyncio.sleep(5)
         vms = await scene.vms()
         assert vms[old].deleting
-        assert any("says it is instance 2 of web, and is not" in line for line in scene.told)
+        assert any("claims to be instance 2 of web, and is not" in line for line in scene.told)
         assert (await scene.instances())[2].vm not in ("", old)
         await scene.forget(old, index=False)
         assert sorted(await scene.instances()) == [1, 2]
@@ -412,7 +412,7 @@ def test_machines_with_long_user_data_are_tuned_replaced_and_removed_whatever_co
 
 def test_a_machine_that_fits_into_no_request_is_refused_and_else_says_so() -> None:
     async def story(scene: Scene) -> None:
-        with pytest.raises(Invalid, match=r"record has \d+ bytes, at most 786432 can be; shorten user_data"):
+        with pytest.raises(Invalid, match=r"record has \d+ bytes, at most 786432 are allowed; shorten user_data"):
             await scene.apply(spec=msgspec.structs.replace(SPEC, user_data="x" * (MAX_REQUEST_BYTES // 2)))
         large = msgspec.structs.replace(SPEC, user_data="x" * (MAX_REQUEST_BYTES - 2_000))
         record = Workload(name="web", instances=3, spec=large)
@@ -436,7 +436,7 @@ def test_an_update_that_is_held_back_says_so() -> None:
         assert (await scene.service.get(HOSTLER, "web")).detail == "0 of 3 are of the newest template", "one goes"
         await scene.forget((await scene.instances())[3].vm)
         view = await scene.service.get(HOSTLER, "web")
-        held = "; 2 of an older template stay, for at least 2 shall serve"
+        held = "; 2 of an older template stay, because at least 2 must serve"
         assert (view.phase, view.detail) == (WorkloadPhase.UPDATING, f"1 of 3 are of the newest template{held}")
         await scene.seen((await scene.instances())[3].vm, MachineState.PENDING, node="")
         view = await scene.service.get(HOSTLER, "web")
@@ -463,8 +463,8 @@ def test_decisions_leave_traces_with_their_reasons() -> None:
         await scene.scale(1)
         traces = [entry.value for entry in (await TRACE.list(scene.raw)).entries]
         assert [(trace.what, trace.why) for trace in traces] == [
-            ("made", "instances 1, 2, 3: 0 of 3 were there"),
-            ("removed", "instances 3, 2: 1 are wished for"),
+            ("made", "instances 1, 2, 3: 0 of 3 existed"),
+            ("removed", "instances 3, 2: 1 are requested"),
         ]
         assert {trace.subject for trace in traces} == {WORKLOAD.fill(workload="web")}
         assert {trace.fence for trace in traces} == {scene.leadership.fence}

@@ -13,7 +13,7 @@ from hostler.model.workload_api import WorkloadPhase
 
 @pytest.mark.parametrize(
     ("instances", "said"),
-    [(4, "why"), (5, "why; 1 more is not made for that reason"), (7, "why; 3 more are not made for that reason")],
+    [(4, "why"), (5, "why; 1 more is not created for that reason"), (7, "why; 3 more are not created for that reason")],
 )
 def test_those_that_are_not_made_are_counted_as_people_do(instances: int, said: str) -> None:
     workload = Workload(name="web", instances=instances, spec=VmSpec(cpus=1, memory_mib=1), created_at=1.0)

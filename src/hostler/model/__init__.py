@@ -1,4 +1,4 @@
-"""What the records say: frozen values with their JSON, to the letter of the contracts.
+"""Record types: frozen values whose JSON follows the contracts exactly.
 
-Not here: keys, stores, clocks, I/O.
+Keys, stores, clocks and I/O do not belong in this package.
 """

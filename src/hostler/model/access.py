@@ -1,4 +1,4 @@
-"""Who may do what: roles, tokens, and what is kept of each write."""
+"""Access control: roles, tokens, tickets, quotas and the audit log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hostler.model.inventory import Capacity, Rights
 from hostler.model.record import OpenEnum, Record
 
 EVERYWHERE = "*"
-"""As a membership: every org."""
+"""As a membership: all orgs."""
 HIDDEN = "…"
-"""In place of a value that the reader may not see."""
+"""Shown in place of a value that the reader may not see."""
 DEFAULT = "default"
-"""The project that every org has, and the org of who names none."""
+"""The project that every org has, and the org used when a request names none."""
 
 
 class Role(OpenEnum):
-    """A bundle of rights by name."""
+    """A named set of permissions."""
 
     ADMIN = "admin"
     OPERATOR = "operator"
@@ -44,17 +44,17 @@ ROLES: dict[Role, Rights] = {
 
 
 class TokenKind(OpenEnum):
-    """What a token is for."""
+    """Purpose of a token."""
 
     SESSION = "session"
     API = "api"
 
 
 class Token(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/tokens/{digest}`: the key holds the token's SHA-256, and nothing holds the token."""
+    """`/hostler/v1/tokens/{digest}`: the key holds the SHA-256 of the token. The token itself is never stored."""
 
     id: str
-    """For people and for revoking; tells nothing of the token."""
+    """Public identifier for listing and revoking; it reveals nothing about the token."""
     user: str
     """The folded name."""
     purpose: TokenKind
@@ -62,13 +62,13 @@ class Token(Record, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None = None
     era: str = ""
-    """Of its account when it was issued (`User.era`, of a session `User.session_era`): it counts while that is so."""
+    """`User.era` (for a session `User.session_era`) at issue time. The token is valid while the two are equal."""
 
 
 class Audit(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/audit/{day}/{write}`: one write, kept in the transaction that made it.
+    """`/hostler/v1/audit/{day}/{write}`: one write, recorded in the same transaction as the write itself.
 
-    It led to the revision in which this record was created.
+    The revision that created this record is the revision of the write.
     """
 
     who: str
@@ -77,86 +77,87 @@ class Audit(Record, frozen=True, kw_only=True):
     subject: str
     """The key that was written."""
     before: int = 0
-    """The revision that it was made from; 0: there was nothing."""
+    """The revision that the write was based on; 0: the key did not exist."""
     at: float
     source: str = ""
-    """Where the request came from."""
+    """Client address of the request."""
     name: str = ""
-    """What people called the subject then, where its key does not say it: a machine's name.
+    """Display name of the subject at that time, where the key does not contain it (such as the name of a VM).
 
-    Of refused requests (`refused.…`) the route of the last one.
+    For refused requests (`refused.…`): the route of the last one.
     """
     count: int | UnsetType = UNSET
-    """How many refused requests the line stands for."""
+    """Number of refused requests that this entry counts."""
 
 
 class AuditFile(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/audit-files/{day}/{place}`: lines of the audit log that were moved to a file."""
+    """`/hostler/v1/audit-files/{day}/{place}`: entries of the audit log that were moved to a file."""
 
     host: str
-    """The machine that has the file."""
+    """The host that has the file."""
     folder: str
-    """Its folder there."""
+    """The folder of the file on that host."""
     lines: int
-    """How many lines the file has, at least."""
+    """Minimum number of lines in the file."""
     chain: str = ""
-    """The hash of the last of these lines."""
+    """Hash of the last of these lines."""
     at: float = 0.0
-    """When the last of them was filed."""
+    """When the last of these lines was moved to the file."""
 
 
 class Answered(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/requests/{user}/{life}/{request}`: what a write with an Idempotency-Key was, and its answer."""
+    """`/hostler/v1/requests/{user}/{life}/{request}`: a write with an Idempotency-Key and its response."""
 
     fingerprint: str
-    """Of method, path and body: the same key with another request is refused."""
+    """Hash of method, path and body. Reusing the key for a different request is refused."""
     status: int
     body: str
     """JSON."""
 
 
 class Ticket(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/tickets/{digest}`: lets its bearer through one door of one machine, or to a terminal, once, soon.
+    """`/hostler/v1/tickets/{digest}`: a short-lived one-time credential for one connection to a machine or terminal.
 
-    The key holds the ticket's SHA-256. Attached to a lease; whoever lets the bearer in deletes it first.
+    The key holds the SHA-256 of the ticket. The record is attached to a lease. The server that accepts the ticket
+    deletes the record before it opens the connection.
     """
 
     vm: str
     org: str
     project: str
     door: str
-    """Of `hostler.ports.machines.Door`; `terminal`: of the labs of the user `project`, and `vm` is empty.
+    """A value of `hostler.ports.machines.Door`. `terminal`: for the labs of the user `project`; `vm` is empty.
 
-    `web`: the page, signed in as `by`; vm, org and project are empty.
+    `web`: the web UI, signed in as `by`; `vm`, `org` and `project` are empty.
     """
     by: str
-    """The folded name of the user, or `node:{node}` for an agent."""
+    """Folded name of the user, or `node:{node}` for an agent."""
     token: str = ""
-    """The SHA-256 of the token it was issued for: what it opened closes when that one ends."""
+    """SHA-256 of the token that requested the ticket. The connection is closed when that token ends."""
     expires_at: float
     name: str = ""
-    """What the machine was called when the ticket was issued, and the revision that it had: for the audit log."""
+    """Name of the VM when the ticket was issued; `revision` is its revision then. Both are for the audit log."""
     revision: int = 0
 
 
 class Project(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/projects/{org}/{project}`: a project that an account with that permission created.
+    """`/hostler/v1/projects/{org}/{project}`: a project created explicitly by an account with that permission.
 
-    Projects from before there were such records exist as long as something is in them (`hostler.engine.projects`).
+    Projects older than these records exist as long as they contain something (`hostler.engine.projects`).
     """
 
     created_at: float
     created_by: str = ""
-    """The folded name of the account."""
+    """Folded name of the account."""
 
 
 class Quota(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/quotas/{org}/{project}`: how much a project may have, and has. Without one there is no limit.
+    """`/hostler/v1/quotas/{org}/{project}`: limits and usage of a project. Without this record there is no limit.
 
-    `/hostler/v1/org-quotas/{org}`: the same of all projects of an org together.
+    `/hostler/v1/org-quotas/{org}`: limits and usage of all projects of an org together.
 
-    It is compared in every transaction that changes what the project has. While it is not `counted`, such a transaction
-    first has to count: scan the project, and write what it has.
+    Every transaction that changes the usage of the project compares this record. While `counted` is false, such a
+    transaction must first count: scan the project and write its usage.
     """
 
     vms: Annotated[int, Meta(ge=0)] | None = None

@@ -1,6 +1,6 @@
-"""What the HTTP API takes and gives: shared by the server, the client and the command line.
+"""HTTP API types, shared by the server, the client and the CLI.
 
-What comes in is strict (`decode(data, strict=True)`): an unknown field is an error. What goes out may gain fields.
+Requests are decoded strictly (`decode(data, strict=True)`): an unknown field is an error. Responses may gain fields.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ Seconds = Annotated[float, Meta(gt=0, le=10 * 366 * 86400)]
 
 
 class Phase(OpenEnum):
-    """Where a virtual machine is on its way, in one word: made from wish, placement and what its agent sees."""
+    """Phase of a VM, derived from its spec, its placement and the report of its agent."""
 
     PENDING = "pending"
-    """No node yet; `reasons` say why."""
+    """No node is assigned yet; `reasons` says why."""
     PLACED = "placed"
-    """A node was told, and has not answered yet."""
+    """A node is assigned and its agent has not reported yet."""
     CREATING = "creating"
     STARTING = "starting"
     RUNNING = "running"
     PAUSED = "paused"
-    """Its guest is paused until its node has room for what it writes; then it goes on by itself."""
+    """The guest is paused until its node has disk space for its writes. It then resumes by itself."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
     DELETING = "deleting"
     MOVING = "moving"
-    """It is handed from one node to another, and does not run at this instant."""
+    """The VM is being migrated and is not running at this instant."""
     SILENT = "silent"
-    """Its node gives no sign of life; the machine may still run."""
+    """The node is unreachable; the VM may still run."""
     UNKNOWN = "unknown"
-    """Its agent, of a later release, tells a state that this one does not know; `state` has it."""
+    """The agent is of a later release and reports a state that this release does not know; see `state`."""
 
 
 # Virtual machines
@@ -81,45 +81,45 @@ class VmCreate(Record, frozen=True, kw_only=True):
 
 
 class VmUpdate(Record, frozen=True, kw_only=True):
-    """Changes of a virtual machine; what is left out stays. The shape takes effect at the next boot."""
+    """Changes to a VM; omitted fields stay unchanged. New resources take effect at the next boot."""
 
     name: Name | UnsetType = UNSET
     cpus: Cpus | UnsetType = UNSET
     memory_mib: MemoryMib | UnsetType = UNSET
     disk_gib: DiskGib | UnsetType = UNSET
-    """It may only grow."""
+    """The disk may only grow."""
     user_data: str | UnsetType = UNSET
     ssh_keys: tuple[SshKey, ...] | UnsetType = UNSET
     labels: Labels | UnsetType = UNSET
     on_node_loss: OnNodeLoss | UnsetType = UNSET
     expires_in: Seconds | UnsetType | None = UNSET
-    """From now; null: never."""
+    """Seconds from now; null: never."""
 
 
 class SnapshotRequest(Record, frozen=True, kw_only=True):
-    """Which snapshot."""
+    """Name of a snapshot."""
 
     name: Name
 
 
 class MoveRequest(Record, frozen=True, kw_only=True):
-    """Where to."""
+    """Target of a move."""
 
     to: Name
     stop: bool = False
-    """Where it cannot be moved while it runs it may be stopped, moved with its disk, and started."""
+    """Allow a cold move if live migration is impossible: stop the VM, move it with its disk, and start it."""
     drop_snapshots: bool = False
-    """Its snapshots stay behind and are lost; without this, a machine that has some is not moved."""
+    """Move even though snapshots stay behind and are lost. Without this, a VM with snapshots is not moved."""
 
 
 class TicketRequest(Record, frozen=True, kw_only=True):
-    """What to open."""
+    """The kind of connection to open."""
 
     door: Literal["console", "ssh", "shell"]
 
 
 class TicketView(Record, frozen=True, kw_only=True):
-    """Good once, for `GET {url}?ticket={ticket}` as a WebSocket; one for the page for `{url}/{ticket}` in a browser."""
+    """Valid once: for `GET {url}?ticket={ticket}` as a WebSocket, or, for the web UI, `{url}/{ticket}` in a browser."""
 
     concealed = frozenset(("ticket",))
 
@@ -129,7 +129,7 @@ class TicketView(Record, frozen=True, kw_only=True):
 
 
 class VmView(Record, frozen=True, kw_only=True):
-    """A virtual machine: what is wished for, and what is seen of it."""
+    """A VM: desired and observed state."""
 
     id: str
     name: str
@@ -141,7 +141,7 @@ class VmView(Record, frozen=True, kw_only=True):
     node: str | None
     address: str
     detail: str
-    """Why it is in this phase, where that needs saying."""
+    """Why it is in this phase, where an explanation is needed."""
     labels: dict[str, str]
     on_node_loss: OnNodeLoss
     affinity: tuple[Affinity, ...]
@@ -149,33 +149,33 @@ class VmView(Record, frozen=True, kw_only=True):
     at_next_boot: tuple[str, ...]
     """Fields of the spec that take effect at the next boot."""
     snapshots: dict[str, Snapshot | None]
-    """Null: asked for, not taken yet."""
+    """Null: requested but not taken yet."""
     restore: Restore | None
     move: Move | None
-    """The last one asked for; `moved` tells whether it is over."""
+    """The last requested move; `moved` shows whether it has ended."""
     moved: int
     available: bool
-    """Its user can log in; or its image promises less, and that was kept."""
+    """Login is possible; or the image promises less, and that check has passed."""
     readiness: Readiness | None
-    """How far it is on its way there, while it runs."""
+    """Boot progress, while the VM runs."""
     access: Access | None
     disk_since: float = 0.0
-    """Since when it has a new disk from its image, because its node was lost or drained; 0: it has its own."""
+    """When it got a new disk from its image because its node was lost or drained; 0: it has its original disk."""
     retained: tuple[RetainedRef, ...] = ()
-    """Disks of it that are out of service and can be restored, the newest first."""
+    """Retained disks of this VM that can be restored, newest first."""
     warnings: tuple[str, ...] = ()
-    """What it asks for and will not get, such as user data that its image does not run."""
+    """Requested features that it will not get, for example user data that its image does not run."""
     settled: bool
-    """What is seen is what is wished for."""
+    """The observed state matches the desired state."""
     created_at: float
     expires_at: float | None
     generation: int
     revision: int
-    """Of the wish, for If-Match."""
+    """Revision of the spec, for If-Match."""
 
 
 class VmPage(Record, frozen=True, kw_only=True):
-    """`after` of the last page's end gives the next; null: this is the last."""
+    """A page of VMs. `after` is the cursor of the next page; null: this is the last page."""
 
     items: tuple[VmView, ...]
     after: str | None
@@ -183,7 +183,7 @@ class VmPage(Record, frozen=True, kw_only=True):
 
 
 class NodeVerdict(Record, frozen=True, kw_only=True):
-    """What placement thinks of one node for one machine, now."""
+    """The current placement result of one node for one VM."""
 
     node: str
     fits: bool
@@ -192,30 +192,30 @@ class NodeVerdict(Record, frozen=True, kw_only=True):
 
 
 class Why(Record, frozen=True, kw_only=True):
-    """Why a machine is where it is, or why it is nowhere."""
+    """Why a VM is on its node, or on none."""
 
     vm: str
     phase: Phase
     node: str | None
     decided: tuple[Reason, ...]
-    """As it was decided, kept with the decision."""
+    """Reasons stored with the decision."""
     nodes: tuple[NodeVerdict, ...]
-    """As it would be judged now, node by node, best first; at most 1,000."""
+    """Current evaluation of the nodes, best first; at most 1,000."""
 
 
 # Nodes
 
 
 class Drain(Record, frozen=True, kw_only=True):
-    """How to empty a node."""
+    """How to drain a node."""
 
     mode: DrainMode = DrainMode.MOVE
     drop_snapshots: bool = False
-    """Move machines although their snapshots are lost by that; without this, machines that have some stay."""
+    """Move VMs even though their snapshots are lost. Without this, VMs with snapshots stay."""
 
 
 class NodeView(Record, frozen=True, kw_only=True):
-    """A node, and how full it is."""
+    """A node and its usage."""
 
     node: str
     lifecycle: Lifecycle
@@ -235,45 +235,45 @@ class NodeView(Record, frozen=True, kw_only=True):
     facts: dict[str, str]
     refuses: str
     objection: str = ""
-    """Why the inventory keeps it from taking machines; empty: it does not."""
+    """Why the inventory excludes it from placement; empty: it does not."""
     drain: DrainMode
     off: OffConfirmation | None
     awaited: bool = False
-    """It has not registered since the store was copied or restored; its machines wait for it."""
+    """It has not registered since the store was copied or restored; its VMs wait for it."""
     registered_at: float
     revision: int
 
 
 class BrakeView(Record, frozen=True, kw_only=True):
-    """The brake on mass failure: while it holds, no node is switched off and no machine is taken from one."""
+    """The brake on mass failure: while it holds, no node is switched off and no VM is taken from its node."""
 
     held: bool
     nodes: tuple[str, ...] = ()
-    """Those that became unreachable together, and are not back."""
+    """Nodes that became unreachable together and are not back."""
     of: int = 0
-    """How many nodes there are."""
+    """Total number of nodes."""
     cause: str = ""
-    """What they have in common."""
+    """What these nodes have in common."""
     since: float | None = None
     released_by: str = ""
-    """The account that released it; empty: none did."""
+    """The account that released it; empty: not released."""
     released_at: float | None = None
     revision: int = 0
 
 
 class NodePage(Record, frozen=True, kw_only=True):
-    """Nodes in order of their names."""
+    """A page of nodes, ordered by name."""
 
     items: tuple[NodeView, ...]
     after: str | None
     revision: int
 
 
-# People
+# Accounts
 
 
 class UserCreate(Record, frozen=True, kw_only=True):
-    """A new account. Rights are given one by one or as a role, not both."""
+    """A new account. Permissions are given either one by one or as a role."""
 
     concealed = frozenset(("password",))
 
@@ -287,9 +287,9 @@ class UserCreate(Record, frozen=True, kw_only=True):
 
 
 class UserUpdate(Record, frozen=True, kw_only=True):
-    """Changes of an account; what is left out stays.
+    """Changes to an account; omitted fields stay unchanged.
 
-    `old_password`: the present one, which every account needs to change its own.
+    `old_password` is the current password. An account needs it to change its own password.
     """
 
     concealed = frozenset(("password", "old_password"))
@@ -318,7 +318,7 @@ class UserView(Record, frozen=True, kw_only=True):
 
 
 class UserPage(Record, frozen=True, kw_only=True):
-    """Accounts in order of their names."""
+    """A page of accounts, ordered by name."""
 
     items: tuple[UserView, ...]
     after: str | None
@@ -326,7 +326,7 @@ class UserPage(Record, frozen=True, kw_only=True):
 
 
 class Login(Record, frozen=True, kw_only=True):
-    """Who wants a session."""
+    """Credentials for a new session."""
 
     concealed = frozenset(("password",))
 
@@ -353,7 +353,7 @@ class TokenView(Record, frozen=True, kw_only=True):
 
 
 class TokenIssued(Record, frozen=True, kw_only=True):
-    """The only time that the token itself is told."""
+    """A new token. The token itself is shown only here."""
 
     concealed = frozenset(("token",))
 
@@ -370,7 +370,7 @@ class TokenPage(Record, frozen=True, kw_only=True):
 
 
 class QuotaSet(Record, frozen=True, kw_only=True):
-    """How much a project may have; null: no limit."""
+    """Limits of a project; null: no limit."""
 
     vms: Annotated[int, Meta(ge=0)] | None = None
     cpus: Annotated[int, Meta(ge=0)] | None = None
@@ -390,27 +390,27 @@ class ProjectView(Record, frozen=True, kw_only=True):
     org: str
     name: str
     created_at: float | None = None
-    """None: it is older than the record of it, or every org has it."""
+    """None: the project is older than project records, or it is the default project that every org has."""
     created_by: str = ""
     revision: int = 0
-    """0: there is no record of it."""
+    """0: it has no record."""
 
 
 class ProjectList(Record, frozen=True, kw_only=True):
-    """The projects that the caller sees, by org and name."""
+    """The projects that the caller may see, ordered by org and name."""
 
     items: tuple[ProjectView, ...]
 
 
 class QuotaView(Record, frozen=True, kw_only=True):
-    """Limits and use of a project, or of a whole org. Without a quota `used` is counted when asked."""
+    """Limits and usage of a project or a whole org. Without a quota, `used` is counted on request."""
 
     org: str
     project: str
-    """Empty: the limits are those of the org, for all of its projects together."""
+    """Empty: the limits apply to all projects of the org together."""
     limits: QuotaSet
     inherited: QuotaSet = QuotaSet()
-    """Of a project: the limits of its org, which bound it as well."""
+    """For a project: the limits of its org, which also apply."""
     used_vms: int
     used: Capacity
     revision: int
@@ -421,17 +421,17 @@ class QuotaView(Record, frozen=True, kw_only=True):
 
 
 class LeaderView(Record, frozen=True, kw_only=True):
-    """Who leads; address null: nobody."""
+    """The current leader; address null: there is none."""
 
     address: str | None
     holder: str | None
     fence: int
     ready: bool
-    """Whether this replica's own view of the store is up to date."""
+    """Whether this replica's cache of the store is up to date."""
 
 
 class ReplicaView(Record, frozen=True, kw_only=True):
-    """A replica that lives."""
+    """A running replica."""
 
     address: str
     holder: str
@@ -440,32 +440,32 @@ class ReplicaView(Record, frozen=True, kw_only=True):
 
 
 class ReplicaPage(Record, frozen=True, kw_only=True):
-    """All that live."""
+    """All running replicas."""
 
     items: tuple[ReplicaView, ...]
 
 
 class AuditView(Record, frozen=True, kw_only=True):
-    """One write."""
+    """One entry of the audit log."""
 
     who: str
     verb: str
     subject: str
     before: int
-    """The revision that it was made from; 0: there was nothing."""
+    """The revision that the write was based on; 0: the key did not exist."""
     after: int
-    """The revision that it led to; 0: not known, for the store was copied or restored since, and both numbers are those
-    of the store before."""
+    """The revision of the write; 0: not known, because the store was copied or restored since. Then both numbers refer
+    to the previous store."""
     at: float
     source: str
     name: str = ""
-    """What people call the subject, where its key does not say it; empty: it is not known, or no more."""
+    """Display name of the subject, where its key does not contain it; empty: not known, or no longer known."""
     count: int = 1
-    """How many the line stands for: refused requests (`refused.…`) are counted by the minute."""
+    """Number of requests that this entry counts: refused requests (`refused.…`) are counted per minute."""
 
 
 class AuditElsewhere(Record, frozen=True, kw_only=True):
-    """Files of the audit log that this server does not have: ask the server on that machine."""
+    """Files of the audit log that this server does not have. The server on that host has them."""
 
     host: str
     folder: str
@@ -476,12 +476,12 @@ class AuditElsewhere(Record, frozen=True, kw_only=True):
 
 
 class AuditPage(Record, frozen=True, kw_only=True):
-    """Writes, in order of time. A page may be short, or empty, and not be the last."""
+    """A page of the audit log, ordered by time. A page may be short or empty without being the last."""
 
     items: tuple[AuditView, ...]
     after: str | None
     elsewhere: tuple[AuditElsewhere, ...] = ()
-    """Lines that may belong to the answer and are on other machines. Empty: the answer is complete."""
+    """Matching entries may be on these other hosts. Empty: the answer is complete."""
 
 
 class EventView(Record, frozen=True, kw_only=True):
@@ -492,14 +492,14 @@ class EventView(Record, frozen=True, kw_only=True):
     of: str = field(name="kind")
     """`vm`, `handle`, `lab`, `node`, `alive`, `leader`."""
     subject: str
-    """`org/project/id` of a machine, the name of a node."""
+    """`org/project/id` of a VM, the name of a node."""
     revision: int
     record: dict[str, Any] | None
-    """As it stands in the store; null if it was deleted."""
+    """As stored; null if it was deleted."""
 
 
 class Problem(Record, frozen=True, kw_only=True):
-    """RFC 9457. `next`: what to do."""
+    """A problem document (RFC 9457). `next` says what to do."""
 
     type: str
     title: str
@@ -513,7 +513,7 @@ class Problem(Record, frozen=True, kw_only=True):
 
 
 class SignIn(Record, frozen=True, kw_only=True):
-    """Who opens the page: a name and a password, or a token, or a ticket of `hostler web`; one of the three."""
+    """Sign-in to the web UI with exactly one of: name and password, a token, or a ticket of `hostler web`."""
 
     concealed = frozenset(("password", "token", "ticket"))
 
@@ -524,21 +524,21 @@ class SignIn(Record, frozen=True, kw_only=True):
 
 
 class BrowserSession(Record, frozen=True, kw_only=True):
-    """A session whose token is in a cookie, and nowhere else."""
+    """A session whose token is stored only in a cookie."""
 
     concealed = frozenset(("csrf",))
 
     user: UserView
     csrf: str
-    """For the header `Hostler-Csrf` of everything but reads."""
+    """Value of the header `Hostler-Csrf`, required for all requests except reads."""
     expires_at: float
 
 
-# For long lists, and for who creates a machine
+# Long lists, and choices for creating a VM
 
 
 class VmRow(Record, frozen=True, kw_only=True):
-    """A machine in brief."""
+    """Summary of a VM."""
 
     id: str
     name: str
@@ -546,11 +546,11 @@ class VmRow(Record, frozen=True, kw_only=True):
     project: str
     phase: Phase
     state: MachineState | None
-    """What its agent saw last, whether or not its node still gives signs of life; null: nothing."""
+    """The last state reported by its agent, even if the node is now unreachable; null: none."""
     node: str | None
     available: bool
     detail: str
-    """Its beginning."""
+    """Truncated."""
     cpus: int
     memory_mib: int
     labels: dict[str, str]
@@ -559,7 +559,7 @@ class VmRow(Record, frozen=True, kw_only=True):
 
 
 class VmRowPage(Record, frozen=True, kw_only=True):
-    """As `VmPage`."""
+    """A page of VM summaries; paging as in `VmPage`."""
 
     items: tuple[VmRow, ...]
     after: str | None
@@ -567,39 +567,39 @@ class VmRowPage(Record, frozen=True, kw_only=True):
 
 
 class VmLog(Record, frozen=True, kw_only=True):
-    """What came out of a machine's serial port last. It is whatever the guest likes, control characters included."""
+    """Recent output of a VM's serial port. The guest controls it, so it may contain control characters."""
 
     text: str
 
 
 class ImageView(Record, frozen=True, kw_only=True):
-    """What machines can be made of."""
+    """An image that VMs can be created from."""
 
     name: str
     nodes: int
-    """That have it, and are on duty."""
+    """Number of nodes on duty that have it."""
     default: bool
-    """Whether machines that name none are made of it, on one of them at least."""
+    """Whether it is the default image of at least one of these nodes."""
     memory_mib: int
-    """The least that it boots with; 0: not known."""
+    """Minimum memory needed to boot; 0: not known."""
     disk_gib: int
-    """Of its disk: a machine that asks for less has that; 0: not known."""
+    """Disk size of the image; a VM that requests less gets this size. 0: not known."""
     user: str
-    """Who logs in, unless the machine says otherwise; empty: not known."""
+    """Login user, unless the VM specifies another; empty: not known."""
     seeding: str = ""
     """`cloud-init`: it runs any user data; `firmware`: only a script that begins with `#!`; `none`: none. Empty: not
-    known, or not the same everywhere."""
+    known, or not the same on all nodes."""
 
 
 class ImageList(Record, frozen=True, kw_only=True):
-    """All, in order of their names."""
+    """All images, ordered by name."""
 
     items: tuple[ImageView, ...]
     any: bool
-    """Whether a node on duty takes every name."""
+    """Whether a node on duty accepts any image name."""
 
 
 class TerminalKey(Record, frozen=True, kw_only=True):
-    """A public SSH key, as `ssh_keys` of a machine takes it; empty: the server has none, and opens no shells."""
+    """A public SSH key, as in `ssh_keys` of a VM; empty: the server has none and opens no shells."""
 
     key: str

@@ -1,4 +1,4 @@
-"""What the HTTP API gives about artifacts: shared by the server, the client and the command line."""
+"""HTTP API types for artifacts, shared by the server, the client and the CLI."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class ArtifactView(ArtifactRecord, frozen=True, kw_only=True):
 
 
 class ArtifactPage(Record, frozen=True, kw_only=True):
-    """Some of them, in the order of group, name and version."""
+    """A page of artifacts, ordered by group, name and version."""
 
     items: tuple[ArtifactView, ...]
     after: str | None = None
-    """Where the next page begins; None: this is the last."""
+    """Cursor of the next page; None: this is the last page."""

@@ -1,6 +1,6 @@
-"""What the HTTP API takes and gives about blueprints, slices and endpoints.
+"""HTTP API types for blueprints, slices and endpoints.
 
-Shared by the server, the client and the command line. The rules are those of `hostler.model.api`.
+Shared by the server, the client and the CLI. The rules are those of `hostler.model.api`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hostler.model.record import OpenEnum, Record
 from hostler.model.rollout import Phase
 
 MAX_SLICES = 100
-"""Of one blueprint: it is applied in one transaction, and that has 128 operations."""
+"""Maximum number of slices per blueprint: a blueprint is applied in one transaction of at most 128 operations."""
 
 
 class BlueprintDocument(Record, frozen=True, kw_only=True):
-    """A blueprint as it shall be: what its file holds, in JSON."""
+    """Desired state of a blueprint: the content of its file, in JSON."""
 
     kind = "blueprint"
 
@@ -27,97 +27,97 @@ class BlueprintDocument(Record, frozen=True, kw_only=True):
 
 
 class BlueprintFile(Record, frozen=True, kw_only=True):
-    """A blueprint as somebody writes it: JSON or TOML."""
+    """The text of a blueprint file, in JSON or TOML."""
 
     text: Annotated[str, Meta(max_length=1024 * 1024)]
     file: Annotated[str, Meta(max_length=255)] = ""
-    """What the file is called: `.json` or `.toml` tells what it is; else it is seen from the text."""
+    """File name. The extension `.json` or `.toml` determines the format; otherwise it is detected from the text."""
 
 
 class BlueprintFault(Record, frozen=True, kw_only=True):
-    """Something that is wrong with a file."""
+    """An error in a blueprint file."""
 
     place: str
-    """`slices[2].artifact`; empty: the whole."""
+    """`slices[2].artifact`; empty: the whole file."""
     line: int
-    """Where to look, counted from 1; 0: nobody knows."""
+    """Line number, counted from 1; 0: not known."""
     what: str
 
 
 class BlueprintRead(Record, frozen=True, kw_only=True):
-    """What a file holds."""
+    """The parsed content of a blueprint file."""
 
     name: str
-    """Empty: it does not say."""
+    """Empty: the file has no name."""
     slices: tuple[SliceSpec, ...]
     faults: tuple[BlueprintFault, ...]
-    """As far as can be seen from it alone; none: it can be planned."""
+    """Errors that can be found from the file alone; empty: the blueprint can be planned."""
     warnings: tuple[BlueprintFault, ...] = ()
-    """Of a file of Aether's: what has no meaning here, and was left out."""
+    """For an Aether file: parts that have no meaning in Hostler and were ignored."""
 
 
 class BlueprintRollback(Record, frozen=True, kw_only=True):
-    """Which revision to bring back."""
+    """The revision to restore."""
 
     to: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    """A number of its history; 0: the last one that said something else."""
+    """A revision number from the history; 0: the last revision with different content."""
 
 
 class BlueprintPhase(OpenEnum):
-    """How it stands with a blueprint, or one of its slices, in one word."""
+    """Summary state of a blueprint or of one of its slices."""
 
     READY = "ready"
-    """All that it wishes for serves."""
+    """All requested instances serve."""
     CHANGING = "changing"
-    """Something is on its way."""
+    """A change is in progress."""
     WAITING = "waiting"
-    """Some instances have no node, or what they need is not there; `detail` says which and why."""
+    """Some instances have no node, or their dependencies are missing; `detail` says which and why."""
     FAILED = "failed"
-    """A version was given up. What served before serves; apply again to try again."""
+    """A version was given up. The previous version serves; apply again to retry."""
     REMOVING = "removing"
-    """It was deleted, and what is left of it goes."""
+    """The blueprint was deleted and its instances are being removed."""
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing has to be done, or nothing will be."""
+        """Return whether nothing remains to be done, or nothing will be done without a user."""
         return self in (BlueprintPhase.READY, BlueprintPhase.FAILED)
 
 
 class BlueprintView(Record, frozen=True, kw_only=True):
-    """A blueprint, and how far it is in a word."""
+    """A blueprint and its summary state."""
 
     name: str
     number: int
-    """Of its revision: it grows with each apply that changes something; 0: nobody knows it."""
+    """Revision number, which grows with each apply that changes something; 0: not known."""
     slices: tuple[SliceSpec, ...]
     phase: BlueprintPhase
     detail: str
-    """Why it is in this phase, where that needs saying."""
+    """Why it is in this phase, where an explanation is needed."""
     instances: int
-    """That it wishes for, of all its slices."""
+    """Requested instances of all its slices."""
     ready: int
-    """Of those: that serve."""
+    """Of `instances`: those that serve."""
     settled: bool
-    """Whether all that is wished for has been done."""
+    """Whether the desired state is reached."""
     revision: int
     firing: tuple[str, ...] = ()
-    """Alerts that fire now: `group:name alert`."""
+    """Alerts that are firing: `group:name alert`."""
 
 
 class BlueprintPage(Record, frozen=True, kw_only=True):
-    """Blueprints in order of their names."""
+    """A page of blueprints, ordered by name."""
 
     items: tuple[BlueprintView, ...]
     after: str | None
-    """For the next page; None: this is the last."""
+    """Cursor of the next page; None: this is the last page."""
     revision: int
 
 
-# How far it is
+# Progress
 
 
 class NodeCount(Record, frozen=True, kw_only=True):
-    """Instances on a node."""
+    """Number of instances on a node."""
 
     node: str
     instances: int
@@ -125,42 +125,42 @@ class NodeCount(Record, frozen=True, kw_only=True):
 
 
 class VersionStatus(Record, frozen=True, kw_only=True):
-    """What there is of one version of a slice."""
+    """Instances of one version of a slice."""
 
     artifact: str
     weight: int | None
-    """Per cent of the calls that it gets; None: its share of the instances."""
+    """Percentage of the calls that it receives; None: in proportion to its instances."""
     ready: int
     states: dict[str, int]
-    """How many instances are in each state."""
+    """Number of instances in each state."""
     nodes: tuple[NodeCount, ...]
-    """The first of them, by name."""
+    """The first nodes, ordered by name."""
     more_nodes: int = 0
-    """Nodes that are not named."""
+    """Number of further nodes."""
     failures: int = 0
-    """In a row, without an instance that became active."""
+    """Consecutive failures without an instance that became active."""
     retry_at: float = 0.0
-    """None is loaded anew before this instant."""
+    """No instance is loaded again before this time."""
     given_up: bool = False
     why: str = ""
-    """Of its last failure."""
+    """Reason of its last failure."""
 
 
 class StageView(Record, frozen=True, kw_only=True):
-    """A step of a canary."""
+    """A stage of a canary."""
 
     weight: int
-    """Per cent of the calls."""
+    """Percentage of the calls."""
     hold: float
     """Seconds."""
 
 
 class GateView(Record, frozen=True, kw_only=True):
-    """What a canary is held to at each stage."""
+    """Limits that a canary must meet at each stage."""
 
     max_error_rate: float
     max_latency_ms: float | None
-    """For 95 of 100 calls; None: not looked at."""
+    """Maximum p95 latency; None: not checked."""
     min_calls: int
 
 
@@ -175,16 +175,16 @@ class AlertView(Record, frozen=True, kw_only=True):
     clear: float | None
     firing: bool
     value: float | None = None
-    """What was measured when it last fired or resolved; None: it never fired."""
+    """The measured value when it last fired or resolved; None: it never fired."""
     since: float | None = None
     """When it last fired or resolved."""
     why: str = ""
     fired: int = 0
-    """How often it has fired."""
+    """Number of times it has fired."""
 
 
 class RolloutVerb(OpenEnum):
-    """What a person can order for a rollout."""
+    """A command that a user can give for a rollout."""
 
     PROMOTE = "promote"
     PAUSE = "pause"
@@ -194,91 +194,91 @@ class RolloutVerb(OpenEnum):
 
 
 class RolloutView(Record, frozen=True, kw_only=True):
-    """How one version follows another: the upgrade that is under way, or the last one."""
+    """The current or last upgrade of a slice."""
 
     stages: tuple[StageView, ...]
-    """Of a canary."""
+    """Canary stages."""
     gate: GateView | None
-    """Of a canary."""
+    """Canary gate."""
     bake: float
-    """Of a blue-green deployment: seconds that the new instances stand ready first."""
+    """Blue-green: seconds for which the new instances are ready before all calls go to them."""
     keep: float
-    """Of a blue-green deployment: seconds that the old ones stay afterwards."""
+    """Blue-green: seconds for which the old instances are kept afterwards."""
     started_at: float
     changed_at: float
-    """When phase, stage or weights last changed: a gate counts calls from here on."""
+    """When phase, stage or weights last changed. A gate counts calls from this time on."""
     why: str
-    """How it came to be where it is, in one sentence."""
+    """Why it is in this phase, in one sentence."""
     approval: Approval = Approval.AUTOMATIC
     paused: bool = False
     awaits_approval: bool = False
     ordered: RolloutVerb | None = None
-    """`promote` or `abort`: ordered, and not yet carried out by the leader."""
+    """`promote` or `abort`: requested, and not yet executed by the leader."""
     ordered_by: str = ""
-    """Who gave the last order."""
+    """The user who gave the last command."""
     refused: str = ""
-    """Why the leader did not carry out the last promotion; empty: it did."""
+    """Why the leader did not execute the last promotion; empty: it did."""
     actions: tuple[RolloutVerb, ...] = ()
-    """What can be ordered now."""
+    """Commands that are possible now."""
 
 
 class RolloutSelection(Record, frozen=True, kw_only=True):
-    """Which rollouts of a blueprint an order is for."""
+    """The rollouts of a blueprint that a command applies to."""
 
     slice: BaseText | None = None
-    """`group:name`; None: every slice of the blueprint that the order is possible for."""
+    """`group:name`; None: every slice of the blueprint for which the command is possible."""
     seen: Annotated[dict[BaseText, float], Meta(max_length=MAX_SLICES)] = field(default_factory=dict)
-    """By slice: the `changed_at` of its rollout as it was seen. 409 if a rollout has gone on since."""
+    """By slice: the `changed_at` of its rollout that the caller saw. 409 if a rollout has changed since."""
 
 
 class RolloutPromotion(RolloutSelection, frozen=True, kw_only=True):
-    """How far to promote."""
+    """How far to promote a rollout."""
 
     all: bool = False
-    """To the end, not to the next stage."""
+    """Promote to the end, not to the next stage."""
     force: bool = False
-    """Although what was measured exceeds the limits of the gate."""
+    """Promote even if the measurements exceed the limits of the gate."""
 
 
 class SliceStatus(Record, frozen=True, kw_only=True):
-    """How far a slice is."""
+    """Progress of a slice."""
 
     base: str
     """`group:name`."""
     artifact: str
-    """The version that is wished for; empty: none is any more."""
+    """The requested version; empty: the slice is no longer requested."""
     previous: str
-    """The version that served before, while one follows the other; empty: none."""
+    """The version that served before, during an upgrade; empty: none."""
     phase: BlueprintPhase
     step: Phase | None
-    """Where its deployment is; None: the leader has not looked at it yet."""
+    """Phase of its deployment; None: the leader has not processed it yet."""
     strategy: StrategyKind
     stage: int
-    """Of a canary: which stage is held, counted from 1; 0: none."""
+    """Current canary stage, counted from 1; 0: none."""
     stages: int
-    """Of a canary: how many there are."""
+    """Number of canary stages."""
     detail: str
-    """Why it waits, or failed, or what it is doing."""
+    """Why it waits or failed, or what is in progress."""
     wished: int
-    """Instances that there shall be."""
+    """Requested number of instances."""
     ready: int
-    """Instances that serve, of any version."""
+    """Number of serving instances of any version."""
     leaving: int
     failed: int
     weights: dict[str, int]
     versions: tuple[VersionStatus, ...]
     needs: tuple[str, ...]
     reasons: tuple[Reason, ...] = ()
-    """Of the last placement: why some wait, by node or kind of objection."""
+    """Reasons of the last placement, by node or kind of reason, for instances that wait."""
     since: float | None = None
     """When its phase last changed."""
     rollout: RolloutView | None = None
-    """None: the leader has not looked at it yet."""
+    """None: the leader has not processed it yet."""
     alerts: tuple[AlertView, ...] = ()
 
 
 class BlueprintStatus(Record, frozen=True, kw_only=True):
-    """How far a blueprint is, slice by slice."""
+    """Progress of a blueprint, by slice."""
 
     name: str
     number: int
@@ -287,29 +287,29 @@ class BlueprintStatus(Record, frozen=True, kw_only=True):
     settled: bool
     slices: tuple[SliceStatus, ...]
     revision: int
-    """Of the blueprint; 0: it was deleted."""
+    """Revision of the blueprint; 0: it was deleted."""
 
 
-# What was measured
+# Measurements
 
 
 class VersionCalls(Record, frozen=True, kw_only=True):
-    """Calls of one version, over all routers. The last four have an element for each second in which there were any."""
+    """Calls of one version, over all routers. The last four fields have one element per second with calls."""
 
     artifact: str
     calls: int
-    """Since `since`, as a gate counts them."""
+    """Number of calls since `since`, as a gate counts them."""
     errors: int
     p95_ms: float
-    """Of the last minute, since `since`."""
+    """p95 latency of the last minute, but not before `since`."""
     in_flight: float
     since: float
     at: tuple[int, ...]
-    """Seconds since 1970, growing."""
+    """Seconds since 1970, ascending."""
     called: tuple[int, ...]
     failed: tuple[int, ...]
     latency_ms: tuple[float, ...]
-    """Within which 95 of 100 were answered."""
+    """p95 latency."""
 
 
 class SliceCalls(Record, frozen=True, kw_only=True):
@@ -320,20 +320,20 @@ class SliceCalls(Record, frozen=True, kw_only=True):
 
 
 class BlueprintCalls(Record, frozen=True, kw_only=True):
-    """What the routers measured of the slices of a blueprint in the last minutes. Nothing of it is stored."""
+    """Recent measurements of the routers for the slices of a blueprint. They are not stored."""
 
     name: str
     now: float
     kept: int
-    """Seconds for which routers remember."""
+    """Seconds of history that routers keep."""
     slices: tuple[SliceCalls, ...]
 
 
-# What an apply would do
+# Effects of an apply
 
 
 class Planned(Record, frozen=True, kw_only=True):
-    """Instances on one node."""
+    """Number of instances on one node."""
 
     node: str
     instances: int
@@ -341,7 +341,7 @@ class Planned(Record, frozen=True, kw_only=True):
 
 
 class PlannedMove(Record, frozen=True, kw_only=True):
-    """Instances that go from one node to another: their node is being emptied."""
+    """Instances that move to another node because their node is being drained."""
 
     source: str
     target: str
@@ -350,67 +350,67 @@ class PlannedMove(Record, frozen=True, kw_only=True):
 
 
 class SliceChange(OpenEnum):
-    """What happens to a slice."""
+    """Kind of change to a slice."""
 
     ADD = "add"
     UPGRADE = "upgrade"
-    """Another version."""
+    """The version changes."""
     SETTINGS = "settings"
-    """Its instances are replaced by ones of other settings."""
+    """The instances are replaced by instances with other settings."""
     SCALE = "scale"
     CHANGE = "change"
-    """Something that its instances need not know of."""
+    """A change that does not affect its instances."""
     REMOVE = "remove"
     KEEP = "keep"
 
 
 class SlicePlan(Record, frozen=True, kw_only=True):
-    """What would happen to one slice."""
+    """The planned change of one slice."""
 
     base: str
     what: SliceChange
     artifact: str
-    """That there would be; empty: none."""
+    """Planned version; empty: none."""
     previous: str
-    """That there is; empty: none."""
+    """Current version; empty: none."""
     instances: int
     previous_instances: int
     how: str
-    """How it goes, in a sentence."""
+    """How the change is carried out, in one sentence."""
     to_load: int = 0
     to_unload: int = 0
     to_move: int = 0
-    """Of those: instances that go to another node."""
+    """Of these: instances that move to another node."""
     load: tuple[Planned, ...] = ()
-    """The first nodes, by name; so the next two."""
+    """The first nodes, ordered by name; also in `unload` and `move`."""
     unload: tuple[Planned, ...] = ()
     move: tuple[PlannedMove, ...] = ()
     waiting: int = 0
-    """Instances for which there is no node now."""
+    """Instances for which there is currently no node."""
     passed_over: tuple[Reason, ...] = ()
-    """Where some wait: why not there."""
+    """If instances wait: why they cannot be placed, by node or kind of reason."""
 
 
 class BlueprintPlan(Record, frozen=True, kw_only=True):
-    """What an apply would do, slice by slice."""
+    """The effects of an apply, by slice."""
 
     name: str
     slices: tuple[SlicePlan, ...]
     refused: tuple[str, ...] = ()
-    """Why it cannot be applied as it is."""
+    """Why it cannot be applied."""
     notes: tuple[str, ...] = ()
-    """What is worth a look."""
+    """Remarks for the user."""
     changes: bool
     """Whether an apply would write anything."""
     revision: int
-    """Of the blueprint that it was compared with, for If-Match; 0: there is none."""
+    """Revision of the blueprint that the plan is based on, for If-Match; 0: there is none."""
 
 
-# What there was
+# History
 
 
 class RevisionView(Record, frozen=True, kw_only=True):
-    """One that was applied."""
+    """One applied revision."""
 
     number: int
     by: str
@@ -419,24 +419,24 @@ class RevisionView(Record, frozen=True, kw_only=True):
     deleted: bool
     current: bool
     artifacts: dict[str, int]
-    """Instances by artifact."""
+    """Number of instances by artifact."""
     slices: tuple[SliceSpec, ...] = ()
-    """All of it, where one revision is asked for."""
+    """The full content, if a single revision was requested."""
 
 
 class BlueprintHistory(Record, frozen=True, kw_only=True):
-    """What was applied, newest first."""
+    """A page of applied revisions, newest first."""
 
     items: tuple[RevisionView, ...]
     after: str | None
     revision: int
 
 
-# What there is
+# Current state
 
 
 class SliceInstanceView(Record, frozen=True, kw_only=True):
-    """One instance."""
+    """One instance of a slice."""
 
     instance: int
     state: SliceState
@@ -448,19 +448,19 @@ class SliceInstanceView(Record, frozen=True, kw_only=True):
 
 
 class SliceView(Record, frozen=True, kw_only=True):
-    """What there is of one artifact on one node."""
+    """Instances of one artifact on one node."""
 
     node: str
     artifact: str
     state: SliceState
-    """Of the instance that is furthest on."""
+    """State of the most advanced instance."""
     instances: tuple[SliceInstanceView, ...]
     methods: tuple[str, ...]
     revision: int
 
 
 class SlicePage(Record, frozen=True, kw_only=True):
-    """Slices in order of node and artifact."""
+    """A page of slices, ordered by node and artifact."""
 
     items: tuple[SliceView, ...]
     after: str | None
@@ -468,20 +468,20 @@ class SlicePage(Record, frozen=True, kw_only=True):
 
 
 class SliceLog(Record, frozen=True, kw_only=True):
-    """What an instance printed last. It is whatever the slice likes, control characters included: show it as text."""
+    """Recent output of an instance. The slice controls it, so it may contain control characters; show it as text."""
 
     node: str
     artifact: str
     instance: int
     text: str
     after: str
-    """Where it ends: with this, what came later is asked for."""
+    """Position of its end; pass it to get later output."""
     skipped: int
-    """Bytes before it that are not told, as they were too many, or are gone."""
+    """Number of bytes before it that were omitted because they were too many or are no longer stored."""
 
 
 class EndpointView(Record, frozen=True, kw_only=True):
-    """Where a method of an instance can be called."""
+    """Address of a method of an instance."""
 
     artifact: str
     method: str
@@ -494,7 +494,7 @@ class EndpointView(Record, frozen=True, kw_only=True):
 
 
 class EndpointPage(Record, frozen=True, kw_only=True):
-    """Endpoints in order of artifact, method and instance."""
+    """A page of endpoints, ordered by artifact, method and instance."""
 
     items: tuple[EndpointView, ...]
     after: str | None

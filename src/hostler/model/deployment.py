@@ -1,6 +1,7 @@
-"""Blueprints, the slices that come of them, and the endpoints of those: the records that the contract names.
+"""Blueprints, slices and endpoints: the records defined by the contract.
 
-What the contract does not name is left out of the JSON while it says nothing: other programs see what they know.
+Fields that the contract does not define are omitted from the JSON while they have their default, so that other programs
+see only fields that they know.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _ARTIFACT = rf"^{_WORD}:{_WORD}:{_WORD}$(?!\n)"
 ArtifactText = Annotated[str, Meta(pattern=_ARTIFACT, max_length=MAX_ARTIFACT)]
 _BASE = rf"^{_WORD}:{_WORD}$(?!\n)"
 BaseText = Annotated[str, Meta(pattern=_BASE, max_length=MAX_ARTIFACT)]
-"""`group:name`: an artifact without its version, which is what a slice is called from one version to the next."""
+"""`group:name`: an artifact without its version; identifies a slice across versions."""
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)"
 VariableName = Annotated[str, Meta(pattern=_VARIABLE, max_length=128)]
 InstanceNumber = Annotated[int, Meta(ge=1)]
 MAX_INSTANCES = 1_000_000
 MAX_ROUTES = 200
-"""Of one slice."""
+"""Maximum number of routes per slice."""
 RouteText = Annotated[str, Meta(min_length=1, max_length=500)]
 _ALERT = r"^[a-z0-9][a-z0-9-]{0,39}$(?!\n)"
 SAYS[_ALERT] = "of at most 40 lower-case letters, digits and -, not beginning with -"
@@ -39,7 +40,7 @@ SAYS[_VARIABLE] = "letters, digits and _, not beginning with a digit"
 
 
 class Artifact(msgspec.Struct, frozen=True, order=True):
-    """What a slice is made of: `group:name:version`. Text in records and keys; `str()` gives it back."""
+    """The code of a slice: `group:name:version`. Stored as text in records and keys; `str()` returns that text."""
 
     group: str
     name: str
@@ -47,7 +48,7 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The artifact that `text` names. Invalid: it names none."""
+        """Return the artifact that `text` names. Raise Invalid if it names none."""
         if not isinstance(text, str) or len(text) > MAX_ARTIFACT or re.search(_ARTIFACT, text) is None:
             raise Invalid(
                 f"artifact {text!r}: must be group:name:version, each of letters, digits and . _ + -,"
@@ -57,7 +58,7 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
     @property
     def base(self) -> str:
-        """`group:name`: what it is called whatever its version."""
+        """Return `group:name`, which is the same for all versions."""
         return f"{self.group}:{self.name}"
 
     def __str__(self) -> str:
@@ -65,24 +66,24 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
 
 def base_of(artifact: str) -> str:
-    """`group:name` of `group:name:version`."""
+    """Return `group:name` of `group:name:version`."""
     return artifact.rpartition(":")[0]
 
 
 class SliceSettings(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What an instance is run with, beside its artifact."""
+    """Runtime settings of an instance, in addition to its artifact."""
 
     environment: dict[VariableName, Annotated[str, Meta(max_length=4096)]] = field(default_factory=dict)
     memory_mib: Annotated[int, Meta(ge=16, le=1_048_576)] | None = None
-    """What its process may take; None: no limit."""
+    """Memory limit of the process; None: no limit."""
     cpus: Annotated[float, Meta(ge=0.05, le=1024)] | None = None
-    """How much of the processors it may take; None: no limit."""
+    """CPU limit; None: no limit."""
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """Calls that one instance works on at once; one more is refused, and goes elsewhere."""
+    """Maximum number of concurrent calls per instance. Further calls are refused and routed elsewhere."""
 
 
 class StrategyKind(OpenEnum):
-    """How one version follows another."""
+    """How a new version replaces the old one."""
 
     ROLLING = "rolling"
     CANARY = "canary"
@@ -90,51 +91,51 @@ class StrategyKind(OpenEnum):
 
 
 class Stage(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A step of a canary: so much of the calls goes to the new version, for so long."""
+    """A canary stage: the traffic share of the new version, and for how long."""
 
     weight: Annotated[int, Meta(ge=1, le=99)]
-    """Per cent of the calls."""
+    """Percentage of the calls."""
     hold: Annotated[float, Meta(ge=0, le=604_800)] = 60.0
     """Seconds."""
 
 
 class Gate(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What the new version must hold to, as the routers measure it, for a canary to go on."""
+    """Limits that the new version must meet for a canary to continue, as measured by the routers."""
 
     max_error_rate: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    """Of its calls at a stage: the share that fails."""
+    """Maximum share of failed calls at a stage."""
     max_latency_ms: Annotated[float, Meta(gt=0)] | None = None
-    """95 of 100 calls are answered within this; None: not looked at."""
+    """Maximum p95 latency; None: not checked."""
     min_calls: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
-    """Fewer calls at a stage prove nothing: it is held until there were so many."""
+    """Minimum number of calls at a stage. The stage is held until there were that many, because fewer prove nothing."""
 
 
 class Approval(OpenEnum):
-    """Who lets an upgrade go on."""
+    """What an upgrade needs to continue."""
 
     AUTOMATIC = "automatic"
     MANUAL = "manual"
-    """A person approves each stage of a canary, the switch of a blue-green upgrade, and what follows the first
-    instances of a rolling upgrade. Gates must be passed all the same."""
+    """A user approves each stage of a canary, the switch of a blue-green upgrade, and the continuation after the first
+    instances of a rolling upgrade. Gates must pass as well."""
 
 
 class Strategy(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How an upgrade goes through the instances."""
+    """How an upgrade replaces the instances."""
 
     type: StrategyKind = StrategyKind.ROLLING
     approval: Approval = Approval.AUTOMATIC
     max_surge: Annotated[int, Meta(ge=0, le=MAX_INSTANCES)] = 1
-    """Instances that there may be above the number wished for meanwhile."""
+    """Maximum number of instances above the requested number during an upgrade."""
     max_unavailable: Annotated[int, Meta(ge=0, le=MAX_INSTANCES)] = 0
-    """Instances that may be missing meanwhile. Both 0: refused, nothing could move."""
+    """Maximum number of unavailable instances during an upgrade. Refused if both limits are 0."""
     stages: tuple[Stage, ...] = ()
-    """Of a canary, their weights growing; empty: 5, 25 and 50 per cent, a minute each."""
+    """Canary stages with increasing weights; empty: 5, 25 and 50 per cent, one minute each."""
     gate: Gate = Gate()
-    """Of a canary."""
+    """Canary gate."""
     bake: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
-    """Blue-green: seconds for which the new instances stand ready before all calls go to them."""
+    """Blue-green: seconds for which the new instances are ready before all calls go to them."""
     keep: Annotated[float, Meta(ge=0, le=604_800)] = 60.0
-    """Blue-green: seconds for which the old instances stay afterwards, to go back to."""
+    """Blue-green: seconds for which the old instances are kept for a rollback."""
 
 
 USUAL_STAGES = (Stage(weight=5), Stage(weight=25), Stage(weight=50))
@@ -144,81 +145,81 @@ class OnErrors(OpenEnum):
     """What autoscaling does while too many calls fail."""
 
     BLOCK = "block"
-    """Add no instances: more failing instances do not help, and may overload what they call."""
+    """Add no instances: more failing instances do not help, and may overload their dependencies."""
     SCALE = "scale"
-    """Add instances: the calls fail because the instances are too few."""
+    """Add instances: the calls fail because there are too few instances."""
     IGNORE = "ignore"
 
 
 class Autoscale(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Let the number of instances follow the calls."""
+    """Adjust the number of instances to the load."""
 
     min: InstanceNumber = 1
     max: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)]
     in_flight: Annotated[float, Meta(gt=0)] = 8.0
-    """Calls under way per instance that are aimed at."""
+    """Target number of calls in flight per instance."""
     latency_ms: Annotated[float, Meta(gt=0)] | None = None
-    """While 95 of 100 calls take longer, there shall be more; None: not looked at."""
+    """Scale up while the p95 latency is higher; None: not checked."""
     cpu: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """Share of its processors (`settings.cpus`, or one) per instance that is aimed at; None: not looked at."""
+    """Target CPU usage per instance, as a share of `settings.cpus` (or of one CPU); None: not checked."""
     max_error_rate: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    """Of the calls of the last minute; above it `on_errors` counts."""
+    """Error rate of the last minute above which `on_errors` applies."""
     on_errors: OnErrors = OnErrors.BLOCK
     warm_up: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
-    """Seconds after a change before there may be more still: new instances must tell first."""
+    """Seconds after a change before scaling up again, so that the new instances are measured first."""
     cool_down: Annotated[float, Meta(ge=0, le=86_400)] = 120.0
-    """Seconds for which fewer must have been enough before there are fewer."""
+    """Seconds for which fewer instances must have sufficed before scaling down."""
 
 
 class Callers(OpenEnum):
-    """Who may call a slice from outside; slices may call each other."""
+    """Who may call a slice from outside. Slices may always call each other."""
 
     OPERATORS = "operators"
-    """Who may modify workloads."""
+    """Users who may modify workloads."""
     EVERYBODY = "everybody"
-    """Who has signed in."""
+    """Every signed-in user."""
 
 
 class AlertMetric(OpenEnum):
-    """What an alert watches."""
+    """The metric that an alert watches."""
 
     ERROR_RATE = "error_rate"
-    """Share of the calls of the last minute that failed, from 0 to 1. Fewer than 20 calls say nothing."""
+    """Share of failed calls in the last minute, from 0 to 1. Ignored with fewer than 20 calls."""
     P95_MS = "p95_ms"
     """p95 latency of the calls of the last minute, in milliseconds."""
     CPU = "cpu"
-    """Share of its processors (`settings.cpus`, or one) that an instance uses, on average."""
+    """Average CPU usage of an instance, as a share of `settings.cpus` (or of one CPU)."""
     IN_FLIGHT = "in_flight"
     """Calls in flight per instance."""
     READY = "ready"
-    """Instances that serve, of any version."""
+    """Number of serving instances of any version."""
 
 
 class AlertRule(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """When a person is to be told of a slice. Exactly one of `above` and `below` is given."""
+    """When to alert about a slice. Exactly one of `above` and `below` is given."""
 
     name: Annotated[str, Meta(pattern=_ALERT)]
     metric: AlertMetric
     above: Annotated[float, Meta(ge=0)] | None = None
     below: Annotated[float, Meta(ge=0)] | None = None
     after: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    """Seconds for which the threshold must be crossed before the alert fires, and for which it must not be before the
-    alert resolves."""
+    """Seconds for which the threshold must be crossed before the alert fires, and for which it must not be crossed
+    before the alert resolves."""
     clear: Annotated[float, Meta(ge=0)] | None = None
     """The value at which a firing alert resolves; None: 90 % of `above`, or `below` itself."""
 
 
 class Atomicity(OpenEnum):
-    """What goes back when the upgrade of a slice fails."""
+    """What is rolled back when the upgrade of a slice fails."""
 
     BEST_EFFORT = "best_effort"
-    """The slice alone. The other slices of the blueprint are not affected."""
+    """Only the slice. The other slices of the blueprint are not affected."""
     ALL_OR_NOTHING = "all_or_nothing"
-    """The whole revision of the blueprint, with all of its slices."""
+    """The whole blueprint revision, with all of its slices."""
 
 
 class SliceSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How many of what, and how."""
+    """Desired state of one slice in a blueprint."""
 
     artifact: ArtifactText
     instances: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)]
@@ -227,9 +228,9 @@ class SliceSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     settings: SliceSettings = SliceSettings()
     strategy: Strategy = Strategy()
     min_available: Annotated[int, Meta(ge=0, le=MAX_INSTANCES)] = 0
-    """Nothing that is planned (an upgrade, a drain) leaves fewer active."""
+    """Minimum number of active instances that planned operations (an upgrade, a drain) preserve."""
     node_labels: dict[str, str] = field(default_factory=dict)
-    """Only on nodes that have these."""
+    """Only nodes with these labels are suitable."""
     autoscale: Autoscale | None = None
     callers: Callers = Callers.OPERATORS
     routes: Annotated[dict[RouteText, VariableName], Meta(max_length=MAX_ROUTES)] = field(default_factory=dict)
@@ -239,22 +240,22 @@ class SliceSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def base(self) -> str:
-        """What it is called whatever its version."""
+        """Return `group:name`, which is the same for all versions."""
         return base_of(self.artifact)
 
 
 class Blueprint(Record, frozen=True, kw_only=True):
-    """`blueprints/{name}`: the slices that shall run."""
+    """`blueprints/{name}`: the slices that should run."""
 
     slices: tuple[SliceSpec, ...]
 
     def spec_of(self, base: str) -> SliceSpec | None:
-        """What it says of a slice."""
+        """Return the spec of a slice, or None."""
         return next((spec for spec in self.slices if spec.base == base), None)
 
 
 class SliceState(OpenEnum):
-    """Commands (LOAD, ACTIVATE, DEACTIVATE, UNLOAD) are the leader's; the answers to them are the node's."""
+    """The leader writes commands (LOAD, ACTIVATE, DEACTIVATE, UNLOAD); the node writes all other states."""
 
     LOAD = "LOAD"
     LOADING = "LOADING"
@@ -284,13 +285,13 @@ MOVES: dict[SliceState | None, frozenset[SliceState | None]] = {
     _S.UNLOAD: frozenset({_S.UNLOADING}),
     _S.UNLOADING: frozenset({None, _S.FAILED}),
 }
-"""Where each state may go. None: there is no such slice on the node."""
+"""Allowed transitions. None: the slice does not exist on the node."""
 
 
 def may_move(old: SliceState | None, new: SliceState | None, *, node_dead: bool = False) -> bool:
-    """Whether a slice may go from `old` to `new` (None: it is not there). Staying is no move.
+    """Return whether a slice may go from `old` to `new` (None: it does not exist). Staying is not a transition.
 
-    `node_dead`: the leader knows that the node is dead, and may drop the slice whatever its state.
+    `node_dead`: the leader knows that the node is dead and may remove the slice in any state.
     """
     if node_dead and old is not None and new is None:
         return True
@@ -298,7 +299,7 @@ def may_move(old: SliceState | None, new: SliceState | None, *, node_dead: bool 
 
 
 COMMANDS = frozenset({_S.LOAD, _S.ACTIVATE, _S.DEACTIVATE, _S.UNLOAD})
-"""States that the leader writes, and the node takes up."""
+"""States that the leader writes and the node acts on."""
 LEAVING = frozenset({_S.DEACTIVATE, _S.DEACTIVATING, _S.UNLOAD, _S.UNLOADING, _S.FAILED})
 """States of an instance that will not serve again."""
 _ORDER = (
@@ -322,44 +323,44 @@ class SliceInstance(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     state: SliceState
     since: int = 0
-    """When it came into this state, in seconds since 1970; 0: the record's timestamp."""
+    """When it entered this state, in seconds since 1970; 0: see the record's timestamp."""
     template: int = 0
-    """Of the settings that it is run with; 0: the usual ones."""
+    """Template number of its settings; 0: the default settings."""
     why: str = ""
-    """Why it failed, or why it is here."""
+    """Why it failed, or why it was placed here."""
     ready: bool = True
-    """False: it is ACTIVE, and its process ended and is being started again. It has no endpoints meanwhile."""
+    """False: it is ACTIVE, but its process ended and is restarting. It has no endpoints until then."""
     restarts: int = 0
-    """How often its process was started again by itself."""
+    """Number of automatic restarts of its process."""
 
 
 class SliceRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`slices/{node-id}/{artifact}`. `state` is the aggregate of its instances: that of the best of them."""
+    """`slices/{node-id}/{artifact}`. `state` is the aggregate of its instances: the most advanced state."""
 
     state: SliceState
     timestamp: Annotated[int, Meta(ge=0)]
     """When a state last changed, in seconds since 1970."""
     instances: dict[int, SliceInstance] | UnsetType = UNSET
-    """By their numbers. Absent (another program wrote it): there is one, and its number is 1."""
+    """By instance number. Absent (another program wrote the record): there is one instance, with number 1."""
     settings: dict[int, SliceSettings] = field(default_factory=dict)
-    """By template: what instances are run with, where that is not the usual."""
+    """Settings by template, where they differ from the default."""
     methods: tuple[str, ...] = ()
-    """What the node published endpoints of: whoever drops a dead node's slice takes those away too."""
+    """Methods that the node published endpoints for. The leader removes these endpoints with a dead node's slice."""
 
     def each(self) -> Mapping[int, SliceInstance]:
-        """Its instances by number."""
+        """Return its instances by number."""
         if self.instances is UNSET:
             return {1: SliceInstance(state=self.state)}
         return self.instances
 
 
 def aggregate(instances: Mapping[int, SliceInstance]) -> SliceState:
-    """The state that stands for all: that of the instance which is furthest on. There must be one."""
+    """Return the state of the most advanced instance. `instances` must not be empty."""
     return min((one.state for one in instances.values()), key=lambda state: _RANK.get(state, len(_RANK)))
 
 
 class Endpoint(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`endpoints/{artifact}/{method-name}:{instance}`: where a method can be called. Goes with the node's lease."""
+    """`endpoints/{artifact}/{method-name}:{instance}`: address of a callable method. Attached to the node's lease."""
 
     node_id: str = field(name="node-id")
     instance: InstanceNumber
@@ -367,6 +368,6 @@ class Endpoint(Record, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
     """`host:port` that routers connect to."""
     idempotent: bool = False
-    """Calling it twice does no harm: a call that failed is tried elsewhere."""
+    """Calling it twice is harmless, so a failed call is retried elsewhere."""
     streams: bool = False
-    """It answers with a stream of results."""
+    """The method returns a stream of results."""

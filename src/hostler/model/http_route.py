@@ -1,4 +1,4 @@
-"""HTTP routes of slices: `GET /orders/{id:int}?page:int` in a blueprint, and which of them a request is for. No I/O."""
+"""HTTP routes of slices: parsing `GET /orders/{id:int}?page:int` and matching requests. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 RESERVED = "within"
-"""The query parameter that sets the time of a call: no route has one of this name."""
+"""The query parameter that sets the deadline of a call. A route cannot use this name."""
 MOST_SEGMENTS = 32
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PARAMETER = re.compile(rf"({_NAME})(?::([A-Za-z]+))?")
@@ -35,13 +35,13 @@ _FLOAT = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?")
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A part of the path, or of the query, that becomes an argument."""
+    """A path segment or query parameter that becomes an argument."""
 
     name: str
     kind: str
 
     def value(self, text: str) -> Any:
-        """The argument. Invalid: the text is not of this kind."""
+        """Convert the text to the argument. Raise Invalid if it is not of this kind."""
         if self.kind == "int" and _INT.fullmatch(text):
             return int(text)
         if self.kind == "float" and _FLOAT.fullmatch(text) and math.isfinite(float(text)):
@@ -55,21 +55,21 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class RoutePattern(msgspec.Struct, frozen=True):
-    """What a blueprint says of one route."""
+    """One route of a blueprint."""
 
     verb: str
     segments: tuple[str | Parameter, ...]
-    """Literal text, or a parameter that takes one segment."""
+    """Literal text, or a parameter that matches one segment."""
     query: dict[str, Parameter]
 
     @property
     def shape(self) -> tuple[str | None, ...]:
-        """The path with all parameters alike: two routes of one verb and one shape are the same."""
+        """Return the path with parameter names removed. Two routes with the same verb and shape are the same."""
         return tuple(None if isinstance(one, Parameter) else one for one in self.segments)
 
 
 def parse_route(text: str) -> RoutePattern:
-    """`VERB /path/{name:kind}?name:kind&…`. Invalid: it is none."""
+    """Parse `VERB /path/{name:kind}?name:kind&…`. Raise Invalid if the text is not a route."""
     verb, _, rest = text.partition(" ")
     if verb not in METHODS:
         raise Invalid(f"must begin with {', '.join(METHODS[:-1])} or {METHODS[-1]} and a blank, not {verb[:20]!r}")
@@ -86,7 +86,7 @@ def parse_route(text: str) -> RoutePattern:
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise Invalid(f"parameter {twice} is named twice; name it once")
     if RESERVED in names:
-        raise Invalid(f"parameter {RESERVED}: the caller sets the time of the call with it; name it otherwise")
+        raise Invalid(f"parameter {RESERVED}: the caller sets the time of the call with it; use another name")
     return RoutePattern(verb, segments, {one.name: one for one in found})
 
 
@@ -112,7 +112,7 @@ def _parameter(piece: str) -> Parameter:
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a route calls."""
+    """The method that a route calls."""
 
     base: str
     method: str
@@ -120,13 +120,13 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """What a request is for."""
+    """Result of matching a request."""
 
     target: Target | None
-    """None: the path has routes, of other verbs only."""
+    """None: the path has routes, but only for other verbs."""
     segments: dict[str, str]
     verbs: tuple[str, ...]
-    """That the path has."""
+    """Verbs that the path has routes for."""
 
 
 class _Branch:
@@ -139,10 +139,10 @@ class _Branch:
 
 
 class RouteTable:
-    """The routes of one blueprint. From left to right, a segment that is spelled out comes before a parameter."""
+    """The routes of one blueprint. From left to right, a literal segment takes precedence over a parameter."""
 
     def __init__(self, slices: Iterable[SliceSpec]) -> None:
-        """A route that cannot be read (another program wrote it) is left out."""
+        """Build the table. A route that cannot be parsed (another program wrote it) is omitted."""
         self._root = _Branch()
         for spec in slices:
             for text, method in spec.routes.items():
@@ -152,7 +152,7 @@ class RouteTable:
                     continue
 
     def find(self, verb: str, segments: list[str]) -> Match | None:
-        """None: no route has this path. `segments`: decoded, without the first slash."""
+        """Return the match, or None if no route has this path. `segments`: decoded, without the leading slash."""
         best: Match | None = None
         for branch, taken in _walk(self._root, segments, 0, ()):
             if not branch.targets:
@@ -180,7 +180,7 @@ class RouteTable:
 def _walk(
     branch: _Branch, segments: list[str], at: int, taken: tuple[str, ...]
 ) -> Iterator[tuple[_Branch, tuple[str, ...]]]:
-    """The ends of all ways through the tree, the more literal ones first."""
+    """Yield all leaves that match the segments, more literal ones first."""
     if at == len(segments):
         yield branch, taken
         return
@@ -192,16 +192,16 @@ def _walk(
 
 
 def _is_value(segment: str) -> bool:
-    """Whether a parameter takes the segment: not if it is empty, or would lead out of a folder.
+    """Return whether a parameter accepts the segment: not if it is empty or could escape a folder.
 
-    Clients and proxies resolve `.` and `..` in paths, also percent-encoded ones. One that arrives here was sent past
-    them, and a slice may make the name of a file of it.
+    Clients and proxies resolve `.` and `..` in paths, also when percent-encoded. A segment that still contains one was
+    sent deliberately, and a slice may use it as a file name.
     """
     return bool(segment) and not any(piece in {".", ".."} for piece in _SLASHES.split(segment))
 
 
 def merge_arguments(match: Match, query: Mapping[str, str], body: bytes) -> bytes:
-    """The JSON object that the method is called with: path, query and body by their names. Invalid: they do not fit."""
+    """Return the JSON arguments of the call, merged from path, query and body. Raise Invalid if they do not fit."""
     target = match.target
     if target is None:
         raise ValueError("the path has no route of this verb")
@@ -229,7 +229,7 @@ def merge_arguments(match: Match, query: Mapping[str, str], body: bytes) -> byte
 
 
 def decoded(segments: Iterable[str]) -> list[str]:
-    """Segments of a path without their percent signs. Invalid: one is not UTF-8."""
+    """Percent-decode the segments of a path. Raise Invalid if one is not UTF-8."""
     try:
         return [unquote_to_bytes(one).decode() for one in segments]
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Images: what machines are made of. Kept on the node that uses them, by their content."""
+"""Images: the disks and kernels that machines are created from. A node stores its images by content digest."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Probe(enum.StrEnum):
-    """What an image promises, and how that is seen. A machine is available once it was."""
+    """What an image promises, and how the node checks it. A machine is available once the check has passed."""
 
     SSH = "ssh"
-    """The server inside answers with the host key that was made for the machine."""
+    """The SSH server of the guest answers with the host key generated for the machine."""
     TCP = "tcp"
-    """Something inside answers a connection with a first byte."""
+    """A server in the guest answers a TCP connection with a first byte."""
     AGENT = "agent"
-    """The guest said on its channel that it is ready."""
+    """The guest reports on its agent channel that it is ready."""
     NONE = "none"
-    """Nothing: its process runs."""
+    """No check: the machine is available while its process runs."""
 
 
 class Seeding(enum.StrEnum):
-    """How a machine learns who it is."""
+    """How a machine receives its identity and configuration."""
 
     FIRMWARE = "firmware"
-    """Files of QEMU's firmware channel, read by an init of ours (docs/images.md)."""
+    """Files in QEMU's firmware channel, read by Hostler's own init (docs/images.md)."""
     CLOUD_INIT = "cloud-init"
     """A NoCloud disk."""
     NONE = "none"
 
 
 class Image(Record, frozen=True, kw_only=True):
-    """`image.json` beside the files that it is about."""
+    """`image.json`, stored next to the files that it describes."""
 
     digest: Digest
-    """Of everything that makes it: the digests of its files and what is said of them here."""
+    """Digest of the file digests and the fields of this record."""
     files: dict[str, Digest]
     """`disk` (always, qcow2 or raw), `kernel` and `initrd`."""
     disk_format: str = "qcow2"
     disk_bytes: int
-    """What the guest sees."""
+    """Disk size that the guest sees."""
     append: str = ""
-    """The kernel's arguments, where there is a kernel."""
+    """Kernel arguments, if the image has a kernel."""
     user: str
-    """Who logs in."""
+    """Login user."""
     seeding: Seeding
     probe: Probe
     warm: bool = False
-    """The guest can be kept booted without an identity, and takes one when it is told to (docs/images.md)."""
+    """The guest can be booted without an identity and accept one later (docs/images.md)."""
     memory_mib: int = 128
-    """Least memory that it boots with."""
+    """Minimum memory needed to boot."""
     boot_seconds: Annotated[float, Meta(gt=0)] = 120.0
-    """Deadline of each step from its process to its user."""
+    """Deadline of each boot step, from process start to login."""
     source: str
-    """Where it came from, for people."""
+    """Origin of the image, for display."""
     made_at: float

@@ -1,4 +1,4 @@
-"""What stands in the datacenter, and who may touch it."""
+"""The hardware of the datacenter, and the user accounts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Name = Annotated[str, Meta(min_length=1)]
 
 
 class Condition(OpenEnum):
-    """Where a piece of hardware is in its life. Not the same as `enabled`, which an operator switches."""
+    """Lifecycle of a piece of hardware. Independent of `enabled`, which an operator sets."""
 
     NOT_IN_SERVICE = "not_in_service"
     OPERATIONAL = "operational"
@@ -23,7 +23,7 @@ class Condition(OpenEnum):
 
 
 class Rights(Record, frozen=True, kw_only=True):
-    """What a user may do beyond looking."""
+    """Permissions of a user beyond reading."""
 
     manage_accounts: bool = False
     step_time: bool = False
@@ -34,29 +34,29 @@ class Rights(Record, frozen=True, kw_only=True):
 
 
 class User(Record, frozen=True, kw_only=True):
-    """`/users/{name}`. `name` is as typed; the key is folded."""
+    """`/users/{name}`: `name` is as typed; the key is folded."""
 
     concealed = frozenset(("password_hash",))
 
     name: Name
     full_name: str = ""
     password_hash: str = ""
-    """argon2; empty: nobody can log in with a password."""
+    """argon2 hash; empty: password login is disabled."""
     enabled: bool = True
     protected: bool = False
-    """It can neither be deleted nor lose its rights."""
+    """The account cannot be deleted and cannot lose its permissions."""
     rights: Rights = Rights()
     memberships: tuple[str, ...] = ()
     """`org` or `org/project`."""
     created_at: float = 0.0
     era: str = ""
-    """Names the span in which its API tokens count: a new one ends them all."""
+    """Token epoch: API tokens are valid while it is unchanged. A new value revokes them all."""
     session_era: str = ""
-    """The same for its sessions."""
+    """Session epoch: sessions are valid while it is unchanged."""
 
 
 class Hardware(Record, frozen=True, kw_only=True):
-    """What racks, pdus, tors and blades have in common."""
+    """Common fields of racks, PDUs, ToR switches and blades."""
 
     name: Name
     enabled: bool = True
@@ -64,7 +64,7 @@ class Hardware(Record, frozen=True, kw_only=True):
 
     @property
     def on_duty(self) -> bool:
-        """Whether it may be used, as far as it is concerned itself; what stands above it has a say too."""
+        """Whether it may be used. The hardware above it is not taken into account."""
         return self.enabled and self.condition is Condition.OPERATIONAL
 
 
@@ -82,17 +82,17 @@ class Rack(Hardware, frozen=True, kw_only=True):
     """`/racks/{rack}`."""
 
     region: str = ""
-    """Empty: of none; then nothing stands above the rack."""
+    """Region of the rack; empty: none, and no hardware is above the rack."""
     zone: str = ""
     location: str = ""
 
 
 class Port(Record, frozen=True, kw_only=True):
-    """One socket of a pdu or port of a tor. An unwired one has no item."""
+    """One socket of a PDU or port of a ToR switch. An unwired port has no item."""
 
     wired: bool = False
     item: str | None = None
-    """What is at the other end of its cable, by its name in the rack: a blade; of a pdu also a tor."""
+    """The item at the other end of the cable, by its name in the rack: a blade, or for a PDU also a ToR switch."""
 
 
 class Pdu(Hardware, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class Tor(Hardware, frozen=True, kw_only=True):
 
 
 class Capacity(Record, frozen=True, kw_only=True):
-    """What can be handed out."""
+    """Allocatable resources."""
 
     cpus: Annotated[int, Meta(ge=0)]
     memory_mib: Annotated[int, Meta(ge=0)]
@@ -124,40 +124,40 @@ class Blade(Hardware, frozen=True, kw_only=True):
 
 
 class FlowStep(OpenEnum):
-    """How far the burn-in or the retirement of a blade or rack is."""
+    """Progress of the burn-in or retirement of a blade or rack."""
 
     WAITING = "waiting"
-    """For its agent, or until it is enabled."""
+    """Waits for its agent, or until it is enabled."""
     WATCHING = "watching"
-    """Its burn-in period runs."""
+    """The burn-in period is running."""
     PASSED = "passed"
-    """The period is over without a fault; its rack is not done yet."""
+    """The burn-in period ended without a fault; the rack is not done yet."""
     FAILED = "failed"
-    """It had a fault, and is out for repair."""
+    """A fault occurred; the hardware is out for repair."""
     DRAINING = "draining"
     BLOCKED = "blocked"
-    """Something must be done first."""
+    """The flow needs an action of an operator first."""
     RETIRED = "retired"
 
 
 class HardwareFlow(Record, frozen=True, kw_only=True):
     """`/hostler/v1/blade-flows/{rack}/{blade}` and `/hostler/v1/rack-flows/{rack}`: a burn-in or a retirement.
 
-    Written by the leader. The condition of the hardware is what was asked for; this is how far that is.
+    Written by the leader. The condition of the hardware is the request; this record is its progress.
     """
 
     condition: Condition
-    """`burn_in` or `retiring`: what the flow leads through."""
+    """`burn_in` or `retiring`."""
     step: FlowStep
     reason: str
     """Why it is at this step, and what blocks it."""
     since: float
-    """When the flow began."""
+    """When the flow started."""
     step_at: float
-    """When it came to this step."""
+    """When this step started."""
     until: float | None = None
-    """When the burn-in period is over, if nothing happens."""
+    """When the burn-in period ends if no fault occurs."""
     heartbeat: str = ""
-    """Names the life of the node's agent that is watched: the process, and since which revision it has been alive."""
+    """Identifies the watched agent: its process, and the revision since which it has been alive."""
     drained: bool = False
-    """The flow began to drain the node; if it is called off, the node goes on duty again."""
+    """The flow started to drain the node. If the flow is cancelled, the node goes on duty again."""

@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives of the inventory. The rules are those of `hostler.model.api`."""
+"""HTTP API types for the inventory. The rules are those of `hostler.model.api`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from hostler.model.node import Lifecycle
 from hostler.model.record import OpenEnum, Record
 
 HOSTLER, CLOUDCHAMBER = "hostler", "cloudchamber"
-"""Formats of inventory files: that of docs/inventory.md, and that of CloudChamber."""
+"""Formats of inventory files: Hostler's own (docs/inventory.md) and CloudChamber's."""
 Levels = Annotated[tuple[dict[str, Any], ...], Meta(max_length=10_000)]
 
 
 class InventoryDocument(Record, frozen=True, kw_only=True):
-    """The inventory as its file has it (docs/inventory.md), in JSON."""
+    """The content of an inventory file (docs/inventory.md), in JSON."""
 
     kind = "inventory"
 
     regions: Levels = ()
     racks: Levels = ()
-    """Of no region."""
+    """Racks without a region."""
     agreed: Annotated[str, Meta(max_length=64)] = ""
-    """The `digest` of the plan that somebody agreed to: if it would be another one by now, nothing is written."""
+    """The `digest` of the plan that the user confirmed. If the plan has changed since, nothing is written."""
     notes: tuple[str, ...] = ()
-    """What the import of a file left out or changed. A load ignores it."""
+    """Parts of a file that the import omitted or changed. A load ignores this field."""
 
 
 class InventoryShown(Record, frozen=True, kw_only=True):
-    """The present inventory, as a file could have it."""
+    """The current inventory, in the form of an inventory file."""
 
     regions: tuple[dict[str, Any], ...]
     racks: tuple[dict[str, Any], ...]
@@ -38,7 +38,7 @@ class InventoryShown(Record, frozen=True, kw_only=True):
 
 
 class FieldChange(Record, frozen=True, kw_only=True):
-    """One field of a record. Empty: there is nothing."""
+    """A change of one field. Empty: no value."""
 
     field: str
     old: str
@@ -55,41 +55,41 @@ class InventoryChange(Record, frozen=True, kw_only=True):
     name: str
     """`eu`, `eu/eu-1`, `r1`, `r1/pdu1`, `r1/b3`."""
     fields: tuple[FieldChange, ...] = ()
-    """Of a change: what differs."""
+    """For a change: the fields that differ."""
 
 
 class InventoryPlan(Record, frozen=True, kw_only=True):
-    """What a load would do, in the order in which it is done."""
+    """The effects of a load, in the order of execution."""
 
     changes: tuple[InventoryChange, ...]
     refused: tuple[str, ...] = ()
-    """Why it cannot be loaded as it is."""
+    """Why it cannot be loaded."""
     notes: tuple[str, ...] = ()
-    """What is worth a look."""
+    """Remarks for the user."""
     digest: str
-    """Names this very plan; empty: there is nothing to do."""
+    """Identifies this exact plan; empty: there is nothing to do."""
     revision: int
 
 
 class InventoryLoaded(Record, frozen=True, kw_only=True):
-    """A load that is done."""
+    """The result of a load."""
 
     added: int = 0
     changed: int = 0
     removed: int = 0
     revision: int
-    """0 in all three: the one at which nothing differed."""
+    """If all three are 0: the revision at which nothing differed."""
 
 
 class HardwareSet(Record, frozen=True, kw_only=True):
-    """Whether something may be used. What is left out stays."""
+    """Changes to the usability of hardware; omitted fields stay unchanged."""
 
     enabled: bool | UnsetType = UNSET
     condition: Condition | UnsetType = UNSET
 
 
 class HardwareView(Record, frozen=True, kw_only=True):
-    """Anything in the inventory."""
+    """A piece of hardware in the inventory."""
 
     level: str
     name: str
@@ -99,7 +99,7 @@ class HardwareView(Record, frozen=True, kw_only=True):
 
 
 class ZoneView(Record, frozen=True, kw_only=True):
-    """A zone, and how many racks it has."""
+    """A zone with its number of racks."""
 
     name: str
     enabled: bool
@@ -119,7 +119,7 @@ class RegionView(Record, frozen=True, kw_only=True):
 
 
 class RegionPage(Record, frozen=True, kw_only=True):
-    """All regions, in order of their names."""
+    """All regions, ordered by name."""
 
     items: tuple[RegionView, ...]
     after: str | None
@@ -127,7 +127,7 @@ class RegionPage(Record, frozen=True, kw_only=True):
 
 
 class RackView(Record, frozen=True, kw_only=True):
-    """A rack in a list."""
+    """A rack with its usage."""
 
     name: str
     region: str
@@ -136,25 +136,25 @@ class RackView(Record, frozen=True, kw_only=True):
     enabled: bool
     condition: Condition
     objection: str
-    """Why no node of it takes machines, as far as the rack and what is above it are concerned; empty: they may."""
+    """Why its nodes accept no VMs because of the rack or the hardware above it; empty: they may accept VMs."""
     pdus: int
     tors: int
     blades: int
     nodes: int
-    """Blades whose agents have registered."""
+    """Number of blades whose agents have registered."""
     on_duty: int
-    """Nodes that take machines."""
+    """Number of nodes that accept VMs."""
     used: Capacity
     capacity: Capacity
-    """Of the nodes that registered."""
+    """Capacity of the registered nodes."""
     vms: int
     flow: HardwareFlow | None = None
-    """How far its burn-in or retirement is, why, and what blocks it; None: it is in none."""
+    """Progress of its burn-in or retirement, with reason and blocker; None: neither is in progress."""
     revision: int
 
 
 class RackPage(Record, frozen=True, kw_only=True):
-    """Racks in order of their names."""
+    """A page of racks, ordered by name."""
 
     items: tuple[RackView, ...]
     after: str | None
@@ -162,7 +162,7 @@ class RackPage(Record, frozen=True, kw_only=True):
 
 
 class FeedView(Record, frozen=True, kw_only=True):
-    """A pdu or tor."""
+    """A PDU or ToR switch."""
 
     name: str
     enabled: bool
@@ -172,7 +172,7 @@ class FeedView(Record, frozen=True, kw_only=True):
 
 
 class FeedPage(Record, frozen=True, kw_only=True):
-    """The pdus, or tors, of a rack; the first is that of the contract's single key."""
+    """The PDUs or ToR switches of a rack. The first is the one at the contract's single key."""
 
     items: tuple[FeedView, ...]
     after: str | None
@@ -180,33 +180,33 @@ class FeedPage(Record, frozen=True, kw_only=True):
 
 
 class BladeView(Record, frozen=True, kw_only=True):
-    """A blade, and the node that it is."""
+    """A blade and its node."""
 
     name: str
     node: str
     enabled: bool
     condition: Condition
     capacity: Capacity
-    """As the inventory says; 0: it says nothing, and what the agent says counts."""
+    """As specified in the inventory; 0: not specified, and the agent's value is used."""
     labels: dict[str, str]
     pdus: tuple[str, ...]
     tors: tuple[str, ...]
     objection: str
-    """Why the inventory keeps its node from taking machines; empty: it does not."""
+    """Why the inventory excludes its node from placement; empty: it does not."""
     lifecycle: Lifecycle | None
-    """Of its node; None: no agent has registered yet."""
+    """Lifecycle of its node; None: no agent has registered yet."""
     alive: bool
     used: Capacity
     vms: int
     machines: tuple[str, ...]
-    """`org/project/name` of those that the caller sees, the first few."""
+    """`org/project/name` of the first few VMs that the caller may see."""
     flow: HardwareFlow | None = None
-    """How far its burn-in or retirement is, why, and what blocks it; None: it is in none."""
+    """Progress of its burn-in or retirement, with reason and blocker; None: neither is in progress."""
     revision: int
 
 
 class BladePage(Record, frozen=True, kw_only=True):
-    """Blades in order of their keys."""
+    """A page of blades, ordered by key."""
 
     items: tuple[BladeView, ...]
     after: str | None
@@ -214,42 +214,42 @@ class BladePage(Record, frozen=True, kw_only=True):
 
 
 class RackDetail(Record, frozen=True, kw_only=True):
-    """A rack and all that is in it."""
+    """A rack and everything in it."""
 
     rack: RackView
     pdus: tuple[FeedView, ...]
     tors: tuple[FeedView, ...]
     blades: tuple[BladeView, ...]
-    """As people sort them: b2 before b10."""
+    """In natural order: b2 before b10."""
     unlisted: tuple[str, ...]
-    """Nodes that registered as of this rack, and are not in the inventory."""
+    """Nodes that registered with this rack but are not in the inventory."""
     revision: int
 
 
 class Standing(OpenEnum):
-    """What one sees of a blade from afar: its node and the inventory in one word."""
+    """Summary state of a blade, derived from its node and the inventory."""
 
     ON_DUTY = "on_duty"
-    """It takes machines."""
+    """It accepts VMs."""
     OUT_OF_USE = "out_of_use"
-    """Its node lives; the inventory, or the node itself, keeps new machines away."""
+    """The node is reachable; the inventory or the node itself excludes it from placement."""
     DRAINING = "draining"
     JOINING = "joining"
     SILENT = "silent"
-    """No sign of life comes from it."""
+    """The node is unreachable."""
     OFF = "off"
-    """Silent, and somebody stands for it that nothing runs there."""
+    """The node is unreachable and confirmed off."""
     OUT_FOR_REPAIR = "out_for_repair"
     DRAINED = "drained"
-    """Nothing is left on it, and it takes nothing: decommissioned."""
+    """The node is decommissioned: it has no VMs and accepts none."""
     LEFT = "left"
-    """Its agent has said that it goes."""
+    """The agent announced that it is shutting down."""
     NO_NODE = "no_node"
-    """No agent has registered for it."""
+    """No agent has registered for this blade."""
 
 
 class FloorFeed(Record, frozen=True, kw_only=True):
-    """A pdu or tor from afar."""
+    """Summary of a PDU or ToR switch."""
 
     name: str
     enabled: bool
@@ -257,7 +257,7 @@ class FloorFeed(Record, frozen=True, kw_only=True):
 
 
 class FloorRack(Record, frozen=True, kw_only=True):
-    """A rack from afar. `blades`, `states` and `vms` are of the same length: a blade each, as people sort them."""
+    """Summary of a rack. `blades`, `states` and `vms` have one element per blade, in natural order."""
 
     name: str
     region: str
@@ -275,24 +275,24 @@ class FloorRack(Record, frozen=True, kw_only=True):
 
 
 class FloorView(Record, frozen=True, kw_only=True):
-    """Every rack, in order of region, zone and name, and the nodes that are in none."""
+    """All racks, ordered by region, zone and name, and the nodes without a rack."""
 
     racks: tuple[FloorRack, ...]
     nodes: tuple[str, ...]
-    """That registered, and are not in the inventory; none, where only some racks were asked for."""
+    """Registered nodes that are not in the inventory; empty if only some racks were requested."""
     states: tuple[Standing, ...]
-    """Of these nodes."""
+    """States of these nodes."""
     vms: tuple[int, ...]
-    """Of these nodes."""
+    """Number of VMs of these nodes."""
     simulation: bool = False
-    """Whether all of it is simulated: `GET /v1/sim` answers."""
+    """Whether this is a simulation, so that `GET /v1/sim` is available."""
     revision: int
 
 
 class InventoryText(Record, frozen=True, kw_only=True):
-    """The text of an inventory file: YAML, or JSON."""
+    """The text of an inventory file, in YAML or JSON."""
 
     text: str
     file: Annotated[str, Meta(max_length=255)] = "inventory"
-    """What mistakes are told to be in."""
+    """File name for error messages."""
     format: Literal["hostler", "cloudchamber"] = "hostler"

@@ -1,7 +1,7 @@
-"""Labs: as the front end speaks of them through Redis (requests in, one record per user out), and as we keep them.
+"""Labs: the front end's Redis messages (requests in, one record per user out) and the store's own records.
 
-A lab is a virtual machine with an expiry: org `labs`, project = the web user id. What is true of a user's lab stands in
-one record of the store, `LabUser`; what stands in Redis is made of it, and can be made again.
+A lab is a VM with an expiry, in org `labs` and a project named after the web user id. The store record `LabUser` is the
+source of truth for a user's lab. The Redis record is derived from it and can be rebuilt.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ UtcTime = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z
 
 
 class LabRequest(Record, frozen=True, kw_only=True):
-    """In `vmmanager:provision`."""
+    """A message in `vmmanager:provision`."""
 
     webuserid: WebUserId
     lab_id: LabId = field(name="labId")
 
 
 class LabDecommission(Record, frozen=True, kw_only=True):
-    """In `vmmanager:decommission`. A lab id names that lab alone; no lab id, or null, names the lab the user has."""
+    """A message in `vmmanager:decommission`.
+
+    With a lab id it concerns only that lab. Without one, or with null, it concerns the lab that the user has.
+    """
 
     webuserid: WebUserId
     lab_id: LabId | UnsetType | None = field(name="labId", default=UNSET)
 
 
 class LabStatus(OpenEnum):
-    """The normalised life of a lab's machine."""
+    """Normalised state of a lab's VM."""
 
     PROVISIONING = "provisioning"
     RUNNING = "running"
@@ -44,7 +47,7 @@ class LabStatus(OpenEnum):
 
 
 class LabServer(Record, frozen=True, kw_only=True):
-    """At `vmmanager:servers:{webuserid}`: these nine fields, in this order. `address` is empty until there is one."""
+    """`vmmanager:servers:{webuserid}`: these nine fields, in this order. `address` is empty until it is known."""
 
     user: str
     address: str
@@ -58,7 +61,7 @@ class LabServer(Record, frozen=True, kw_only=True):
 
     @property
     def expires(self) -> float:
-        """When it expires, in seconds since 1970."""
+        """Return the expiry in seconds since 1970."""
         return dt.datetime.fromisoformat(self.expires_at).timestamp()
 
 
@@ -66,26 +69,26 @@ _LAST = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC).timestamp()
 
 
 def utc_time(wall: float) -> str:
-    """Seconds since 1970 as the record has them: whole seconds, UTC, with a `Z` at the end."""
-    within = min(max(wall, 0.0), _LAST)  # what no calendar has is the first or the last that it has
+    """Format seconds since 1970 for the record: whole seconds, UTC, with a final `Z`."""
+    within = min(max(wall, 0.0), _LAST)  # clamp to the range that datetime supports
     return dt.datetime.fromtimestamp(int(within), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# As we keep them
+# Store records
 
 ORG = "labs"
-"""Of every lab's machine; its project is the web user id, as `lab_project` writes it."""
+"""Org of every lab VM. The project is the web user id, as encoded by `lab_project`."""
 POOL_ORG = "labs-pool"
-"""Of machines that are ready ahead; the project is the lab id. A claim moves one into `labs/{user}`."""
+"""Org of warm pool VMs; the project is the lab id. A claim moves a VM into `labs/{user}`."""
 LAB_LABEL, USER_LABEL, SHAPE_LABEL = "lab", "webuserid", "shape"
-"""Labels of a lab's machine: the lab id, who has it, and of which shape of the catalogue it was made (its digest)."""
+"""Labels of a lab VM: the lab id, the user, and the digest of the catalogue template that it was created from."""
 REDIS_DOOR = "redis"
-"""Of labs that were asked for through the queues: the front end connects to port 22, and nowhere else."""
+"""Origin of labs requested through the queues. The front end connects to port 22 only."""
 NEWS_KEPT = 16
-"""Of a user; and as many messages."""
+"""Maximum number of news entries per user; also the maximum number of messages."""
 WAITS = 86400.0
-"""Seconds after its request at which a lab that waits for its turn is shown to expire. It has no end yet; what is shown
-must not be over while it waits, or whoever cleans up by it would end the lab before it began."""
+"""Seconds after its request at which a waiting lab is shown to expire. A waiting lab has no expiry yet. The displayed
+time must lie in the future, or a client that cleans up by it would end the lab before it starts."""
 
 
 _NOT_IN_A_PROJECT = re.compile(r"[/*^]")
@@ -93,10 +96,10 @@ _ESCAPED = re.compile(r"\^([0-9A-F]{2})")
 
 
 def lab_project(user: str) -> str:
-    """Return the project of a user's lab: the web user id, with `^xx` for what no project may hold.
+    """Return the project of a user's lab: the web user id, with `^xx` for characters not allowed in a project.
 
-    `/` would end the project in a key, `*` stands for every project, and `.` and `..` mean something in paths. Ids
-    without these and without `^` are their own project. No two users have one project.
+    `/` would end the project in a key, `*` means every project, and `.` and `..` have a meaning in paths. An id without
+    these and without `^` is its own project. No two users share a project.
     """
     if user in (".", ".."):
         return user.replace(".", "^2E")
@@ -104,31 +107,31 @@ def lab_project(user: str) -> str:
 
 
 def lab_user(project: str) -> str:
-    """Return the web user id whose lab has this project; what `lab_project` never returns is returned as it is."""
+    """Return the web user id of a lab project; a text that `lab_project` never returns is returned unchanged."""
     user = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), project)
     return user if lab_project(user) == project else project
 
 
 class LabPhase(OpenEnum):
-    """How far a lab is."""
+    """Phase of a lab."""
 
     WAITING = "waiting"
-    """Too many run. It has no machine yet; the order is that of `requested_at`."""
+    """The limit of concurrent labs is reached. The lab has no VM yet; the order is by `requested_at`."""
     PROVISIONING = "provisioning"
-    """It has a machine, which was never available yet."""
+    """The lab has a VM that has not been available yet."""
     RUNNING = "running"
-    """It was available at least once."""
+    """The VM was available at least once."""
     STOPPING = "stopping"
-    """Its machine goes; then the lab is gone, or the next one begins (`again`)."""
+    """The VM is being removed. Then the lab ends, or the next one starts (`again`)."""
 
 
 class LabEvent(OpenEnum):
-    """What a student can be told."""
+    """Events reported to the user of a lab."""
 
     REQUESTED = "requested"
     WAITING = "waiting"
     STARTED = "started"
-    """It has a machine."""
+    """The lab has a VM."""
     AVAILABLE = "available"
     EXTENDED = "extended"
     EXPIRES_SOON = "expires-soon"
@@ -137,17 +140,17 @@ class LabEvent(OpenEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     REFUSED = "refused"
-    """A start that was not taken: `reason` says why."""
+    """A start was refused; `reason` says why."""
     IGNORED = "ignored"
-    """A stop that was about another lab, or about none."""
+    """A stop that concerned another lab, or no lab."""
     ALREADY = "already"
-    """What was asked for is so."""
+    """The requested state was already reached."""
     MESSAGE = "message"
-    """Somebody who looks after labs says something to its user: `reason` is what."""
+    """A message from lab staff to the user; `reason` holds the text."""
 
 
 class LabNews(Record, frozen=True, kw_only=True):
-    """Something that happened. `number` grows by one for each of a user."""
+    """One event. `number` grows by one with each event of a user."""
 
     number: Annotated[int, Meta(ge=1)]
     at: float
@@ -157,51 +160,51 @@ class LabNews(Record, frozen=True, kw_only=True):
 
 
 class Lab(Record, frozen=True, kw_only=True):
-    """A lab that a user has, or is about to have or to lose."""
+    """The current lab of a user, in any phase."""
 
     lab_id: LabId = field(name="labId")
     generation: Annotated[int, Meta(ge=1)]
-    """Each lab of a user has a higher one than the one before; what belongs to an older one writes nothing."""
+    """Higher for each new lab of a user. Work for an older generation must not write."""
     phase: LabPhase
     requested_at: float
     life: float
-    """Seconds from the time it has a machine, and a node that has room for it."""
+    """Lifetime in seconds, counted from when the lab has a VM and a node with room for it."""
     grace: float = 0.0
-    """Seconds after `expires_at` in which it is still there."""
+    """Seconds after `expires_at` for which the lab keeps running."""
     expires_at: float | None = None
-    """None while it waits."""
+    """None while the lab waits."""
     provisioned_by: float | None = None
-    """When it counts as failed if it is not available. None: never yet, for it waits or no node has room for it."""
+    """Deadline to become available, after which the lab fails. None: not set, while it waits or has no node."""
     vm: str = ""
-    """The id of its machine; empty: it has none."""
+    """The id of its VM; empty: none."""
     user: str = ""
-    """As whom one logs in."""
+    """Login user."""
     address: str = ""
     port: int = 22
     available: bool = False
     machine_runs: bool = False
     cloud_status: str = ""
-    """In the provider's own words."""
+    """State in the provider's own words."""
     server_id: str = ""
-    """The provider's id of its machine."""
+    """The provider's id of the machine."""
     warned: bool = False
-    """That it expires soon was said."""
+    """The user has been warned that the lab expires soon."""
     detail: str = ""
-    """What it waits for."""
+    """What the lab waits for."""
     ending: LabEvent | None = None
-    """While it stops: what is told when it is gone (`stopped`, `expired`, `failed`)."""
+    """While stopping: the event to report at the end (`stopped`, `expired`, `failed`)."""
     ending_reason: str = ""
     again: LabId | None = None
-    """While it stops: the lab that is started once it is gone."""
+    """While stopping: the lab to start afterwards."""
     own: bool = False
-    """Its user started it (or `again`, if there is one), who has so much of it a day (`LabTemplate.per_day`)."""
+    """The user started it (or `again`, if set), so it counts against the daily limit (`LabTemplate.per_day`)."""
     terminal_at: float | None = None
-    """When a terminal of it was last open, if the lab ends with its terminal; None: none was opened yet."""
+    """If the lab ends with its terminal: when a terminal was last open; None: none was opened yet."""
     door: str = ""
-    """Through which it was asked for (or `again` was, if there is one): `REDIS_DOOR`; empty: any other."""
+    """How the lab (or `again`, if set) was requested: `REDIS_DOOR`; empty: any other way."""
 
     def server(self, web_user_id: str) -> LabServer:
-        """What the front end reads. It connects to port 22: a machine that answers elsewhere is not there for it."""
+        """Return the record for the front end. It connects to port 22, so a VM on another port is unavailable."""
         status = LabStatus.RUNNING if self.machine_runs else LabStatus.PROVISIONING
         stopping, reachable = self.phase is LabPhase.STOPPING, self.port == 22
         return LabServer(
@@ -218,7 +221,7 @@ class Lab(Record, frozen=True, kw_only=True):
 
 
 class LabUse(Record, frozen=True, kw_only=True):
-    """How much of a lab its user has had on a day."""
+    """Usage of a lab by its user on one day."""
 
     day: int
     """Days since 1970, UTC."""
@@ -226,84 +229,84 @@ class LabUse(Record, frozen=True, kw_only=True):
 
 
 class LabUser(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/labs/{user}`: all that is known of a user's lab. Stays for a day after the last lab is gone."""
+    """`/hostler/v1/labs/{user}`: the complete state of a user's lab. Kept for a day after the last lab has ended."""
 
     user: WebUserId
     generation: Annotated[int, Meta(ge=0)] = 0
-    """Of the last lab."""
+    """Generation of the last lab."""
     lab: Lab | None = None
     worked: dict[str, str] = field(default_factory=dict)
-    """By queue: the token of the last request that was worked. One that is delivered again is known by it."""
+    """By queue: the token of the last processed request, used to recognise a redelivery."""
     worked_at: dict[str, float] = field(default_factory=dict)
-    """By queue that has a rate limit: when its last request was worked."""
+    """By queue with a rate limit: when its last request was processed."""
     news: tuple[LabNews, ...] = ()
-    """The last of them."""
+    """The most recent news."""
     messages: tuple[LabNews, ...] = ()
-    """The last that were said to the user. Apart from the news: releases that do not know them keep them unread, and
-    many of them push no news out. Numbers are counted over both."""
+    """The most recent messages to the user. They are separate from `news` so that releases without messages keep them
+    unread, and so that many messages displace no news. Both share one sequence of numbers."""
     used: dict[str, LabUse] = field(default_factory=dict)
-    """By lab id: what the user has had of it today."""
+    """By lab id: the user's usage today."""
     changed_at: float
 
     @property
     def events(self) -> tuple[LabNews, ...]:
-        """What the user is told: news and messages, oldest first."""
+        """Return news and messages, oldest first."""
         if not self.messages:
             return self.news
         return tuple(heapq.merge(self.news, self.messages, key=lambda one: (one.number, one.at)))
 
     @property
     def last_number(self) -> int:
-        """Of news and messages; 0: there are none."""
+        """Return the highest number of news and messages; 0: there are none."""
         return max(one.number for one in (*self.news[-1:], *self.messages[-1:])) if self.news or self.messages else 0
 
 
 class LabWorker(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/lab-workers/{worker}`: attached to its lease. Every write of a worker compares it."""
+    """`/hostler/v1/lab-workers/{worker}`: attached to the worker's lease. Every write of a worker compares it."""
 
     started_at: float
     source: str = ""
-    """Where it runs, for people."""
+    """Location of the worker, for display."""
 
 
 class LabTemplate(Record, frozen=True, kw_only=True):
-    """What a lab is made of."""
+    """Template of a lab in the catalogue."""
 
     title: str = ""
     image: str = ""
-    """The default image of the provider if empty."""
+    """Image name; the default image of the provider if empty."""
     cpus: Cpus = 1
     memory_mib: MemoryMib = 256
     disk_gib: DiskGib = 0
     user: LoginName = "student"
     ssh_keys: tuple[SshKey, ...] = ()
     user_data: str = ""
-    """For cloud-init."""
+    """User data for cloud-init."""
     life: Annotated[float, Meta(gt=0)] = 30 * 60.0
     grace: Annotated[float, Meta(ge=0)] = 0.0
     warn: Annotated[float, Meta(ge=0)] = 300.0
-    """Seconds before its end at which its user is told."""
+    """Seconds before the end at which the user is warned."""
     per_day: Annotated[float, Meta(gt=0)] | None = None
-    """Seconds that users have of it each day (UTC) where they start it themselves; None: as many as `life`."""
+    """Daily limit (UTC) in seconds for users who start the lab themselves; None: equal to `life`."""
     provider: str = ""
-    """The kind of machines (`qemu`, `hetzner`, `simulated`); any if empty."""
+    """Machine driver (`qemu`, `hetzner`, `simulated`); any if empty."""
     at_once: Annotated[int, Meta(ge=1)] | None = None
-    """How many may run at once; None: any number."""
+    """Maximum number of concurrent labs of this kind; None: no limit."""
     warm: Annotated[int, Meta(ge=0, le=1000)] = 0
-    """How many machines are kept ready ahead."""
+    """Size of the warm pool."""
     end_with_terminal: bool = False
-    """It ends when its last terminal has been closed for as long as one can be resumed."""
+    """The lab ends when its last terminal has been closed for as long as a terminal can be resumed."""
 
 
 class LabCatalogue(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/lab-catalogues/default`: which labs there are. Written by the leader from its `labs.toml`."""
+    """`/hostler/v1/lab-catalogues/default`: the available labs. Written by the leader from its `labs.toml`."""
 
     labs: dict[str, LabTemplate] | None = None
-    """By lab id; None: every lab id gets the default."""
+    """By lab id; None: every lab id gets the default template."""
     default: LabTemplate = LabTemplate()
     at_once: Annotated[int, Meta(ge=1)] | None = None
-    """How many labs may run at once, of all kinds."""
+    """Maximum number of concurrent labs of all kinds."""
 
     def find(self, lab_id: int) -> LabTemplate | None:
-        """What the lab is made of; None: there is no such lab."""
+        """Return the template of a lab, or None if the lab id does not exist."""
         return self.default if self.labs is None else self.labs.get(str(lab_id))

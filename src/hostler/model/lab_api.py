@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives about labs; as `model.api`."""
+"""HTTP API types for labs. The rules are those of `hostler.model.api`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hostler.model.record import Record
 
 
 class LabStart(Record, frozen=True, kw_only=True):
-    """Start a lab for a user. Another one that runs is not replaced."""
+    """Start a lab for a user. It does not replace another running lab."""
 
     user: WebUserId
     lab_id: LabId = field(name="labId")
 
 
 class LabExtend(Record, frozen=True, kw_only=True):
-    """Let it live longer: so many minutes from its present end."""
+    """Extend a lab by a number of minutes from its current expiry."""
 
     minutes: Annotated[float, Meta(gt=0, le=7 * 24 * 60)]
     lab_id: LabId | UnsetType = field(name="labId", default=UNSET)
-    """Only if it is this lab."""
+    """If given, extend only this lab."""
 
 
 class LabMessage(Record, frozen=True, kw_only=True):
-    """Say something to the user of a lab: one line, without control characters."""
+    """A message to the user of a lab: one line, without control characters."""
 
     text: Annotated[str, Meta(min_length=1, max_length=500)]
 
@@ -43,27 +43,27 @@ class LabView(Record, frozen=True, kw_only=True):
     ssh_user: str
     address: str
     port: int
-    """Of SSH: 22, or one that leads there on the node."""
+    """SSH port: 22, or a port on the node that forwards to it."""
     cloud_status: str
     server_id: str
     vm: str
-    """The id of its machine, in the project `labs/{user}`."""
+    """The id of its VM, in the project `labs/{user}`."""
     node: str = ""
-    """That has its machine; empty: none has."""
+    """The node of its VM; empty: none."""
     position: int | None
-    """Among those that wait, from 1; None: it does not."""
+    """Position in the waiting list, from 1; None: it does not wait."""
     requested_at: float
     expires_at: float | None
     grace: float
     again: int | None
-    """The lab that is started once this one is gone."""
+    """The lab to start once this one has ended."""
     detail: str
     generation: int
     revision: int
 
 
 class LabPage(Record, frozen=True, kw_only=True):
-    """Labs in order of their users."""
+    """A page of labs, ordered by user."""
 
     items: tuple[LabView, ...]
     after: str | None
@@ -71,13 +71,13 @@ class LabPage(Record, frozen=True, kw_only=True):
 
 
 class LabNewsPage(Record, frozen=True, kw_only=True):
-    """The last that happened to a user, oldest first."""
+    """The most recent events of a user, oldest first."""
 
     items: tuple[LabNews, ...]
 
 
 class LabAnswer(Record, frozen=True, kw_only=True):
-    """What became of a request: the news of it, and the lab as it is now (null: there is none)."""
+    """The result of a request: the event, and the current lab (null: none)."""
 
     news: LabNews
     lab: LabView | None
@@ -85,17 +85,17 @@ class LabAnswer(Record, frozen=True, kw_only=True):
 
 
 class LabOffer(Record, frozen=True, kw_only=True):
-    """A lab of the catalogue, and how it stands with it."""
+    """A lab of the catalogue, with its current usage."""
 
     lab_id: int | None = field(name="labId")
-    """None: the default, for every id."""
+    """None: the default template, for every id."""
     template: LabTemplate
     running: int
     waiting: int
     warm: int
-    """Machines that are ready ahead."""
+    """Number of ready VMs in the warm pool."""
     problems: tuple[str, ...] = ()
-    """What is wrong with it on the nodes that there are: no image, too little memory, user data that is not run."""
+    """Problems with it on the current nodes: missing image, too little memory, user data that is not run."""
 
 
 class LabOffers(Record, frozen=True, kw_only=True):

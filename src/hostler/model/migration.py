@@ -1,4 +1,4 @@
-"""How far the machines of a state file have been moved into a cluster."""
+"""Progress of moving the VMs of a state file into a cluster."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from hostler.model.record import Record
 
 
 class Migration(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/migrations/{cluster}`: written in the transaction that moves each machine; stays as the marker.
+    """`/hostler/v1/migrations/{cluster}`: written in the transaction that moves each VM, and kept as a marker.
 
-    Once `finished_at` is set nothing is ever moved from there again.
+    Once `finished_at` is set, nothing is moved from that state file again.
     """
 
     source: str
-    """Where it came from, for people."""
+    """The source, for display."""
     started_at: float
     after: str = ""
-    """The last key that was looked at; in order of the keys everything up to it is done."""
+    """The last key processed. Keys are processed in order, so every key up to this one is done."""
     labs_after: str = ""
-    """The same of the records of labs, which follow the machines."""
+    """The last key processed among lab records, which follow the VMs."""
     others_after: str = ""
-    """The same of all other records: the number of their family in `engine.migration_table`, and the key."""
+    """The last key processed among all other records, with the number of its family in `engine.migration_table`."""
     records: Annotated[int, Meta(ge=0)] = 0
-    """Of them that were moved."""
+    """Number of these other records that were moved."""
     moved: Annotated[int, Meta(ge=0)] = 0
     present: Annotated[int, Meta(ge=0)] = 0
-    """Stood in the cluster already, and were left as they are there."""
+    """VMs that already existed in the cluster and were left unchanged."""
     renamed: Annotated[int, Meta(ge=0)] = 0
-    """Among those that were moved: their name was taken."""
+    """Moved VMs that were renamed because their name was taken."""
     finished_at: float | None = None
 
 
 class Moved(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/moved`: the records were moved or copied to another store. No process starts on this one any more.
+    """`/hostler/v1/moved`: the records were moved or copied to another store. No process may start on this store.
 
-    In a state file it is written before the first machine is moved, and again after the last. `hostler store copy`
-    writes it once the copy is complete.
+    In a state file it is written before the first VM is moved and again after the last. `hostler store copy` writes it
+    once the copy is complete.
     """
 
     cluster: str = ""
-    """The id of the cluster; empty: it had none when the first machine was moved."""
+    """The id of the target cluster; empty: the target had no id when the first VM was moved."""
     to: str = ""
-    """The store that took over, for people; empty: not known."""
+    """The store that took over, for display; empty: not known."""
     epoch: int = 0
     """The epoch of that store when it took over; 0: not known."""
     read_only: bool = False
-    """This store is itself the copy, made to be looked at; `to` is the store in service."""
+    """This store is itself the copy, made for reading only; `to` is the store in service."""
     started_at: float
     finished_at: float | None = None

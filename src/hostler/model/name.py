@@ -1,4 +1,4 @@
-"""Names that are matched without regard to case: the key holds the folded name, the record the name as typed."""
+"""Case-insensitive names: the key holds the folded name, the record holds the name as the user typed it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 
 def fold(name: str) -> str:
-    """The form in which names that differ only in case, or in how an accent is composed, are equal."""
+    """Return the folded form of a name. Names that differ only in case or accent composition fold to the same text."""
     folded = _fold_once(name)
     while (again := _fold_once(folded)) != folded:
         folded = again

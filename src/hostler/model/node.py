@@ -1,4 +1,4 @@
-"""Nodes: what an agent says of itself, and what the leader tells it to do."""
+"""Nodes: what an agent reports about its node, and the commands that the leader gives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hostler.model.vm import Id, Power, RestartPolicy, Restore, VmSpec
 
 
 class Lifecycle(OpenEnum):
-    """Where a node is between arriving and leaving."""
+    """Lifecycle of a node."""
 
     JOINING = "JOINING"
     ON_DUTY = "ON_DUTY"
@@ -22,26 +22,26 @@ class Lifecycle(OpenEnum):
 
 
 class DrainMode(OpenEnum):
-    """What becomes of the machines of a node that is drained."""
+    """What happens to the VMs of a node that is drained."""
 
     MOVE = "move"
-    """Each goes elsewhere, one after the other: handed over as it runs where both nodes can do that (`moves`),
-    otherwise destroyed there and made elsewhere from its image."""
+    """VMs are moved to other nodes, one at a time: by live migration where both nodes support it (`moves`), otherwise
+    by destroying the VM and creating it elsewhere from its image."""
     STOP = "stop"
-    """Each is stopped and stays; one after the other."""
+    """VMs are stopped, one at a time, and stay on the node."""
 
 
 HOST, HOST_SHARE = "host", "share"
-"""Facts of a node (`NodeRecord.facts`): which host it is on, and in words which share of the host it promises."""
+"""Keys of `NodeRecord.facts`: the host of the node, and a text that says which share of the host it offers."""
 POWER = "hostler"
-"""Stands in `OffConfirmation.by` where the leader had the node switched off."""
+"""Value of `OffConfirmation.by` if the leader had the node switched off."""
 
 
 class OffConfirmation(Record, frozen=True, kw_only=True):
-    """Somebody stands for it: the silent node is off, and nothing runs on it. A node that comes back takes it away."""
+    """Confirmation that an unreachable node is off and runs nothing. A node that comes back deletes it."""
 
     by: str
-    """An operator's account, or `hostler`: a power switch has said so."""
+    """An operator's account, or `hostler` if a power switch confirmed it."""
     at: float
 
     @property
@@ -51,23 +51,23 @@ class OffConfirmation(Record, frozen=True, kw_only=True):
 
 
 class ImageNeeds(Record, frozen=True, kw_only=True):
-    """What is known of an image, for who makes a machine of it."""
+    """Requirements of an image, shown when a VM is created from it."""
 
     memory_mib: int = 0
-    """The least that it boots with."""
+    """Minimum memory needed to boot."""
     disk_gib: int = 0
-    """Of its disk: a machine that asks for less has that."""
+    """Disk size of the image; a VM that requests less gets this size."""
     user: str = ""
-    """Who logs in, unless the machine says otherwise."""
+    """Login user, unless the VM specifies another."""
     default: bool = False
-    """Whether machines that name no image are made of it there."""
+    """Whether this is the node's default image."""
     seeding: str = ""
-    """How its machines learn who they are, and which user data they run: `cloud-init` any, `firmware` scripts, `none`
-    none (`model.image.Seeding`); empty: not known."""
+    """How VMs receive their identity, and which user data they run: `cloud-init` any, `firmware` scripts, `none` none
+    (`model.image.Seeding`); empty: not known."""
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/members/{node}`: a node that registered. It stays when the node falls silent."""
+    """`/hostler/v1/members/{node}`: a registered node. The record stays while the node is unreachable."""
 
     node: Id
     lifecycle: Lifecycle
@@ -78,49 +78,50 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     tors: tuple[str, ...] = ()
     address: str = ""
     store: str = ""
-    """The URL by which its agent reaches the store, without secrets; empty: not known."""
+    """The URL of the store as the agent uses it, without secrets; empty: not known."""
     driver: str = ""
     place: str = ""
-    """Where its machines are (`Machines.place`); empty: not known. Who comes with another place has none of them."""
+    """The storage of its machines (`Machines.place`); empty: not known. An agent with other storage does not have
+    them."""
     fences: bool = False
-    """Its driver stops machines by itself when the agent no longer can: `on_node_loss=fence` is possible there."""
+    """The driver can stop machines when the agent cannot, so `on_node_loss=fence` is possible."""
     fencing_time: float = 0.0
-    """Seconds after the last heartbeat by which fenced machines have stopped."""
+    """Seconds after the last heartbeat by which fenced VMs have stopped."""
     moves: bool = False
-    """Its machines can be handed to another node of the same driver, as they run."""
+    """VMs can be live-migrated to another node with the same driver."""
     images: tuple[str, ...] | None = None
-    """What machines can be made of there; None: of anything."""
+    """Available images; None: any."""
     image_needs: dict[str, ImageNeeds] = field(default_factory=dict)
-    """Of those of which it is known."""
+    """Requirements of those images for which they are known."""
     facts: dict[str, str] = field(default_factory=dict)
-    """What its driver found out, for people: `acceleration`, …"""
+    """Properties found by the driver, for display: `acceleration`, …"""
     refuses: str = ""
-    """Why it takes no further machine at present; empty: it does."""
+    """Why the node currently accepts no further VMs; empty: it accepts them."""
     drain: DrainMode = DrainMode.MOVE
     drop_snapshots: bool = False
-    """While it is drained by moving: machines are moved although their snapshots are lost by that."""
+    """While the node is drained by moving: move VMs even though their snapshots are lost."""
     off: OffConfirmation | None = None
     awaited: bool = False
-    """Since its store was copied, restored or put back into service it has not registered, or has not yet taken out of
-    service what the store does not know of. While it is unreachable its machines wait, `fence` or not; only an
-    operator's confirmation that it is off releases them."""
+    """The store was copied, restored or put back into service, and since then the node has not registered, or has not
+    yet taken machines unknown to the store out of service. While such a node is unreachable its VMs wait, fenced or
+    not; only an operator's confirmation that it is off releases them."""
     registered_at: float
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/alive/{node}`: attached to the agent's lease; gone means silent."""
+    """`/hostler/v1/alive/{node}`: attached to the agent's lease. Without it the node is unreachable."""
 
     holder: str
-    """Unique to the agent's process."""
+    """Unique to the agent process."""
     place: str = ""
-    """As in the node's record: who has the same place open knows that the other process is dead."""
+    """As in the node record. A process that has opened the same storage knows that the previous process is dead."""
     started_at: float
 
 
 class ClockReading(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/clocks/{node}`: what the calendar of a node's agent says, attached to the agent's lease.
+    """`/hostler/v1/clocks/{node}`: the wall clock of a node's agent, attached to the agent's lease.
 
-    `/hostler/v1/last-clocks/leader`: what the leader's said last, while it was not in doubt.
+    `/hostler/v1/last-clocks/leader`: the last wall clock reading of the leader that was not in doubt.
     """
 
     at: float
@@ -128,147 +129,147 @@ class ClockReading(Record, frozen=True, kw_only=True):
 
 
 class ClockDispute(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/clock-disputes/{name}`: the leader's calendar is not that of the nodes, or not that of before.
+    """`/hostler/v1/clock-disputes/{name}`: the leader's wall clock disagrees with the nodes or with its own past.
 
-    So nothing ends because of its time. The leader writes it, and takes it away when the calendars agree again.
+    While it exists, nothing expires. The leader writes it, and deletes it when the clocks agree again.
     """
 
     why: str
     node: str = ""
-    """One of those that it does not agree with; empty: it jumped, and no node says anything."""
+    """One of the nodes that disagree; empty: the clock jumped and no node reports a time."""
     at: float
-    """By the leader's calendar."""
+    """By the leader's wall clock."""
     fence: int = 0
-    """Of the leader."""
+    """Fence of the leader."""
 
 
 class Departure(Record, frozen=True, kw_only=True):
-    """Hand the machine over. Whoever does that writes the command of the other node, and takes this one away."""
+    """Migrate the VM to another node. The agent that completes it writes the target's command and deletes its own."""
 
     to: Id
     number: int
-    """Of the attempt: above that of every earlier one (`VmHandle.attempt`), whoever wished for it."""
+    """Number of the attempt, higher than that of any earlier attempt (`VmHandle.attempt`), whatever its origin."""
     wish: int = 0
-    """The number of the wished-for move that this is (`Move.number`); 0: the node is drained."""
+    """The number of the requested move (`Move.number`); 0: the node is being drained."""
     stop: bool = False
     """See `Move.stop`."""
 
 
 class VmCommand(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/nodes/{node}/vms/{vm}`: what the node shall make true. Written by the leader, under its fence."""
+    """`/hostler/v1/nodes/{node}/vms/{vm}`: desired state of a VM on a node. Written by the leader under its fence."""
 
     org: Id
     project: Id
     vm: Id
     name: str = ""
-    """What its owner calls it: a guest is called that where it can be, from its making or next reshaping on."""
+    """The owner's name for the VM. The guest gets this host name where possible, at creation or the next reshape."""
     tags: dict[str, str] = field(default_factory=dict)
-    """For people who look at the provider: its owner's labels, and when it expires."""
+    """Tags for the provider's console: the owner's labels and the expiry."""
     spec: VmSpec
     power: Power = Power.ON
     restart: RestartPolicy = RestartPolicy.ALWAYS
     instance: str = ""
-    """`{workload}/{instance}`: what is seen of it is told there, too."""
+    """`{workload}/{instance}`: the agent also reports the observed state to that instance."""
     deleting: bool = False
-    """Destroy it: the machine shall be gone, or shall go elsewhere."""
+    """Destroy the machine: the VM is deleted or moves elsewhere."""
     retain: bool = False
-    """With `deleting`: take it out of service and keep its disk, for its owner did not ask to delete it."""
+    """With `deleting`: take the machine out of service and keep its disk. The owner did not ask to delete it."""
     reinstate: str | None = None
-    """Before a machine is created: put back what is retained under this name, and create nothing instead. Empty: what
-    this node has of this virtual machine, in service or retained, is its machine; without any, one is created."""
+    """Before creating a machine: reinstate the retained machine of this name instead of creating one. Empty: use any
+    machine that this node has for the VM, in service or retained; if there is none, create one."""
     unconfirmed: bool = False
-    """It comes from a backup, and its machine may be on another node by now: create nothing. The leader confirms it
-    once every node that the backup knows has registered and has no other machines."""
+    """The command comes from a backup, and the machine may now be on another node: create nothing. The leader confirms
+    the command once every node in the backup has registered and has no other machines."""
     resets: int = 0
     snapshots: tuple[str, ...] = ()
     restore: Restore | None = None
     lost: tuple[str, ...] = ()
-    """Snapshots that are wished for but went with an earlier node: they are not taken anew."""
+    """Requested snapshots that were lost with an earlier node; they are not taken again."""
     fenced: bool = False
-    """It stops by itself when the node loses the store for the fencing time."""
+    """The VM stops by itself when the node loses the store for the fencing time."""
     fenced_since: int = 0
-    """The generation that made it fenced; 0: the first. Nobody counts on it until the agent has answered that one."""
+    """The generation that enabled fencing; 0: the first. Fencing is relied on only after the agent has reported it."""
     generation: int = 1
-    """Of the wish that this was made from."""
+    """The VM generation that this command was made from."""
     fence: int = 0
-    """Of the leader who wrote it."""
+    """Fence of the leader that wrote it."""
     departing: Departure | None = None
     arrived: int | None = None
-    """The number of the departure with which it came here; 0: it was to be made here; None: nobody knows any more."""
+    """The number of the migration that brought the VM here; 0: it was to be created here; None: no longer known."""
     reasons: tuple[Reason, ...] = ()
-    """Why this node."""
+    """Why this node was chosen."""
 
 
 class Arrival(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/arrivals/{node}/{vm}`: make room for a machine that is handed over from another node.
+    """`/hostler/v1/arrivals/{node}/{vm}`: prepare to receive a VM that is migrated from another node.
 
-    Written by the leader together with the other node's `departing`, and taken away in the transaction that hands it
-    over, or by the leader if that is given up.
+    The leader writes it together with `departing` in the source node's command. It is deleted in the transaction that
+    completes the migration, or by the leader if the migration is given up.
     """
 
     source: Id
-    """The node that has it."""
+    """The node that has the VM."""
     number: int
-    """Of the departure."""
+    """Number of the migration attempt."""
     place: str = ""
-    """Where this node's machines were when it was chosen: what arrived elsewhere is not handed over."""
+    """The storage of this node when it was chosen. A migration that ended in other storage is not completed."""
     command: VmCommand
-    """What this node is told once it has it."""
+    """The command that this node receives once it has the VM."""
     refused: str = ""
-    """Why this node cannot take it. Said by its agent; the leader then gives up."""
+    """Why this node cannot receive the VM. Written by its agent; the leader then gives up."""
 
 
 class Cluster(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/cluster`: tells this control plane from every other. Made once, by whoever comes first."""
+    """`/hostler/v1/cluster`: identity of this control plane. Written once, by the first process that starts."""
 
     id: Id
     created_at: float
     aliases: tuple[str, ...] = ()
-    """Ids of state files whose machines were moved here: what carries one of them is ours as well."""
+    """Ids of state files whose VMs were moved here. Machines that carry one of them also belong to this cluster."""
     epoch: int = 1
-    """Grows with each copy, restore and return to service of the store. A node takes no command from a lower epoch than
-    the last one it obeyed."""
+    """Grows with each copy, restore and activation of the store. A node refuses commands from a lower epoch than the
+    last one it obeyed."""
     copy_id: str = ""
-    """Random, new with each epoch: tells two stores of the same epoch apart."""
+    """Random, new with each epoch; distinguishes two stores of the same epoch."""
     restored_at: float | None = None
     """When a backup was last restored into this store."""
 
 
 class EpochKind(OpenEnum):
-    """What began an epoch."""
+    """What started an epoch."""
 
     COPY = "copy"
     RESTORE = "restore"
     ACTIVATION = "activation"
-    """An operator put the store into service: after a restore by etcd's own tools, or because its copy was given up."""
+    """An operator activated the store: after a restore by etcd's own tools, or because its copy was given up."""
     MIGRATION = "migration"
 
 
 class Epoch(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/epochs/{epoch}`: how the store came to be. Written in the transaction that begins the epoch.
+    """`/hostler/v1/epochs/{epoch}`: the origin of the store. Written in the transaction that starts the epoch.
 
-    Its own revision is a border: every record that has an equal or lower revision was written by the copy or restore,
-    so its revision says nothing about what caused it.
+    Its own revision is a boundary: every record with an equal or lower revision was written by the copy or restore, so
+    the revision of such a record says nothing about its cause.
     """
 
     begun_by: EpochKind
     source: str = ""
-    """The store or backup that the records came from, for people."""
+    """The store or backup that the records came from, for display."""
     at: float
     source_revision: int = 0
     """The revision of the source that was copied."""
     fence: int = 0
-    """Every later fence is above this one."""
+    """Every later fence is higher than this one."""
 
 
 class LastControlPlane(Record, frozen=True, kw_only=True):
-    """The control plane that a data folder last obeyed, or served. A small file in the folder of the machines."""
+    """The control plane that a data folder last obeyed or served: a small file in the folder of the machines."""
 
     cluster: str
     epoch: int = 1
     copy_id: str = ""
     fence: int = 0
-    """The highest fence that was seen."""
+    """The highest fence seen."""
 
 
 class BrakeRecord(Record, frozen=True, kw_only=True):
@@ -278,11 +279,11 @@ class BrakeRecord(Record, frozen=True, kw_only=True):
     """
 
     nodes: tuple[str, ...]
-    """Those that became unreachable together, and are not back; also those that were removed since."""
+    """Nodes that became unreachable together and are not back, including nodes that were removed since."""
     of: int
-    """How many nodes were reachable before that, with those."""
+    """Number of nodes that were reachable before, including these."""
     cause: str = ""
-    """What they have in common."""
+    """What these nodes have in common."""
     at: float
     released_by: str = ""
     """The operator's account; empty: the brake holds."""
@@ -290,19 +291,19 @@ class BrakeRecord(Record, frozen=True, kw_only=True):
 
     @property
     def released(self) -> bool:
-        """Whether an operator lets the nodes be fenced."""
+        """Whether an operator allows fencing of these nodes."""
         return self.released_at is not None
 
 
 def node_id(rack: str, blade: str) -> str:
-    """The node that a blade is: `{rack}-{blade}`."""
+    """Return the node id of a blade: `{rack}-{blade}`."""
     if not rack or not blade or "-" in rack:
         raise Invalid(f"node of rack {rack!r} and blade {blade!r}: neither is empty, and a rack's id holds no '-'")
     return f"{rack}-{blade}"
 
 
 def split_node_id(node: str) -> tuple[str, str]:
-    """Rack and blade of a node."""
+    """Return the rack and blade of a node."""
     rack, dash, blade = node.partition("-")
     if not rack or not dash or not blade:
         raise Invalid(f"node {node!r}: must be {{rack}}-{{blade}}")

@@ -1,4 +1,4 @@
-"""What the HTTP API tells of everything at a glance; as `model.api`."""
+"""HTTP API types for the overview. The rules are those of `hostler.model.api`."""
 
 from __future__ import annotations
 
@@ -10,62 +10,62 @@ from hostler.model.replica import Farewell
 
 
 class LeaderSeen(Record, frozen=True, kw_only=True):
-    """Who leads."""
+    """The current leader."""
 
     address: str
     holder: str
     fence: int
     since: float | None = None
-    """When it began to lead, by its own word; null: it has not said so."""
+    """When it began to lead, by its own clock; null: not reported."""
     ends_at: float | None = None
-    """When its leadership ends unless it is renewed, by the clock of who answers; null: the store cannot tell."""
+    """When its leadership ends unless renewed, by the clock of the answering server; null: the store cannot tell."""
     ttl: float | None = None
-    """Seconds for which each renewal holds; null: it has not said so."""
+    """Seconds that each renewal lasts; null: not reported."""
 
 
 class ReplicaSeen(Record, frozen=True, kw_only=True):
-    """A replica that lives."""
+    """A running replica."""
 
     address: str
     holder: str
     leads: bool
     key: int | None = None
-    """The election key that it holds; null: it stands by."""
+    """The election key that it holds; null: it is a standby."""
     started_at: float
 
 
 class TakeoverView(Record, frozen=True, kw_only=True):
-    """A leadership that began."""
+    """The start of a leadership."""
 
     fence: int
     holder: str
     address: str
     at: float
     previous_holder: str
-    """Who led before; empty: nobody is known."""
+    """The previous leader; empty: not known."""
     previous_address: str
     previous: Farewell
-    """How that one ended: `released`, `silent`, or `none` where nobody is known."""
+    """How the previous leadership ended: `released`, `silent`, or `none` if no previous leader is known."""
     released_at: float | None
-    """When it was given up; null: it stands, or it ended without a word."""
+    """When this leadership was released; null: it continues, or it ended without release."""
 
 
 class ControlSeen(Record, frozen=True, kw_only=True):
-    """Who leads, who stands by, and who led before."""
+    """The current leader, the replicas, and recent takeovers."""
 
     leader: LeaderSeen | None
-    """Null: nobody leads."""
+    """Null: there is no leader."""
     replicas: tuple[ReplicaSeen, ...]
     takeovers: tuple[TakeoverView, ...]
-    """The last ones, newest first."""
+    """The most recent takeovers, newest first."""
 
 
 class StoreSeen(Record, frozen=True, kw_only=True):
-    """How it stands with the store."""
+    """Condition of the store."""
 
     answers: bool
     silent_for: float | None = None
-    """Seconds since it last answered, while it does not; null: it answers, or it never did."""
+    """Seconds since it last answered, while it does not answer; null: it answers, or it never did."""
     revision: int | None = None
     """Null: it was never read."""
     engine: str = ""
@@ -73,28 +73,28 @@ class StoreSeen(Record, frozen=True, kw_only=True):
     version: str = ""
     size_bytes: int | None = None
     quota_bytes: int | None = None
-    """The size at which it takes no more writes; null: it has no limit of its own, or was never read."""
+    """The size at which it refuses further writes; null: it has no limit of its own, or was never read."""
     writable: bool = True
-    """Whether it took the last write that was tried."""
+    """Whether it accepted the last attempted write."""
     problem: str = ""
-    """What keeps it from taking writes, and what to do; empty while it takes them."""
+    """Why it refuses writes, and what to do; empty while it accepts them."""
 
 
 class Example(Record, frozen=True, kw_only=True):
-    """One of those that need a look."""
+    """One object that needs attention."""
 
     object: str
-    """As `GET /v1/why` takes it: `vm/acme/web/ID`, `node/r1-b2`."""
+    """In the form that `GET /v1/why` takes: `vm/acme/web/ID`, `node/r1-b2`."""
     name: str
-    """For people."""
+    """Display name."""
     detail: str = ""
-    """Why, where that is known."""
+    """Why, if known."""
     since: float | None = None
     """Null: not known."""
 
 
 class Concern(Record, frozen=True, kw_only=True):
-    """Something that needs a look."""
+    """A condition that needs attention."""
 
     what: str
     """`brake-held`, `store-full`, `store-filling`, `store-refuses`, `vms-failed`, `vms-silent`, `vms-paused`,
@@ -106,7 +106,7 @@ class Concern(Record, frozen=True, kw_only=True):
 
 
 class BlueprintAtWork(Record, frozen=True, kw_only=True):
-    """A blueprint that is not as it is wished for."""
+    """A blueprint whose desired state is not reached."""
 
     name: str
     phase: BlueprintPhase
@@ -116,27 +116,27 @@ class BlueprintAtWork(Record, frozen=True, kw_only=True):
 
 
 class Overview(Record, frozen=True, kw_only=True):
-    """Everything at a glance: of machines and labs those that the caller sees."""
+    """Summary of the whole cluster. VMs and labs include only those that the caller may see."""
 
     at: float
-    """By the clock of who answers."""
+    """By the clock of the answering server."""
     ready: bool
-    """Whether this replica's own view of the store is up to date."""
+    """Whether this replica's cache of the store is up to date."""
     control: ControlSeen | None
-    """Null: the store does not answer, so nobody can tell."""
+    """Null: not known, because the store does not answer."""
     store: StoreSeen
     nodes: dict[str, int]
-    """By state: `joining`, `on_duty`, `draining`, `decommissioned`, `shutting_down`; of those that give no sign of life
-    and should `silent`, or `off` where somebody stands for that."""
+    """By state: `joining`, `on_duty`, `draining`, `decommissioned`, `shutting_down`. Unreachable nodes count as
+    `silent`, or as `off` if they are confirmed off."""
     vms: dict[str, int]
     """By phase."""
     labs: dict[str, int]
-    """By phase; those that are `waiting` are the queue."""
+    """By phase; `waiting` is the waiting list."""
     blueprints: dict[str, int]
     """By phase."""
     deployments: tuple[BlueprintAtWork, ...] = ()
-    """Those that are on their way, or stuck; the first of them."""
+    """The first few deployments that are in progress or stuck."""
     attention: tuple[Concern, ...] = field(default=())
-    """What needs a look, the worst first."""
+    """Conditions that need attention, most severe first."""
     simulation: bool = False
-    """Whether it is one of a simulation: its time is not ours, and its replicas are in `GET /v1/sim`."""
+    """Whether this is a simulation. Then its time is virtual, and its replicas are in `GET /v1/sim`."""

@@ -1,4 +1,4 @@
-"""Why something was decided: kept with the decision."""
+"""Reasons, stored together with the decision that they explain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hostler.model.record import Record
 
 
 class Reason(Record, frozen=True, kw_only=True):
-    """One consideration: of what (a node, a rack, a quota), and what it came to."""
+    """One consideration: its subject (a node, a rack, a quota) and the result."""
 
     subject: str
     why: str

@@ -1,11 +1,11 @@
-"""What all records share: their JSON, its errors, and respect for what other programs and later releases wrote.
+"""The parent class of all records: JSON encoding, decoding errors, and preservation of unknown data.
 
-A record is a frozen value. Its JSON has the names of the contracts. Reading and writing it back loses nothing: fields
-that this release does not know are carried along, at every depth, as the very text they had, and so are unknown values
-of its enums (`OpenEnum`).
+A record is a frozen value. Its JSON uses the names of the contracts. Decoding and encoding a record loses nothing:
+fields that this release does not know are preserved at every depth, byte for byte, and so are unknown values of its
+enums (`OpenEnum`).
 
-How: a typed decoder that refuses unknown fields reads the usual record in one go. Only when that fails are the unknown
-fields moved, level by level, into one field of their own (`unknown`), and the result is read by the same decoder.
+Implementation: a typed decoder that rejects unknown fields decodes the usual record in one pass. Only if that fails are
+the unknown fields moved, level by level, into one separate field (`unknown`), and the same decoder reads the result.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ESCAPE = b"\\u"
 Fields: TypeAlias = dict[str, msgspec.Raw]
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 _accepts_unknown: ContextVar[bool] = ContextVar("accepts unknown values", default=False)
-"""Whether the decoder that runs takes values of enums that this release does not know."""
+"""Whether the running decoder accepts enum values that this release does not know."""
 
 
 class OpenEnum(enum.StrEnum):
     """The parent of every enum in a record: a set of values that a later release may extend.
 
-    A record with a value that this release does not know is read all the same (`Record.decode`, unless strict). The
-    value is then an instance of the enum that is none of its members (`is_known`), equal to its text, and is written
-    back as that text. A reader compares with the members that it knows and treats every other value in the cautious
-    way that decision 10 (`docs/decisions`) names. Calling the enum with an unknown text is a ValueError, as usual.
+    `Record.decode` (unless strict) accepts a value that this release does not know. The value is then an instance of
+    the enum that is none of its members (`is_known`), equals its text, and is written back as that text. Code compares
+    with the members that it knows and treats every other value in the cautious way specified by decision 10
+    (`docs/decisions`). Calling the enum with an unknown text raises ValueError, as usual.
     """
 
     @property
@@ -46,7 +46,7 @@ class OpenEnum(enum.StrEnum):
 
     @property
     def words(self) -> str:
-        """Its text for people, who learn from it that this release does not know the value."""
+        """Return the text for display; an unknown value is marked as unknown."""
         text = self._value_.lower().replace("_", " ")
         return text if self.is_known else f"unknown ({text})"
 
@@ -60,20 +60,20 @@ class OpenEnum(enum.StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The parent of every value that Hostler keeps. It holds no cycles, so the garbage collector need not look at it.
+    """The parent of every stored value. Records hold no cycles, so the garbage collector does not track them.
 
-    A field added in a later release has a default, so that older JSON stays readable; where that is not enough, the
-    record overrides `lift`. A field that a contract lets out is `UNSET` while absent, and is then not written.
+    A field added in a later release has a default, so that older JSON stays readable. If that is not enough, the record
+    overrides `lift`. A field that a contract allows to be absent is `UNSET` while absent, and is then not written.
     """
 
     unknown: Fields | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name=_UNKNOWN)
-    """What the JSON held beyond the fields below, untouched. A changed copy (`msgspec.structs.replace`) keeps it."""
+    """Unknown fields of the JSON, unchanged. A modified copy (`msgspec.structs.replace`) keeps them."""
 
     kind: ClassVar[str] = ""
-    """How error messages call it; the class's name if empty."""
+    """Name used in error messages; the class name if empty."""
 
     concealed: ClassVar[frozenset[str]] = frozenset()
-    """Fields whose value is a secret: `repr`, and so no message and no log, shows them."""
+    """Secret fields: `repr` hides their values, and therefore so do messages and logs."""
 
     def __repr__(self) -> str:
         if not self.concealed:
@@ -85,7 +85,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def encode(self) -> bytes:
-        """Compact JSON. Invalid: the record could not be read back as it is, so it may not be written."""
+        """Return compact JSON. Raise Invalid if decoding it would not return an equal record."""
         try:
             plain = msgspec.json.encode(self)
         except (TypeError, ValueError, RecursionError) as error:
@@ -102,12 +102,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def decode(cls, data: bytes, *, strict: bool = False) -> Self:
-        """The record that `data` holds. With `strict`, an unknown field or value is an error (for what people type).
+        """Return the record in `data`. With `strict` (for user input), an unknown field or value is an error.
 
-        Invalid: it is none; the message has the kind of record, the JSON path and what was expected there.
+        Raise Invalid if `data` is not such a record. The message names the record kind, the JSON path and what was
+        expected.
         """
         fault = None
-        if _MARK not in data and _ESCAPE not in data:  # an escape could spell the name of our own field
+        if _MARK not in data and _ESCAPE not in data:  # an escape could spell the name of the field for unknown data
             try:
                 return _decoder(cls).decode(data)  # type: ignore[no-any-return]
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -116,7 +117,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise _refusal(cls, fault)
         accepts = _accepts_unknown.set(not strict)
         try:
-            data.decode()  # values that are carried along unread must be UTF-8 too
+            data.decode()  # preserved values are not parsed, but must be UTF-8 too
             record: Self = _decoder(cls).decode(_gather(cls, msgspec.Raw(data)))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _refusal(cls, error) from None
@@ -128,7 +129,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def stored(cls, data: bytes, *, where: str) -> Self:
-        """The record that stands at `where` in a store. Damaged: what stands there is none."""
+        """Return the record stored at `where`. Raise Damaged if the stored value is not such a record."""
         try:
             return cls.decode(data)
         except Invalid as error:
@@ -136,9 +137,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def lift(cls, fields: Fields) -> Fields:
-        """Bring the fields of an older shape into today's; what is in today's shape must pass unchanged.
+        """Convert the fields of an older schema to the current one. Fields of the current schema must pass unchanged.
 
-        Asked only for JSON that does not read as today's shape, so a change of meaning needs a change of name.
+        Called only for JSON that does not decode as the current schema, so a change of meaning needs a new field name.
         """
         return fields
 
@@ -157,7 +158,7 @@ def _name(cls: type[Record]) -> str:
 
 
 SAYS: dict[str, str] = {}
-"""What a pattern means, for people: a model that uses one may say it here."""
+"""Human-readable meanings of patterns, for error messages. Models register their patterns here."""
 
 
 def _refusal(cls: type[Record], error: Exception) -> Invalid:
@@ -168,12 +169,12 @@ def _refusal(cls: type[Record], error: Exception) -> Invalid:
     if isinstance(error, RecursionError):
         what = "nested too deeply"
     what = what.replace("`", "")
-    first = what[:1] if what[1:2].isupper() else what[:1].lower()  # JSON stays JSON
+    first = what[:1] if what[1:2].isupper() else what[:1].lower()  # keep "JSON" in capitals
     return Invalid(f"{_name(cls)} at {path}: {first}{what[1:]}")
 
 
 def _refuse_unknown(cls: type[Record], data: bytes) -> None:
-    """Invalid: there are unknown fields. For JSON whose escapes keep it from the plain decoder."""
+    """Raise Invalid if there are unknown fields. Used for JSON with escapes, which the plain decoder does not see."""
     plain = msgspec.json.encode(msgspec.json.decode(data))
     try:
         _decoder(cls).decode(plain)
@@ -183,14 +184,14 @@ def _refuse_unknown(cls: type[Record], data: bytes) -> None:
         raise Invalid(f"{_name(cls)} at $: object contains unknown field {_UNKNOWN}")
 
 
-# Where records stand inside records. A shape is a record class, a list or a dict of shapes, or None: no record inside.
+# Records nested in records. A shape is a record class, a list or dict of shapes, or None (no record inside).
 
 _Shape: TypeAlias = type[Record] | tuple[str, Any] | None
 
 
 @functools.cache
 def _shapes(cls: type[Record]) -> tuple[frozenset[str], dict[str, _Shape]]:
-    """The names that the record knows, and the shapes of those fields that have records inside."""
+    """Return the field names of a record, and the shapes of those fields that contain records."""
     infos = [info for info in msgspec.structs.fields(cls) if info.encode_name != _UNKNOWN]
     shapes = {info.encode_name: _shape(info.type) for info in infos}
     return frozenset(shapes), {name: shape for name, shape in shapes.items() if shape is not None}
@@ -217,7 +218,7 @@ def _shape(type_: Any) -> _Shape:
 
 
 def _walk(shape: _Shape, raw: msgspec.Raw, visit: Any) -> msgspec.Raw:
-    """`raw` with every record in it passed through `visit`; what does not have the shape stays as it is."""
+    """Return `raw` with every nested record passed through `visit`. A value of another shape is returned unchanged."""
     try:
         if isinstance(shape, type):
             return visit(shape, raw)  # type: ignore[no-any-return]
@@ -225,7 +226,7 @@ def _walk(shape: _Shape, raw: msgspec.Raw, visit: Any) -> msgspec.Raw:
             return _join([_walk(shape[1], item, visit) for item in _items_of.decode(raw)])
         if isinstance(shape, tuple):
             return _join({name: _walk(shape[1], item, visit) for name, item in _fields_of.decode(raw).items()})
-    except msgspec.ValidationError:  # not an object, or not an array: the decoder will say so
+    except msgspec.ValidationError:  # not an object or array: the typed decoder reports it
         return raw
     return raw
 
@@ -235,7 +236,7 @@ def _join(parts: Any) -> msgspec.Raw:
 
 
 def _gather(cls: type[Record], raw: msgspec.Raw) -> msgspec.Raw:
-    """Move the fields that `cls` does not know into one of their own, in records inside it too."""
+    """Move the fields that `cls` does not know into one separate field, also in nested records."""
     known, shapes = _shapes(cls)
     fields: Fields = {}
     unknown: Fields = {}
@@ -250,7 +251,7 @@ def _gather(cls: type[Record], raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def _scatter(cls: type[Record], raw: msgspec.Raw) -> msgspec.Raw:
-    """The inverse of `_gather`."""
+    """Undo `_gather`."""
     _, shapes = _shapes(cls)
     fields = _fields_of.decode(raw)
     unknown = fields.pop(_UNKNOWN, None)

@@ -1,4 +1,4 @@
-"""Machines that are out of service and are kept with their disks."""
+"""Machines that are out of service and are retained with their disks."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from hostler.model.vm import Id, VmSpec
 
 
 class Retained(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/retained/{node}/{name}`: a retained machine, as the agent of its node sees it."""
+    """`/hostler/v1/retained/{node}/{name}`: a retained machine, as reported by the agent of its node."""
 
     name: Id
     org: Id
     project: Id
     vm: Id
-    """The id of the virtual machine that it was."""
+    """The id of the VM that it belonged to."""
     vm_name: str = ""
-    """What its owner called it then."""
+    """The name of that VM when the machine was retained."""
     spec: VmSpec
     snapshots: tuple[str, ...] = ()
     retained_at: float
     """By the clock of its node."""
     listed_at: float = 0.0
-    """When the leader first saw this record, by its clock: retention counts from then. 0: not yet."""
+    """When the leader first saw this record, by the leader's clock; retention starts then. 0: not yet seen."""
     disk_bytes: int = 0
     driver: str = ""
     place: str = ""
-    """Where on the node it is (`Machines.place`); empty: not known. The record stays when the agent of the node works
-    at another place from then on."""
+    """The storage on the node that holds it (`Machines.place`); empty: not known. The record stays if the agent of the
+    node later uses other storage."""
 
     @property
     def kept_since(self) -> float:
-        """From when its retention counts. The clock of its node may be wrong, so the leader's does once it saw it."""
+        """Return the start of retention, by the leader's clock if known, because the node's clock may be wrong."""
         return self.listed_at or self.retained_at
 
 
 class RetainedRequest(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/retained-requests/{node}/{name}`: delete a retained machine for good.
+    """`/hostler/v1/retained-requests/{node}/{name}`: a request to delete a retained machine permanently.
 
-    Written by the service for an administrator, or by the leader when retention has run out. The agent deletes the
-    disk, and then this record together with that of the retained machine.
+    Written by the service for an administrator, or by the leader when retention has expired. The agent deletes the
+    disk, and then this record together with the record of the retained machine.
     """
 
     by: str

@@ -1,4 +1,4 @@
-"""Retained machines, as the API has them."""
+"""HTTP API types for retained machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hostler.model.vm import Id
 
 
 class RetainedRef(Record, frozen=True, kw_only=True):
-    """A retained machine, by its node and name."""
+    """A reference to a retained machine by node and name."""
 
     node: str
     name: str
@@ -15,14 +15,14 @@ class RetainedRef(Record, frozen=True, kw_only=True):
 
 
 class RetainedView(Record, frozen=True, kw_only=True):
-    """A machine that is out of service and is kept with its disk and snapshots."""
+    """A machine that is out of service and is retained with its disk and snapshots."""
 
     node: str
     name: str
     org: str
     project: str
     vm: str
-    """The id of the virtual machine that it was."""
+    """The id of the VM that it belonged to."""
     vm_name: str
     cpus: int
     memory_mib: int
@@ -30,24 +30,23 @@ class RetainedView(Record, frozen=True, kw_only=True):
     image: str
     snapshots: tuple[str, ...]
     disk_bytes: int
-    """What it takes on its node; 0: not known."""
+    """Disk space used on the node; 0: not known."""
     retained_at: float
     until: float
-    """From then on it may be deleted, unless `kept_for` names a virtual machine."""
+    """The machine may be deleted from this time on, unless `kept_for` names a VM."""
     kept_for: str
-    """The virtual machine that has no newer disk, or gets its disk from it; empty: none."""
+    """The VM that has no newer disk, or that is being restored from this one; empty: none."""
     deleting: bool
-    """Its deletion was asked for, and waits for its node."""
+    """Deletion was requested and waits for the node."""
     alive: bool
-    """Whether its node can be reached."""
+    """Whether the node is reachable."""
     lost: str = ""
-    """Why no node can bring it back or delete its disk: its node was removed, or works at another place. Empty: one
-    can."""
+    """Why no node can restore it or delete its disk: its node was removed or uses other storage. Empty: a node can."""
     revision: int
 
 
 class RetainedPage(Record, frozen=True, kw_only=True):
-    """All that the caller sees, the newest first."""
+    """All retained machines that the caller may see, newest first."""
 
     items: tuple[RetainedView, ...]
     after: str | None = None
@@ -55,7 +54,7 @@ class RetainedPage(Record, frozen=True, kw_only=True):
 
 
 class RetainedRestore(Record, frozen=True, kw_only=True):
-    """How to restore a retained machine."""
+    """Options for restoring a retained machine."""
 
     name: Id | None = None
-    """Make a new virtual machine of this name of it; null: the one that it was, if that has no newer disk."""
+    """Create a new VM with this name; null: restore the original VM, if it has no newer disk."""

@@ -1,4 +1,4 @@
-"""What Hostler keeps of deployments beside the contract's records: history, who owns a slice, how far an upgrade is."""
+"""Records about deployments beyond the contract: history, slice ownership, rollout progress, alerts and routers."""
 
 from __future__ import annotations
 
@@ -14,71 +14,71 @@ BLUEPRINT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$(?!\n)"
 
 
 class BlueprintRevision(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/blueprint-history/{blueprint}/{number}`: what was applied. Written with the blueprint itself."""
+    """`/hostler/v1/blueprint-history/{blueprint}/{number}`: an applied blueprint. Written with the blueprint."""
 
     number: Annotated[int, Meta(ge=1)]
     blueprint: Blueprint
     by: str
     at: float
     rollback_to: int = 0
-    """The number whose blueprint this one brings back; 0: it is no rollback."""
+    """The revision number that this one restores; 0: it is not a rollback."""
     deleted: bool = False
-    """The blueprint was deleted; what stands here is what it said at last."""
+    """The blueprint was deleted; this record holds its last content."""
 
 
 class ArtifactRecord(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/artifacts/{artifact}`: an artifact that was published. It never changes.
+    """`/hostler/v1/artifacts/{artifact}`: a published artifact. It never changes.
 
-    Its file is in the repositories of replicas. A file counts if it has this checksum.
+    The file is in the repositories of replicas. A file is valid if it has this checksum.
     """
 
     artifact: str
     """`group:name:version`."""
     file: str
-    """Its file's name: a wheel, or a module."""
+    """File name: a wheel or a module."""
     sha256: str
     size: int
     module: str
-    """What is imported."""
+    """The module to import."""
     requires: tuple[str, ...] = ()
-    """Other packages that it needs."""
+    """Other packages that it depends on."""
     published_at: float = 0.0
 
 
 class SliceOwner(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/slice-owners/{base}`: the blueprint that a slice belongs to. Written with it; one has it at most.
+    """`/hostler/v1/slice-owners/{base}`: the one blueprint that owns a slice. Written together with that blueprint.
 
-    It is taken away by the leader, once the blueprint does not name the slice any more and nothing of it is left.
+    The leader deletes it once the blueprint no longer names the slice and no instance is left.
     """
 
     blueprint: str
     number: int
-    """Of the blueprint's revision that last named it."""
+    """The blueprint revision that last named the slice."""
 
 
 class Phase(OpenEnum):
-    """Where a deployment is."""
+    """Phase of a deployment."""
 
     STARTING = "starting"
-    """The first version comes up; there is none before it."""
+    """The first version starts; there is no previous version."""
     ROLLING = "rolling"
     CANARY = "canary"
-    """A stage is held."""
+    """A canary stage is in progress."""
     STANDBY = "standby"
-    """Blue-green: the new instances come up, and no call goes to them."""
+    """Blue-green: the new instances start and receive no calls yet."""
     KEEPING = "keeping"
-    """Blue-green: all calls go to the new instances, and the old ones are still there."""
+    """Blue-green: all calls go to the new instances; the old instances are kept for a rollback."""
     BACKING_OUT = "backing_out"
-    """The new version failed, and goes; the old one serves."""
+    """The new version failed and is being removed; the old version serves."""
     FAILED = "failed"
-    """The new version was given up. What served before serves; a new apply tries again."""
+    """The new version was given up. The previous version serves; the next apply tries again."""
     DONE = "done"
     REMOVING = "removing"
-    """No blueprint names the slice any more."""
+    """No blueprint names the slice any more; its instances are being removed."""
 
 
 class Move(Record, frozen=True, kw_only=True):
-    """An instance that moves to another node: the new one was loaded, the old one still serves."""
+    """An instance moving to another node: the new instance is loaded, the old one still serves."""
 
     source: str
     target: str
@@ -87,7 +87,7 @@ class Move(Record, frozen=True, kw_only=True):
 
 
 class Promotion(OpenEnum):
-    """How far a person promotes a rollout."""
+    """How far a user promotes a rollout."""
 
     NEXT = "next"
     """To the next stage."""
@@ -96,144 +96,144 @@ class Promotion(OpenEnum):
 
 
 class RolloutControl(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person ordered for the rollout that is under way. It ends with the rollout.
+    """A user's commands for the current rollout. They end with the rollout.
 
-    The service writes it; the leader carries it out, and clears what it carried out in the same transaction.
+    The service writes them. The leader executes them and clears what it executed in the same transaction.
     """
 
     paused: bool = False
-    """No share of the calls grows and no old instance is replaced. Gates are still judged."""
+    """No traffic share grows and no old instance is replaced. Gates are still evaluated."""
     approved: bool = False
-    """A person approved the present stage."""
+    """A user approved the current stage."""
     awaiting: bool = False
-    """The present stage waits for approval. Written by the leader."""
+    """The current stage waits for approval. Written by the leader."""
     promote: Promotion | None = None
-    """To be carried out by the leader."""
+    """Pending promotion, to be executed by the leader."""
     force: bool = False
-    """Promote although what was measured exceeds the limits of the gate."""
+    """Promote even if the measurements exceed the limits of the gate."""
     abort: bool = False
-    """To be carried out by the leader: go back to the version before."""
+    """Pending abort, to be executed by the leader: return to the previous version."""
     by: str = ""
-    """Who gave the last order."""
+    """The user who gave the last command."""
     at: float = 0.0
     answer: str = ""
-    """Why the leader refused the last promotion; empty: it did not."""
+    """Why the leader refused the last promotion; empty: it was not refused."""
 
 
 class Deployment(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/deployments/{base}`: how far the slice is on its way to what the blueprint says.
+    """`/hostler/v1/deployments/{base}`: progress of a slice towards the state that its blueprint specifies.
 
-    The leader writes it under its fence, and the next leader goes on from it. The service writes `control` alone. Both
+    The leader writes it under its fence, and the next leader continues from it. The service writes only `control`. Both
     compare the revision that they read. Routers read `weights`.
     """
 
     blueprint: str
     number: int
-    """Of the blueprint's revision that it follows."""
+    """The blueprint revision that it follows."""
     artifact: ArtifactText
-    """The version that it is on its way to, or is at."""
+    """The target version."""
     template: int = 0
-    """Of `settings`; grows with each change of them, 0 stands for the usual ones."""
+    """Version number of `settings`, incremented with each change; 0: the default settings."""
     settings: SliceSettings = SliceSettings()
     needs: tuple[str, ...] = ()
-    """What the version needs, as `SliceSpec.needs`."""
+    """Dependencies of the version, as `SliceSpec.needs`."""
     strategy: Strategy = Strategy()
-    """As the upgrade began: a change of the strategy alone is for the next."""
+    """The strategy when the upgrade began. A later change of the strategy alone applies to the next upgrade."""
     previous: str = ""
-    """The artifact that served before, while an upgrade is under way or after it failed; empty: none."""
+    """The artifact that served before, during an upgrade and after a failed one; empty: none."""
     previous_template: int = 0
     previous_settings: SliceSettings = SliceSettings()
     previous_needs: tuple[str, ...] = ()
     phase: Phase
     stage: int = 0
-    """Of a canary, counted from 0."""
+    """Canary stage, counted from 0."""
     weights: dict[str, Annotated[int, Meta(ge=0, le=100)]] = field(default_factory=dict)
-    """Per cent of the calls of `group:name`, by artifact; empty: every artifact that has endpoints, evenly."""
+    """Percentage of the calls of `group:name` by artifact; empty: evenly over all artifacts with endpoints."""
     scale: int | None = None
-    """The number of instances that autoscaling wants; None: what the blueprint says."""
+    """Number of instances chosen by autoscaling; None: the number in the blueprint."""
     scaled_at: float = 0.0
     needed_at: float = 0.0
-    """When autoscaling last found that no fewer were enough, within a quarter of its cool-down."""
+    """When autoscaling last found that no fewer instances suffice, accurate to a quarter of its cool-down."""
     started_at: float
     changed_at: float
-    """When phase, stage or weights last changed: calls are counted anew from here on."""
+    """When phase, stage or weights last changed. Call counts restart at this time."""
     why: str = ""
-    """How it came to be here, in one sentence."""
+    """Why the deployment is in this phase, in one sentence."""
     move: Move | None = None
-    """The rebalancing move that is under way."""
+    """The rebalancing move in progress."""
     moved_at: float = 0.0
-    """When the last move ended."""
+    """When the last rebalancing move ended."""
     control: RolloutControl = RolloutControl()
 
 
 class Retries(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/slice-retries/{artifact}`: failures of its instances. Written by the leader alone."""
+    """`/hostler/v1/slice-retries/{artifact}`: failures of the instances of an artifact. Written only by the leader."""
 
     failures: int = 0
-    """In a row, without one that became active."""
+    """Consecutive failures without an instance that became active."""
     total: int = 0
     not_before: float = 0.0
-    """No instance is loaded anew before this instant."""
+    """No instance is loaded again before this time."""
     nodes: dict[str, int] = field(default_factory=dict)
-    """Failures by node: others are tried first."""
+    """Failures by node. Nodes with fewer failures are tried first."""
     given_up: bool = False
     why: str = ""
-    """Of the last failure."""
+    """Reason of the last failure."""
     at: float = 0.0
 
 
 class SliceDecision(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/slice-decisions/{artifact}`: the last placement of its instances, with all its reasons."""
+    """`/hostler/v1/slice-decisions/{artifact}`: the last placement of its instances, with all reasons."""
 
     chosen: tuple[Reason, ...]
-    """By node: which instances, and why there."""
+    """By node: which instances were placed there, and why."""
     passed_over: tuple[Reason, ...] = ()
-    """By node or by kind of objection: why not there."""
+    """By node or kind of reason: why no instance was placed there."""
     waiting: int = 0
-    """Instances for which there was no node."""
+    """Instances for which no node was found."""
     fence: int = 0
     at: float
 
 
 class AlertState(OpenEnum):
-    """Of an alert that fired once."""
+    """State of an alert that has fired at least once."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
 
 
 class Alert(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/alerts/{base}/{alert}`: an alert of a slice that fires, or fired last. Written by the leader alone.
+    """`/hostler/v1/alerts/{base}/{alert}`: the state of an alert that fired. Written only by the leader.
 
-    There is none for an alert that never fired. It goes with its rule.
+    An alert that never fired has no record. The record is deleted with its rule.
     """
 
     blueprint: str
     rule: AlertRule
-    """As it was when the state last changed."""
+    """The rule when the state last changed."""
     state: AlertState
     value: float
-    """What was measured when the state last changed."""
+    """The measured value when the state last changed."""
     at: float
     """When the state last changed."""
     why: str = ""
     fired: int = 1
-    """How often it has fired."""
+    """Number of times it has fired."""
 
 
 class RouterRecord(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/routers/{router}`: a process that calls slices. Goes with its lease.
+    """`/hostler/v1/routers/{router}`: a process that calls slices. Attached to its lease.
 
-    Workers take calls from whoever shows the token whose SHA-256 stands here; the leader asks its `address` for what
-    was measured.
+    Workers accept calls that carry the token whose SHA-256 is stored here. The leader queries `address` for
+    measurements.
     """
 
     router: str
     token_sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
     address: str = ""
-    """`host:port` that tells what it measured; empty: nobody can ask."""
+    """`host:port` that serves its measurements; empty: it serves none."""
     node: str = ""
-    """Of an agent."""
+    """The node, if the router runs in an agent."""
     started_at: float
 
 

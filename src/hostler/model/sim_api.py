@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives about a simulation; as `model.api`. Instants are virtual seconds since it began."""
+"""HTTP API types for a simulation. Times are virtual seconds since its start. The rules are those of `model.api`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostler.model.record import OpenEnum, Record
 
 MOST_SECONDS = 7 * 86400.0
 MOST_EVENTS = 100_000
-"""Of one step."""
+"""Maximum number of events of one step."""
 RATES = (0.001, 1_000_000.0)
 """The slowest and the fastest rate."""
 LONGEST_FAULT = 366 * 86400.0
@@ -21,53 +21,53 @@ Component = Annotated[str, Meta(max_length=255)]
 
 
 class Mode(OpenEnum):
-    """Who moves time."""
+    """How virtual time advances."""
 
     MANUAL = "manual"
-    """It stands still until a step is granted."""
+    """Time is paused until a step is granted."""
     MEASURED = "measured"
-    """It goes `rate` times as fast as real time."""
+    """Time runs `rate` times as fast as real time."""
     NO_WAIT = "no_wait"
-    """It jumps to what is due next; on average at most `rate` times as fast as real time."""
+    """Time jumps to the next due event; on average at most `rate` times as fast as real time."""
 
 
 class ModeSet(Record, frozen=True, kw_only=True):
-    """Another mode, decided under `epoch`: nothing changes if that is over."""
+    """A change of mode. It has no effect if `epoch` is not the current epoch."""
 
     mode: Mode
     rate: Rate | None = None
-    """Virtual seconds for each real one; none: 1, and in `no_wait` at most 3600."""
+    """Virtual seconds per real second; null: 1, or at most 3600 in `no_wait`."""
     epoch: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class StepGrant(Record, frozen=True, kw_only=True):
-    """Let time go on: by so many seconds, or by so many instants at which something is due."""
+    """Advance time by a number of seconds, or by a number of instants at which something is due."""
 
     seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] | None = None
     events: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] | None = None
     epoch: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """Only if it still is that epoch."""
+    """If given, the step is granted only in this epoch."""
 
 
 class StepView(Record, frozen=True, kw_only=True):
-    """A step. Those that were granted before it come first."""
+    """A step. Steps are executed in the order in which they were granted."""
 
     id: int
     epoch: int
     asked_at: float
     done: bool
     now: float
-    """The present instant; of a step that is done: where it ended."""
+    """The current virtual time; for a completed step, the time at which it ended."""
 
 
 class FaultInject(Record, frozen=True, kw_only=True):
-    """A fault, as scenarios write it. Numbers that it does not have are refused."""
+    """A fault, in the form used by scenarios. Parameters that the fault does not have are refused."""
 
     fault: Annotated[str, Meta(min_length=1, max_length=40)]
     on: Component = ""
     """A component: `r1`, `r1/pdu1`, `r1/tor1`, `r1/b3`, `r1/pdu1:3` or `replica-1`."""
     for_: Annotated[float, Meta(gt=0, le=LONGEST_FAULT)] | None = field(name="for", default=None)
-    """Virtual seconds; none: until it is lifted."""
+    """Virtual seconds; null: until the fault is lifted."""
     names: Annotated[tuple[Component, ...], Meta(max_length=1000)] | UnsetType = UNSET
     chance: Chance | UnsetType = UNSET
     slowest: Delay | UnsetType = UNSET
@@ -75,61 +75,61 @@ class FaultInject(Record, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(ge=0.01, le=100)] | UnsetType = UNSET
     lasting: bool | UnsetType = UNSET
     artifact: Annotated[str, Meta(max_length=255)] | UnsetType = UNSET
-    """Of slices: an artifact, or `group:name`."""
+    """For slices: an artifact, or `group:name`."""
     step: Literal["load", "activate"] | UnsetType = UNSET
-    """At which a slice fails."""
+    """The step at which a slice fails."""
 
 
 class FaultView(Record, frozen=True, kw_only=True):
-    """A fault that is active. One that happens at once and is over has no id."""
+    """An active fault. A fault that takes effect once and is over has no id."""
 
     id: str
     fault: str
     on: str
     text: str
-    """All of it, in one line."""
+    """Full description in one line."""
 
 
 class HardwareVerb(OpenEnum):
-    """What an operator does to hardware."""
+    """An operator's action on hardware."""
 
     POWER_ON = "power_on"
     POWER_OFF = "power_off"
-    """A pdu or one of its ports; of a blade or tor: every port that feeds it; of a rack: its pdus."""
+    """A PDU or one of its ports. For a blade or ToR switch: every port that feeds it. For a rack: its PDUs."""
     CONNECT = "connect"
     DISCONNECT = "disconnect"
-    """A port of a tor; of a blade: every port that it is at; of a tor: all of its ports."""
+    """A port of a ToR switch. For a blade: every port that it is wired to. For a ToR switch: all of its ports."""
     START = "start"
     STOP = "stop"
-    """A blade's software; its power stays on. Of a rack: all its blades."""
+    """The software of a blade; its power stays on. For a rack: all its blades."""
 
 
 class HardwareCommand(Record, frozen=True, kw_only=True):
-    """Switch hardware on or off. It is refused if the component has changed after `guard`."""
+    """Switch hardware on or off. The command is refused if the component has changed after `guard`."""
 
     command: HardwareVerb
     on: Annotated[str, Meta(min_length=1, max_length=255)]
     """A component: `r1`, `r1/pdu1`, `r1/tor1`, `r1/b3`, or a port with its cable: `r1/pdu1:3`, `r1/tor1:3`."""
     guard: Annotated[float, Meta(ge=0, le=2**53)]
-    """The guard tick: the virtual instant (`now`) of the state that the command was decided from."""
+    """The guard tick: the virtual time (`now`) of the state that the command was based on."""
 
 
 class HardwareCommandView(Record, frozen=True, kw_only=True):
-    """A command that was given. What was that way before has no changes; what is stuck does not follow."""
+    """A command that was given. Components already in the requested state have no changes; stuck ones do not react."""
 
     id: str
-    """What the log names as the cause of the changes."""
+    """The id that log entries name as the cause of the changes."""
     command: HardwareVerb
     on: str
     at: float
     changes: tuple[str, ...]
-    """All that followed at this instant."""
+    """All effects at this instant."""
     followed: bool
-    """False: something is stuck, has no power or hears nothing; `changes` say what."""
+    """False: a component is stuck, has no power or is disconnected; `changes` says which."""
 
 
 class ProposalView(Record, frozen=True, kw_only=True):
-    """What should be done about hardware that is not as it should be, and why."""
+    """A proposed repair of faulty hardware, with its reason."""
 
     id: str
     what: str = field(name="kind")
@@ -137,19 +137,19 @@ class ProposalView(Record, frozen=True, kw_only=True):
     text: str
     reason: str
     automatic: bool
-    """Whether commands are enough; otherwise somebody has to go there."""
+    """Whether commands suffice; otherwise a technician must go there."""
 
 
 class ProposalPage(Record, frozen=True, kw_only=True):
-    """What stands above comes first."""
+    """Proposed repairs, with the hardware of the highest level first."""
 
     items: tuple[ProposalView, ...]
     automatic: bool
-    """Whether those that commands are enough for are performed without being asked."""
+    """Whether repairs for which commands suffice are performed automatically."""
 
 
 class RepairMode(Record, frozen=True, kw_only=True):
-    """Whether repairs that commands are enough for are performed without being asked."""
+    """Whether repairs for which commands suffice are performed automatically."""
 
     automatic: bool
 
@@ -162,7 +162,7 @@ class SimComponent(Record, frozen=True, kw_only=True):
 
 
 class SimRack(Record, frozen=True, kw_only=True):
-    """A simulated rack: how many blades work, and everything that is not as it was when it was new."""
+    """A simulated rack: the number of working blades, and all components that are not in their original state."""
 
     name: str
     blades: int
@@ -189,34 +189,34 @@ class SimView(Record, frozen=True, kw_only=True):
     epoch: int
     now: float
     wall: float
-    """The same as seconds since 1970, as every record of the simulated control plane has it."""
+    """The same time in seconds since 1970, as used in the records of the simulated control plane."""
     steps: tuple[StepView, ...]
-    """Those that are not done yet."""
+    """Pending steps."""
     next_at: float | None
-    """When something is due next; none: nothing ever is."""
+    """When the next event is due; null: there is none."""
     auto_repair: bool
     faults: tuple[FaultView, ...]
     proposals: tuple[ProposalView, ...]
     racks: tuple[SimRack, ...]
     replicas: tuple[SimReplica, ...]
     log: int
-    """How many entries the log has."""
+    """Number of log entries."""
     timeline: int
-    """How many moments of the scenario's timeline are still to come."""
+    """Number of remaining entries of the scenario's timeline."""
     failures: tuple[str, ...]
-    """What went wrong in the simulator itself, newest last. None should be here."""
+    """Internal errors of the simulator, newest last. It should be empty."""
 
 
 class SimState(Record, frozen=True, kw_only=True):
-    """The simulation as it is saved."""
+    """The saved simulation."""
 
     file: str
-    """What `hostler sim serve --resume` reads, to the letter. It holds every write to the simulated control plane,
-    hashes of tokens and passwords included."""
+    """The exact input of `hostler sim serve --resume`. It contains every write to the simulated control plane,
+    including hashes of tokens and passwords."""
 
 
 class SimLogEntry(Record, frozen=True, kw_only=True):
-    """One thing that happened."""
+    """One entry of the simulation log."""
 
     number: int
     at: float
@@ -224,13 +224,13 @@ class SimLogEntry(Record, frozen=True, kw_only=True):
     component: str
     text: str
     cause: str
-    """The id of a fault, of a repair or of a decision, or the component whose change led to it; empty: not known."""
+    """The id of a fault, repair or decision, or the component whose change caused it; empty: not known."""
     id: str = ""
-    """Of a fault or a decision: what others name as their cause."""
+    """For a fault or decision: the id that other entries name as their cause."""
 
 
 class SimLogPage(Record, frozen=True, kw_only=True):
-    """Oldest first. `after`: the number of the last one, if more follow."""
+    """A page of the log, oldest first. `after`: the number of the last entry, if more follow."""
 
     items: tuple[SimLogEntry, ...]
     after: str | None
@@ -238,23 +238,23 @@ class SimLogPage(Record, frozen=True, kw_only=True):
 
 
 class FaultNumber(Record, frozen=True, kw_only=True):
-    """Something that can be said of a fault beside where and how long."""
+    """A parameter of a fault, in addition to its target and duration."""
 
     name: str
     default: str
 
 
 class FaultKind(Record, frozen=True, kw_only=True):
-    """A fault that can be made."""
+    """A kind of fault that can be injected."""
 
     fault: str
     about: str
     places: tuple[str, ...]
-    """What it can be about: `rack`, `pdu`, `tor`, `blade`, `power cable`, `network cable`, `replica`, `all`."""
+    """Possible targets: `rack`, `pdu`, `tor`, `blade`, `power cable`, `network cable`, `replica`, `all`."""
     numbers: tuple[FaultNumber, ...]
 
 
 class FaultKindPage(Record, frozen=True, kw_only=True):
-    """Every kind of fault."""
+    """All kinds of faults."""
 
     items: tuple[FaultKind, ...]

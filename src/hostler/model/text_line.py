@@ -1,4 +1,4 @@
-"""One line of text that people write for others to read: what is shown of it is all that it holds."""
+"""Validation of one line of user-written text: it must not contain invisible characters."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from hostler.errors import Invalid
 
 _BARRED = frozenset(("Cc", "Cs", "Zl", "Zp"))
 _DRAWN = frozenset(("Cn", "Co"))
-"""Signs that are newer than what is known here, and private ones: a box at least."""
+"""Private-use characters, and characters newer than the Unicode version of this Python: drawn at least as a box."""
 _JOINERS = frozenset("\u200c\u200d")
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Letters and signs by their category, and nothing to be seen."""
+"""Characters whose Unicode category is a letter or symbol, but which are drawn as blank."""
 _TAGS = frozenset(map(chr, range(0xE0000, 0xE1000)))
 
 
 def shows(text: str) -> bool:
-    """Whether anything of it is to be seen: spaces, format characters and accents on nothing are not."""
+    """Return whether the text has a visible character. Spaces, format characters and lone accents are invisible."""
     return any(
         char not in _BLANK and not _hidden(char) and (category[0] in "LNPS" or category in _DRAWN)
         for char, category in ((char, unicodedata.category(char)) for char in text)
@@ -24,9 +24,9 @@ def shows(text: str) -> bool:
 
 
 def hidden_in(text: str) -> str | None:
-    """The first format character, which nobody sees or which turns the text around; None: there is none.
+    """Return the first invisible format character of the text, including text-direction marks, or None.
 
-    What joins two letters or signs, as some languages and pictures need it, is none.
+    A joiner between two letters or symbols is allowed, because some scripts and emoji need it.
     """
     for at, char in enumerate(text):
         if not _hidden(char):
@@ -38,15 +38,15 @@ def hidden_in(text: str) -> str | None:
 
 
 def check_line(text: str, what: str) -> str:
-    """`text`, if it can be shown on one line, wherever that is. Invalid: it cannot, or nothing would be seen."""
+    """Return `text` if it is visible and fits on one line. Raise Invalid otherwise."""
     barred = next((char for char in text if unicodedata.category(char) in _BARRED), None)
     if barred is not None:
         raise Invalid(f"{what}: must not hold {barred!r}; write it on one line, without control characters")
     hidden = hidden_in(text)
     if hidden is not None:
-        raise Invalid(f"{what}: must not hold {hidden!r}, which nobody sees; leave it out")
+        raise Invalid(f"{what}: must not hold {hidden!r}, which is invisible; leave it out")
     if not shows(text):
-        raise Invalid(f"{what}: nothing of it can be seen; write a text")
+        raise Invalid(f"{what}: has no visible character; write a text")
     return text
 
 

@@ -1,9 +1,9 @@
-"""What was decided, why, and what came of it: kept in the transaction that made it so.
+"""The decision log: each decision with its reasons, recorded in the same transaction as its effect.
 
-A trace is linked to what led to it in two ways. `cause` names another trace, or the revision of a write, where whoever
-decided knew it. Otherwise the revisions of what was read tell: whoever wrote the newest of them led to this, and left a
-trace or an audit record in that very revision. What neither tells was led to by nothing that we know: a node that fell
-silent.
+An entry is linked to its cause in two ways. If the controller knew the cause, `cause` names another entry or the
+revision of a write. Otherwise the cause follows from the revisions that were read: the writer of the newest of them
+caused the decision, and that revision also contains a decision entry or an audit record. If neither applies, the cause
+is unknown, for example a node that became unreachable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hostler.model.record import OpenEnum, Record
 
 
 class Impact(OpenEnum):
-    """What a decision did with an object."""
+    """How a decision affected an object."""
 
     READ = "read"
     CREATE = "create"
@@ -22,45 +22,45 @@ class Impact(OpenEnum):
 
 
 class Touch(Record, frozen=True, kw_only=True):
-    """One object that a decision was about."""
+    """One object that a decision read or changed."""
 
     key: str
     impact: Impact
     revision: int = 0
-    """That it had before; 0: it was not there, or nobody had looked."""
+    """Its revision before the decision; 0: it did not exist, or was not read."""
 
 
 class Trace(Record, frozen=True, kw_only=True):
     """`/hostler/v1/traces/{day}/{decision}`: one decision."""
 
     id: str
-    """`{day}/{decision}`, as in its key; others name it as their `cause`."""
+    """`{day}/{decision}`, as in the key. Other entries refer to it in `cause`."""
     cause: str = ""
-    """What led to it, if that was known when it was decided: the id of a trace, or `@42`, whatever revision 42 was."""
+    """Cause, if known at decision time: the id of another entry, or `@42` for whatever was written in revision 42."""
     actor: str
-    """Who decided: `machines`, `nodes`, `workloads`, `labs`, …"""
+    """The controller that decided: `machines`, `nodes`, `workloads`, `labs`, …"""
     what: str
     """`place`, `take`, `silent`, …"""
     subject: str
-    """The key of what it is about."""
+    """The key of the object that the decision is about."""
     why: str = ""
-    """In one sentence."""
+    """Explanation in one sentence."""
     reasons: tuple[Reason, ...] = ()
-    """The strongest few; all of them stand with what was decided."""
+    """The strongest few reasons. The complete list is stored with the decided object."""
     touches: tuple[Touch, ...] = ()
     fence: int = 0
-    """Of the leader who decided."""
+    """Fence of the leader that decided."""
     at: float
 
 
 class Silent(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/silences/{node}`: a node that fell silent, as a leader saw it; taken away when it is back.
+    """`/hostler/v1/silences/{node}`: a node that a leader saw become unreachable; deleted when the node is back.
 
-    By it a later leader knows which trace tells of the silence that it finds.
+    It tells a later leader which decision entry describes the outage.
     """
 
     registered_at: float
-    """Of the node's record then: a node that came and went unseen has registered anew."""
+    """`registered_at` of the node record at that time. It differs if the node returned and left again unseen."""
     trace: str
-    """The id."""
+    """Id of the decision entry."""
     at: float

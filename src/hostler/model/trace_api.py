@@ -1,4 +1,4 @@
-"""What callers are told of decisions."""
+"""HTTP API types for the decision log."""
 
 from __future__ import annotations
 
@@ -8,67 +8,67 @@ from hostler.model.trace import Touch
 
 
 class Sort(OpenEnum):
-    """Where it comes from."""
+    """Origin of an entry."""
 
     DECISION = "decision"
-    """A controller of the leader."""
+    """A decision of one of the leader's controllers."""
     WISH = "wish"
-    """Somebody's write, from the audit."""
+    """A user's write, taken from the audit log."""
     REPORT = "report"
-    """What an agent, or a worker of labs, wrote by itself. It leaves no record: this was made of what it wrote."""
+    """A write of an agent or lab worker. These leave no entry, so this one is derived from the written record."""
 
 
 class TraceView(Record, frozen=True, kw_only=True):
-    """Something that happened."""
+    """One entry: a decision, a user's write or a report."""
 
     id: str
     parent: str = ""
-    """The id of what led to it; empty: nothing that is known."""
+    """Id of the entry that caused this one; empty: unknown."""
     open: bool = False
-    """Something led to it that is no longer kept, or that is not for the caller to see."""
+    """The cause is no longer stored, or the caller may not see it."""
     sort: Sort
     revision: int
-    """The store's, in which it happened."""
+    """Store revision of the change."""
     at: float | None = None
-    """None: it is not known any more."""
+    """None: no longer known."""
     actor: str
-    """Who did it: a controller, a user, a node."""
+    """The controller, user or node that acted."""
     what: str
     """`place`, `take`, `silent`, `vm.create`, …"""
     subject: str
-    """What it is about, for people: `vm acme/web/www`, `node r1-b2`."""
+    """The affected object, for display: `vm acme/web/www`, `node r1-b2`."""
     why: str = ""
     reasons: tuple[Reason, ...] = ()
     touches: tuple[Touch, ...] = ()
     fence: int = 0
-    """Of the leader who decided; 0: nobody who leads did it."""
+    """Fence of the leader that decided; 0: not a decision of a leader."""
 
 
 class TracePage(Record, frozen=True, kw_only=True):
-    """What happened, newest first. A page may be short, or empty, and not be the last."""
+    """A page of entries, newest first. A page may be short or empty without being the last."""
 
     items: tuple[TraceView, ...]
     before: tuple[TraceView, ...] = ()
-    """What led to these and is not among them, newest first."""
+    """Causes of these entries that are not on this page, newest first."""
     unreadable: int = 0
-    """Records on the way that nobody can read."""
+    """Number of records skipped because they cannot be decoded."""
     after: str | None = None
 
 
 class WhyView(Record, frozen=True, kw_only=True):
-    """How something came to be as it is."""
+    """The chain of causes behind the current state of an object."""
 
     object: str
     """`vm acme/web/www`, `node r1-b2`."""
     state: str
-    """As it is now, in words: `runs on r1-b2`."""
+    """Current state in words: `runs on r1-b2`."""
     since: float | None = None
     steps: tuple[TraceView, ...] = ()
-    """What led there, newest first; the last is its root, if that is still kept."""
+    """The chain of causes, newest first. The last one is the root cause, if it is still stored."""
     cut: bool = False
-    """There is more than was asked for."""
+    """The chain is longer than the requested limit."""
     border: str = ""
-    """The store was copied or restored since the object was last written, in words; empty: it was not."""
+    """States that the store was copied or restored since the object was last written; empty: it was not."""
     filed: str = ""
-    """Steps are missing, and older lines of the audit log are in files: which, and how to read them. Empty otherwise,
-    and for callers who may not read the audit log."""
+    """If entries are missing because older audit log entries are in files: which files, and how to read them. Empty
+    otherwise, and for callers who may not read the audit log."""

@@ -1,4 +1,4 @@
-"""Virtual machines: the wish, what stands for it in the world, and the lock of a multi-step operation.
+"""Virtual machines: the spec, the observed state, and the lock of a multi-step operation.
 
 Instants are seconds since 1970.
 """
@@ -37,33 +37,33 @@ Volumes = Annotated[tuple[HardwareName, ...], Meta(max_length=64)]
 
 
 class Power(OpenEnum):
-    """What the owner wants."""
+    """Desired power state."""
 
     ON = "on"
     OFF = "off"
 
 
 class OnNodeLoss(OpenEnum):
-    """What happens to a machine whose node is unreachable, and to its disk.
+    """What happens to a VM and its disk when its node is unreachable.
 
-    Once a node is confirmed off, each of its machines is started elsewhere with a new disk from its image.
+    Once a node is confirmed off, each of its VMs is started elsewhere with a new disk from its image.
     """
 
     WAIT = "wait"
-    """It waits for its node, and keeps its disk."""
+    """The VM waits for its node and keeps its disk."""
     FENCE = "fence"
-    """It stops by itself after the fencing time; it returns with its disk when the node is back."""
+    """The VM stops by itself after the fencing time. It returns with its disk when the node is back."""
     RECREATE = "recreate"
-    """It stops by itself after the fencing time, and is then started elsewhere with a new disk from its image."""
+    """The VM stops by itself after the fencing time, and is then started elsewhere with a new disk from its image."""
 
 
 class MachineState(OpenEnum):
-    """What there is of a machine."""
+    """Observed state of a machine."""
 
     PENDING = "pending"
-    """Nothing: no node will do. Said by the leader."""
+    """No machine exists: no node is suitable. Written by the leader."""
     PLACED = "placed"
-    """Nothing yet: a node was told. Said by the leader; everything below by the node's agent."""
+    """No machine exists yet: a node was assigned. Written by the leader; all following states by the node's agent."""
     CREATING = "creating"
     STARTING = "starting"
     RUNNING = "running"
@@ -72,53 +72,53 @@ class MachineState(OpenEnum):
     FAILED = "failed"
     DELETING = "deleting"
     GONE = "gone"
-    """It was destroyed, as commanded; the leader may forget it."""
+    """The machine was destroyed as commanded; the leader may delete its records."""
     ARRIVING = "arriving"
-    """It takes over what runs on another node, and does not run itself before it is started."""
+    """The machine receives the state of one that runs on another node. It does not run until it is started."""
     DEPARTED = "departed"
-    """All of it was handed to another node. It does not run; started, it goes on here as if nothing had been."""
+    """The complete machine was copied to another node and does not run here. If started, it resumes here unchanged."""
 
 
 NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
-"""What a handle says of a machine that never had a disk, or has none any more."""
+"""States in a handle of a machine that never had a disk or no longer has one."""
 
 
 class Origin(Record, frozen=True, kw_only=True):
-    """What a machine's disk begins as, instead of its image: a snapshot of another machine of its project."""
+    """The source of a disk other than an image: a snapshot of another VM of the same project."""
 
     vm: Id
-    """The id of the other machine. It is where the disk is: a clone begins its life on that node."""
+    """The id of the other VM. Its node has the disk, so a clone is first placed on that node."""
     snapshot: Id
 
 
 class VmSpec(Record, frozen=True, kw_only=True):
-    """The shape of a machine."""
+    """Resources, image and configuration of a VM."""
 
     cpus: Cpus
     memory_mib: MemoryMib
     disk_gib: DiskGib = 0
     image: str = ""
-    """The default image of the machine driver if empty."""
+    """Image name; the default image of the machine driver if empty."""
     user_data: str = ""
-    """For cloud-init, beside what Hostler tells it."""
+    """User data for cloud-init, in addition to Hostler's own."""
     network_config: str = ""
-    """For cloud-init, instead of what Hostler tells it."""
+    """Network configuration for cloud-init, instead of Hostler's own."""
     ssh_keys: tuple[SshKey, ...] = ()
     user: LoginName = ""
-    """As whom one logs in; the image's own user if empty."""
+    """Login user; the image's own user if empty."""
     cpu_share: Annotated[int, Meta(ge=1, le=10000)] = 100
-    """Its weight against the other machines of its node when there is not enough for all; 100 is usual."""
+    """CPU weight against the other VMs of the node under contention; 100 is the default."""
     origin: Origin | None = None
     arch: Arch = ""
-    """Only nodes of this architecture will do; empty: any."""
+    """Required node architecture; empty: any."""
     accelerators: Accelerators = field(default_factory=dict)
-    """Kinds, and how many of each it takes of its node. Only nodes that have as many free will do."""
+    """Number of accelerators by kind. Only nodes with that many free are suitable."""
     volumes: Volumes = ()
-    """Only nodes that have all of these volumes will do."""
+    """Only nodes that have all of these volumes are suitable."""
 
 
 class Level(OpenEnum):
-    """What machines can share, and lose together."""
+    """A failure domain that VMs can share."""
 
     NODE = "node"
     RACK = "rack"
@@ -127,43 +127,43 @@ class Level(OpenEnum):
 
 
 class Affinity(Record, frozen=True, kw_only=True):
-    """Where a machine stands in relation to others of its project."""
+    """A placement rule relative to other VMs of the project."""
 
     together: bool
-    """On the same node, rack, pdu or tor as one of the others; False: as none of them."""
+    """True: share the node, rack, PDU or ToR switch with at least one of the others; False: with none of them."""
     level: Level
     labels: dict[str, str]
-    """Who the others are: those machines of the project that have all of these labels."""
+    """Selects the others: VMs of the project that have all of these labels."""
     required: bool = True
-    """False: only preferred."""
+    """False: a preference only."""
 
 
 class Restore(Record, frozen=True, kw_only=True):
-    """The wish to go back to a snapshot. `number` grows by one each time, so that it is done once."""
+    """A request to restore a snapshot. `number` grows by one with each request, so that each is executed once."""
 
     snapshot: Id
     number: Annotated[int, Meta(ge=1)]
 
 
 class Reinstatement(Record, frozen=True, kw_only=True):
-    """The retained machine that a virtual machine gets its disk from."""
+    """The retained machine that provides the disk of a VM."""
 
     node: Id
-    """That has it. The virtual machine is placed there and nowhere else, until it has that disk."""
+    """The node that has the retained machine. The VM can be placed only there until it has that disk."""
     name: Id
 
 
 class RestartPolicy(OpenEnum):
-    """What happens to a machine that shall run and ended by itself."""
+    """What happens when a VM that should run stops by itself."""
 
     ALWAYS = "always"
     ON_FAILURE = "on_failure"
-    """It is started again if it failed; one that shut itself down stays off."""
+    """Restart after a failure; a VM that shut itself down stays off."""
     NEVER = "never"
 
 
 class VirtualMachine(Record, frozen=True, kw_only=True):
-    """`/plasmavmc/vms/…`: what is wished for. Written by the VM service, for its owner."""
+    """`/plasmavmc/vms/…`: the desired state. Written by the VM service on behalf of the owner."""
 
     id: Id
     name: str
@@ -173,65 +173,65 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     power: Power = Power.ON
     deleting: bool = False
     keep_disk: bool = False
-    """With `deleting`: its disk is retained, for it goes because a record is missing, not because its owner asked."""
+    """With `deleting`: retain the disk, because the VM is removed due to a missing record and not by its owner."""
     generation: int = 1
-    """Grows with each change of the wish; a report about an older one is out of date."""
+    """Grows with each change of the desired state. A report for an older generation is out of date."""
     labels: dict[str, str] = field(default_factory=dict)
     on_node_loss: OnNodeLoss = OnNodeLoss.WAIT
     returns: bool = False
-    """`fence` was asked for as it is meant now: it returns with its disk. An older record does not have this; there
-    `fence` is what `recreate` is now, until it is changed."""
+    """`fence` has its current meaning: the VM returns with its disk. Older records lack this field; there `fence` means
+    what `recreate` means now, until the value is changed."""
     restart: RestartPolicy = RestartPolicy.ALWAYS
     instance: str = ""
-    """`{workload}/{instance}` that it stands for; empty: it is nobody's instance."""
+    """`{workload}/{instance}` that it implements; empty: it belongs to no workload."""
     resets: Annotated[int, Meta(ge=0)] = 0
-    """How often a reset was asked for."""
+    """Number of requested resets."""
     snapshots: tuple[str, ...] = ()
-    """Those that shall exist."""
+    """Names of the snapshots that should exist."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Those that shall exist no more, by the generation that says so, while no agent has answered it: one that was
-    taken and not told of may still be there, and would be taken for a new one of its name."""
+    """Deleted snapshots, by the generation that deleted them, until an agent has reported that generation. A snapshot
+    that was taken but not yet reported may still exist, and would be mistaken for a new one of the same name."""
     restore: Restore | None = None
-    """The last one asked for."""
+    """The last requested restore."""
     move: Move | None = None
-    """The last one asked for."""
+    """The last requested move."""
     reinstate: Reinstatement | None = None
-    """The last one asked for; done once `VmHandle.reinstated` has its name."""
+    """The last requested reinstatement; done once `VmHandle.reinstated` has its name."""
     affinity: tuple[Affinity, ...] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
-    """Only nodes with all of these labels will do."""
+    """Only nodes with all of these labels are suitable."""
     created_at: float
     expires_at: float | None = None
 
     @property
     def is_fenced(self) -> bool:
-        """It stops by itself when its node loses the store for the fencing time."""
-        return self.on_node_loss in (OnNodeLoss.FENCE, OnNodeLoss.RECREATE)  # not what a later release may have added
+        """Whether the VM stops by itself when its node loses the store for the fencing time."""
+        return self.on_node_loss in (OnNodeLoss.FENCE, OnNodeLoss.RECREATE)  # not values of later releases
 
     @property
     def recreates(self) -> bool:
-        """Once it has stopped by itself, it is started elsewhere with a new disk."""
+        """Whether the VM is started elsewhere with a new disk once it has stopped by itself."""
         return self.is_fenced and (self.on_node_loss is OnNodeLoss.RECREATE or not self.returns)
 
 
 class Move(Record, frozen=True, kw_only=True):
-    """The wish to be on another node. `number` grows by one each time, so that it is done once."""
+    """A request to move to another node. `number` grows by one with each request, so that each is executed once."""
 
     to: Id
     number: Annotated[int, Meta(ge=1)]
     stop: bool = False
-    """Where it cannot be moved while it runs it may be stopped, moved with its disk, and started."""
+    """Allow a cold move if live migration is impossible: stop the VM, move it with its disk, and start it."""
 
 
 class SnapshotState(OpenEnum):
-    """What the agent sees of a snapshot."""
+    """Observed state of a snapshot."""
 
     READY = "ready"
     FAILED = "failed"
 
 
 class Snapshot(Record, frozen=True, kw_only=True):
-    """A snapshot as its machine's agent sees it."""
+    """A snapshot as reported by the agent."""
 
     state: SnapshotState
     taken_at: float
@@ -239,41 +239,41 @@ class Snapshot(Record, frozen=True, kw_only=True):
 
 
 class Step(OpenEnum):
-    """How far a running machine is on its way to its user; each step has its deadline."""
+    """Progress of a running machine towards login; each step has a deadline."""
 
     BOOTING = "booting"
-    """Its process runs; nothing was heard of the guest."""
+    """The process runs; the guest has not reported yet."""
     NETWORK = "network"
-    """The guest said that it is up; nothing answers at its address."""
+    """The guest reported that it is up; its address does not answer yet."""
     SSH = "ssh"
-    """Its address answers, but not as the server that was made for it."""
+    """The address answers, but not with the host key generated for the machine."""
     AVAILABLE = "available"
-    """It can be logged into; or its image promises less, and that was kept."""
+    """Login is possible; or the image promises less, and that check has passed."""
 
 
 class Readiness(Record, frozen=True, kw_only=True):
-    """How far a running machine is."""
+    """Current boot step of a running machine."""
 
     step: Step
     since: float
     cause: str = ""
-    """The step has passed its deadline: what was seen instead. It may still come."""
+    """Set once the step has missed its deadline: what was observed instead. The step may still complete."""
 
 
 class Access(Record, frozen=True, kw_only=True):
-    """How to log into a machine, from the node it stands on."""
+    """How to log in to a machine from its node."""
 
     host: str
     port: Annotated[int, Meta(ge=1, le=65535)]
     user: str
     host_keys: tuple[str, ...] = ()
-    """`ssh-ed25519 AAAA…`: whoever answers with another key is not the machine. Empty: not known."""
+    """`ssh-ed25519 AAAA…`: a server that presents another key is not this machine. Empty: not known."""
 
 
 class VmHandle(Record, frozen=True, kw_only=True):
-    """`/plasmavmc/handles/…`: what there is of it. The leader makes it and takes it away; between, the agent writes it.
+    """`/plasmavmc/handles/…`: the observed state. The leader creates and deletes it; in between, the agent writes it.
 
-    One machine has one handle, and the handle names one node: so it stands in one place at most.
+    A VM has one handle and a handle names one node, so a VM is on at most one node.
     """
 
     id: Id
@@ -281,66 +281,66 @@ class VmHandle(Record, frozen=True, kw_only=True):
     """Empty while pending."""
     driver: str = ""
     machine: str = ""
-    """The provider's id of it."""
+    """The provider's id of the machine."""
     state: MachineState
     generation: int = 0
-    """Of the wish that this answers."""
+    """The generation of the VM that this reports on."""
     cloud_status: str = ""
-    """The provider's own word for its state; empty: it has none but ours."""
+    """The provider's own state name; empty: it has none."""
     address: str = ""
     detail: str = ""
     """Why it is pending or failed, or what it waits for."""
     reasons: tuple[Reason, ...] = ()
-    """While pending: why no node will do. The reasons for the node that was chosen stand in the command."""
+    """While pending: why no node is suitable. The reasons for the chosen node are in the command."""
     at_next_boot: tuple[str, ...] = ()
-    """Fields of the spec that the running machine does not have yet."""
+    """Spec fields that take effect at the next boot."""
     resets: int = 0
-    """How many of the wished-for resets are done."""
+    """Number of requested resets that are done."""
     restored: int = 0
-    """The number of the last restore that was done."""
+    """The number of the last completed restore."""
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     moved: int = 0
-    """The number of the last wished-for move that was done or given up."""
+    """The number of the last requested move that is done or given up."""
     attempt: int = 0
-    """The number of the last departure that is over: handed over, or certain never to be (`Departure.number`)."""
+    """The number of the last migration attempt that has ended: completed, or certain not to (`Departure.number`)."""
     unmoved: str = ""
-    """Why the last departure was given up; empty: it was not."""
+    """Why the last migration attempt was given up; empty: it was not."""
     taken_from: str = ""
-    """Until it has a disk again: the node that was lost and has, or had, its disk."""
+    """Until the VM has a disk again: the lost node that has, or had, its disk."""
     reinstated: str = ""
-    """The name of the last retained machine that it got its disk from."""
+    """The name of the last retained machine whose disk was reinstated."""
     disk_since: float = 0.0
-    """Since when it has a new disk, made because its node or its disk was lost, or its node drained; 0: it has its
-    first disk, or one that was reinstated."""
+    """When the VM got a new disk because its node or disk was lost, or its node was drained. 0: it has its first disk,
+    or a reinstated one."""
     lost_arrival: int = 0
-    """The number of the last move whose disk was lost where it arrived: what departed may be the last copy."""
+    """The number of the last move whose disk was lost on the target. The copy on the source may be the last one."""
     readiness: Readiness | None = None
-    """While it runs."""
+    """Set while the machine runs."""
     access: Access | None = None
     paused: bool = False
-    """It is running, and its guest is paused until its node has room for what it writes."""
+    """The machine runs, but its guest is paused until its node has disk space for its writes."""
     failures: int = 0
-    """Steps that failed in a row."""
+    """Number of consecutive failed steps."""
     ended: bool = False
-    """It shall run and ended by itself, and its restart policy leaves it so."""
+    """The VM should run but stopped by itself, and its restart policy leaves it stopped."""
     seen_at: float
 
 
 def has_disk(handle: VmHandle | None) -> bool:
-    """Whether the machine has a disk on its node. One whose creation was refused is FAILED, and has none."""
+    """Return whether the VM has a disk on its node. A VM whose creation was refused is FAILED and has none."""
     if handle is None or not handle.node or handle.state in NO_DISK:
         return False
     return handle.state is not MachineState.FAILED or bool(handle.machine)
 
 
 def ready_snapshots(handle: VmHandle | None) -> tuple[str, ...]:
-    """Those that exist where the machine is: a move to another node loses them."""
+    """Return the names of the existing snapshots. A move to another node loses them."""
     found = {} if handle is None else handle.snapshots
     return tuple(name for name, snapshot in found.items() if snapshot.state is SnapshotState.READY)
 
 
 class LockInfo(Record, frozen=True, kw_only=True):
-    """`/plasmavmc/locks/…`: who works on the machine, and since when (whole seconds)."""
+    """`/plasmavmc/locks/…`: the node that operates on the VM, and since when (whole seconds)."""
 
     timestamp: Annotated[int, Meta(ge=0)]
     node_id: str

@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives about workloads: shared by the server, the client and the command line."""
+"""HTTP API types for workloads, shared by the server, the client and the CLI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hostler.model.vm import Affinity, Level, OnNodeLoss, RestartPolicy, VmSpec
 from hostler.model.workload import Actual, Rollout, Target, Workload
 
 MAX_NAME = 40
-"""Of a workload: its machines are called after it, and theirs have 63 characters."""
+"""Maximum length of a workload name. VM names are derived from it and have at most 63 characters."""
 _NAME = r"^[^/\x00-\x1f\x7f]+$"
 SAYS[_NAME] = "without '/' and control characters"
 WorkloadName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NAME)]
@@ -22,31 +22,31 @@ Place = Annotated[str, Meta(max_length=255)]
 
 
 class WorkloadRule(Record, frozen=True, kw_only=True):
-    """Where an instance stands in relation to others."""
+    """A placement rule relative to other VMs."""
 
     together: bool
     level: Level
     labels: Labels = field(default_factory=dict)
-    """Who the others are: machines of the project with all of these labels; none: the instances of this workload."""
+    """Selects the others: VMs of the project with all of these labels; empty: the instances of this workload."""
     required: bool = True
 
     def rule(self) -> Affinity:
-        """As it is kept."""
+        """Return the rule as it is stored."""
         return Affinity(together=self.together, level=self.level, labels=self.labels, required=self.required)
 
 
 class WorkloadApply(Record, frozen=True, kw_only=True):
-    """A workload as it shall be."""
+    """Desired state of a workload."""
 
     name: WorkloadName
     org: Place = ""
-    """Of its machines; `workloads` if empty."""
+    """Org of its VMs; `workloads` if empty."""
     project: Place = ""
-    """Of its machines; the folded name of the workload if empty."""
+    """Project of its VMs; the folded name of the workload if empty."""
     enabled: bool = True
-    """False: its machines are switched off, and stay."""
+    """False: its VMs are switched off but not deleted."""
     instances: Instances | UnsetType = UNSET
-    """Left out: as many as there shall be already, or one."""
+    """Number of instances. Omitted: unchanged, or 1 for a new workload."""
     spec: VmSpec
     affinity: Annotated[tuple[WorkloadRule, ...], Meta(max_length=16)] = ()
     node_labels: Labels = field(default_factory=dict)
@@ -57,7 +57,7 @@ class WorkloadApply(Record, frozen=True, kw_only=True):
 
 
 def apply_of(workload: Workload) -> WorkloadApply:
-    """What asks for this workload."""
+    """Return the request that would create this workload."""
     rules = (
         WorkloadRule(together=rule.together, level=rule.level, labels=rule.labels, required=rule.required)
         for rule in workload.affinity
@@ -79,37 +79,37 @@ def apply_of(workload: Workload) -> WorkloadApply:
 
 
 class WorkloadScale(Record, frozen=True, kw_only=True):
-    """Changes that leave what instances are made from as it is; what is left out stays."""
+    """Changes that do not affect the instance template; omitted fields stay unchanged."""
 
     instances: Instances | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
 class WorkloadPhase(OpenEnum):
-    """How it stands with a workload, in one word."""
+    """Summary state of a workload."""
 
     READY = "ready"
-    """Every instance serves, and is as it shall be."""
+    """Every instance serves and matches the desired state."""
     OFF = "off"
-    """It is not enabled, and every machine is off."""
+    """The workload is disabled and every VM is off."""
     PENDING = "pending"
-    """For some instances no node will do, or their project may have no more; `detail` says why."""
+    """Some instances have no suitable node, or the project's quota is used up; `detail` says why."""
     UPDATING = "updating"
     """Instances are being replaced by newer ones."""
     CHANGING = "changing"
-    """Something is on its way: machines are made, started, stopped or removed."""
+    """VMs are being created, started, stopped or removed."""
     DELETING = "deleting"
 
 
 class WorkloadView(Record, frozen=True, kw_only=True):
-    """A workload: what is wished for, and how far that is."""
+    """A workload: desired state and progress."""
 
     name: str
     org: str
     project: str
     enabled: bool
     instances: int
-    """That are wished for."""
+    """Requested number of instances."""
     spec: VmSpec
     affinity: tuple[Affinity, ...]
     node_labels: dict[str, str]
@@ -119,18 +119,18 @@ class WorkloadView(Record, frozen=True, kw_only=True):
     labels: dict[str, str]
     phase: WorkloadPhase
     detail: str
-    """Why it is in this phase, where that needs saying."""
+    """Why it is in this phase, where an explanation is needed."""
     made: int
-    """Instances that there are, without those that are going."""
+    """Existing instances, except those being removed."""
     ready: int
-    """Of those: that serve; of a workload that is not enabled, that are off."""
+    """Of `made`: instances that serve; for a disabled workload, instances that are off."""
     updated: int
-    """Of those: that are of the newest template."""
+    """Of `made`: instances of the newest template."""
     pending: int
-    """Of those: that have no node."""
+    """Of `made`: instances without a node."""
     leaving: int
     settled: bool
-    """Whether all that is wished for has been done."""
+    """Whether the desired state is reached."""
     template: int
     generation: int
     created_at: float
@@ -138,42 +138,42 @@ class WorkloadView(Record, frozen=True, kw_only=True):
 
 
 class WorkloadPage(Record, frozen=True, kw_only=True):
-    """A page of workloads, in order of their names."""
+    """A page of workloads, ordered by name."""
 
     items: tuple[WorkloadView, ...]
     after: str | None
-    """For the next page; None: this is the last."""
+    """Cursor of the next page; None: this is the last page."""
     revision: int
 
 
 class InstanceView(Record, frozen=True, kw_only=True):
-    """An instance: what was decided, and what is."""
+    """An instance: target and actual state."""
 
     instance: str
     vm: str
     name: str
-    """Its machine's."""
+    """Name of its VM."""
     phase: Phase
     node: str | None
     template: int
     updated: bool
-    """It is of the newest template."""
+    """It has the newest template."""
     ready: bool
     leaving: bool
     detail: str
     reasons: tuple[Reason, ...]
-    """Why that node, or why none."""
+    """Why that node was chosen, or why none."""
     target: Target | None
-    """What the scheduler decided."""
+    """The scheduler's decision."""
     actual: Actual | None
-    """What the node reported."""
+    """The node's report."""
     created_at: float
 
 
 class InstancePage(Record, frozen=True, kw_only=True):
-    """A page of a workload's instances, in order of their numbers."""
+    """A page of a workload's instances, ordered by number."""
 
     items: tuple[InstanceView, ...]
     after: str | None
-    """For the next page; None: this is the last."""
+    """Cursor of the next page; None: this is the last page."""
     revision: int

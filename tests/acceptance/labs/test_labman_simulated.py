@@ -145,7 +145,7 @@ async def test_a_lab_that_is_not_in_the_catalogue_is_refused(labman: LabMan) -> 
 async def test_another_lab_is_refused_while_one_runs(labman: LabMan) -> None:
     before = await labman.first_time("many", 5, connect)
     await labman.ask("many", 3)
-    assert await until_told(labman, "many", "refused") == ("3", "lab 5 is there; stop it first")
+    assert await until_told(labman, "many", "refused") == ("3", "lab 5 is active; stop it first")
     assert await labman.server("many") == before
     await labman.ask_to_end("many", None)  # whatever runs
     await labman.gone("many")
@@ -155,7 +155,7 @@ async def test_a_stop_that_is_out_of_date_stops_nothing(labman: LabMan) -> None:
     await labman.first_time("stale", 3, connect)
     before = await labman.switch("stale", 3, 5, connect)
     await labman.ask_to_end("stale", 3)
-    assert await until_told(labman, "stale", "ignored") == ("3", "lab 5 is there")
+    assert await until_told(labman, "stale", "ignored") == ("3", "lab 5 is active")
     assert await labman.server("stale") == before
     await labman.ask_to_end("stale", 5)
     await labman.gone("stale")

@@ -1,15 +1,17 @@
-"""The agent of one node: makes true what the leader commands, and tells what there is.
+"""The agent of one node: carries out the leader's commands and reports the observed state.
 
-    plan      what an agent is told about its node, and what it tells of itself
-    decide    pure: the next single step for one machine, and the handle that tells of it
-    session   the node's registration and heartbeat; holds fenced machines while the store knows that the node lives
-    report    handles, written under the command and the session that they speak of
-    worker    one machine: look, decide, do one step, look again
-    journey   machines that depart and arrive, as a worker sees them
-    handover  the transaction that makes a machine another node's, and the way there
-    offering  what the node has to offer, kept up to date in its record
-    agenda    who is to be worked on, now or later
-    agent     all of it, for a whole node
+    config             configuration and state of an agent
+    decide             pure: the next step for one machine, and the handle that reports on it
+    session            registration and heartbeat of the node; extends the fencing deadline while the store confirms it
+    node_registration  the node record that the agent writes
+    status_reporter    handles, written under the command and session that they refer to
+    worker             one machine: observe, decide, take one step, repeat
+    migration          the transaction that gives a machine to another node, and the transfer before it
+    migration_steps    migrations from the view of a worker
+    retained           machines that are out of service and kept
+    capacity_reporter  capacity and images of the node, kept current in its record
+    work_queue         machines waiting to be processed, now or later
+    agent              composition of all of these for one node
 
-Not here: where a machine belongs (the leader decides that), and how machines are made (a driver does).
+Placement (the leader decides it) and the creation of machines (a driver does it) do not belong in this package.
 """

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 _CHUNK = 500
-"""Machines that are compared before others may run."""
+"""Number of machines compared before yielding to other tasks."""
 _ON = (MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING)
 _log = logging.getLogger("hostler.agent")
 
 
 class Agent:
-    """Made once, run once. Store and machines are the caller's, to open before `run` and to close after `aclose`."""
+    """The agent of one node; `run` can be called once. The caller opens and closes the store and the machines."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Agent:
         memory: Memory | None = None,
         accept: bool = False,
     ) -> None:
-        """`peers`: the way to machines that arrive on other nodes; without one this node's are not handed over.
+        """`peers`: connections to other nodes; without them no machine of this node is migrated.
 
-        `slices`: what runs slices here; without it what the leader loads here is left as it is. `limits`: of each
-        of their steps. `memory`, `accept`: as in Session.
+        `slices`: the slice runtime; without it, slices assigned to this node are ignored. `limits`: timeouts of slice
+        steps. `memory`, `accept`: as in Session.
         """
         rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
         self._machines, self._plan, self._clock = machines, plan, clock
@@ -107,9 +107,9 @@ class Agent:
         self._looked: tuple[Sequence[Machine], int, int] = ((), 0, -1)
 
     async def run(self) -> None:
-        """Work until cancelled, or until `aclose`. Closed: the store is; then what runs is left as it is."""
+        """Run until cancelled or until `aclose`. Raise Closed if the store is closed; machines keep running then."""
         if self._main is not None or self._closed:
-            raise RuntimeError(f"agent of node {self._plan.node}: it runs once; make a new Agent to run again")
+            raise RuntimeError(f"agent of node {self._plan.node}: already run; make a new Agent to run again")
         self._main = asyncio.create_task(self._work(), name=f"agent {self._plan.node}")
         try:
             await asyncio.wait((self._main,))
@@ -121,10 +121,10 @@ class Agent:
             self._main.result()
 
     async def aclose(self, leaving: bool = True) -> None:
-        """Stop; the machines run on. Twice is fine.
+        """Stop the agent; the machines keep running. Calling it twice is allowed.
 
-        `leaving`: tell everybody, and give the lease back. Otherwise the lease is left to lapse, and an agent that is
-        started on the same machines before that takes it over: nobody notices.
+        `leaving`: announce the shutdown and revoke the lease. Otherwise the lease is left to expire. An agent that
+        starts on the same machines before that takes the lease over, and the node never becomes unreachable.
         """
         self._closed = True
         if self._main is not None and not self._main.done():
@@ -134,7 +134,7 @@ class Agent:
             await self.session.leave()
 
     def state(self) -> AgentState:
-        """How it is now."""
+        """Return the current state."""
         heard = self.session.heard_at
         return AgentState(
             node=self._plan.node,
@@ -156,7 +156,7 @@ class Agent:
             reports=self._workers.reports.sent,
         )
 
-    # Inside
+    # Internals
 
     def _unreadable_slices(self) -> tuple[str, ...]:
         return () if self.slices is None else tuple(self.slices.slices.unreadable)
@@ -195,16 +195,16 @@ class Agent:
                 self._agenda.kick(vm)
 
     def _tell_retained(self) -> None:
-        """Once in each session: an earlier process may have retained machines, and not told of them."""
+        """Publish retained machines once per session: an earlier process may have failed to publish some."""
         if self.session.open and self.session.number != self._retained_told:
             self._retained_told = self.session.number
             self.retained.changed()
 
     async def _prepare(self) -> None:
-        """After each registration, before anything is held.
+        """Prepare after each registration, before the fencing deadline is extended.
 
-        A start that was begun before could pass now that its machine is held again, for a command that was taken away
-        meanwhile. So none may be under way; and no fenced machine runs that nobody commands.
+        Once the deadline is extended, a start that began earlier could succeed for a command that was deleted in the
+        meantime. So no start may be in progress, and no fenced machine without a command may run.
         """
         starting = [
             vm for vm, known in self._workers.known.items() if known.doing and known.doing.action is Action.START
@@ -240,18 +240,18 @@ class Agent:
                 _log.warning("node %s: its machines cannot be listed: %s", self._plan.node, error)
 
     async def _look(self) -> None:
-        """Notice what changed by itself."""
+        """Detect machines that changed by themselves."""
         machines = await self._machines.list()
         revision, turns = self.commands.revision, self._agenda.turns
         if machines is self._looked[0] and (revision, turns) == self._looked[1:]:
-            return  # the very same was looked at, and nobody has done anything since
+            return  # the same list was already compared, and no worker has run since
         self._looked = (machines, revision, turns)
         seen = {machine.label.vm: machine for machine in machines}
         for number, entry in enumerate(list(self.commands.entries.values())):
             vm = entry.value.vm
             known, machine = self._workers.known.get(vm), seen.get(vm)
             if known is not None and (known.seen is machine or known.seen == machine):
-                pass  # most of them, at each look
+                pass  # the common case
             elif not self._agenda.has(vm):
                 self._agenda.kick(vm)
             if number % _CHUNK == _CHUNK - 1:
@@ -267,7 +267,7 @@ class Agent:
         await self._swept(await self._machines.list())
 
     async def _swept(self, machines: Sequence[Machine]) -> None:
-        """Have a worker look at every machine without a command; it makes sure before it retains anything."""
+        """Queue every machine without a command. The worker verifies that before it retains anything."""
         self._workers.foreign = {machine.label.vm for machine in machines if not self._workers.is_ours(machine)}
         for entry in tuple(self.arrivals.entries.values()):
             self._agenda.kick(entry.parts["vm"])

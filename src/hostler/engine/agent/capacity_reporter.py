@@ -1,4 +1,4 @@
-"""What the node has to offer, as its record tells it: looked at now and then, and written when it has changed."""
+"""Capacity and images of the node: checked periodically, and written to the node record when they change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Store
 
 PATIENCE = 5.0
-"""Seconds that driver and store may take."""
+"""Timeout for driver and store together, in seconds."""
 _log = logging.getLogger("hostler.agent")
 
 
 def told_of(offer: Offer, *, moves: bool) -> dict[str, Any]:
-    """The fields of a node's record that come from an offer."""
+    """Return the fields of the node record that come from the driver's offer."""
     return {
         "capacity": offer.capacity,
         "images": offer.images,
@@ -35,32 +35,32 @@ def told_of(offer: Offer, *, moves: bool) -> dict[str, Any]:
 
 
 class Offering:
-    """Keeps the record of one node up to date while its session lasts."""
+    """Keeps the node record current during a session."""
 
     def __init__(
         self, store: Store, machines: Machines, node: str, guard: Callable[[], Comparison], *, moves: bool
     ) -> None:
-        """`moves`: its machines can be handed to other nodes."""
+        """`moves`: its machines can be migrated to other nodes."""
         self._moves = moves
         self._store, self._machines, self._node, self._guard = store, machines, node, guard
         self._told: dict[str, Any] | None = None
         self.awaited = False
-        """As the record says: machines may be here that a restored or copied store does not know of."""
+        """As in the record: the node may have machines that a restored or copied store does not know."""
 
     async def look(self) -> dict[str, Any]:
-        """What the record shall say."""
-        self._told = None  # until it is known that it does
+        """Return the fields to write to the record."""
+        self._told = None  # until it is known that the record has them
         return told_of(await self._machines.offer(), moves=self._moves)
 
     async def renew(self, *, is_swept: bool) -> None:
-        """Write the record if what it says has changed. What fails is tried again at the next look.
+        """Write the record if its content has changed. A failure is retried at the next check.
 
-        `is_swept`: no machine is here but those that the store knows of, so the node is no longer awaited.
+        `is_swept`: every machine on the node is known to the store, so the node is no longer awaited.
         """
         try:
             await within(PATIENCE, self._renewed(is_swept=is_swept))
         except (HostlerError, TimeoutError) as error:
-            _log.warning("node %s: what it has to offer could not be told: %s", self._node, error)
+            _log.warning("node %s: its capacity could not be reported: %s", self._node, error)
 
     async def _renewed(self, *, is_swept: bool) -> None:
         offer = told_of(await self._machines.offer(), moves=self._moves)

@@ -1,4 +1,4 @@
-"""What an agent is told about its node, and what it tells of itself."""
+"""Configuration and state of an agent."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from hostler.ports.store import check_ttl
 NODE_TTL = 15.0
 FENCING_TIME = 30.0
 BEATS = 4
-"""Heartbeats in the life of a lease."""
+"""Number of heartbeats per lease duration."""
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. Durations are seconds. Invalid: what cannot be."""
+    """Configuration of one node. Durations are in seconds. Raise Invalid for impossible values."""
 
     node: str
-    """As keys, handles and labels have it: folded, however it was typed."""
+    """Folded name, as used in keys, handles and labels."""
     typed: str = ""
-    """The name as it was typed, for the node's record; that of `node` if none is given."""
+    """The name as the operator typed it, for the node record; the same as `node` if empty."""
     labels: dict[str, str] = {}
     rack: str | None = None
     pdus: tuple[str, ...] = ()
     tors: tuple[str, ...] = ()
     address: str = ""
     store: str = ""
-    """The URL by which it reaches the store, without secrets."""
+    """The URL of the store, without secrets."""
     node_ttl: float = NODE_TTL
-    """Life of the node's lease: a node that says nothing for so long is silent."""
+    """Duration of the node's lease. A node without a heartbeat for this long is unreachable."""
     fencing_time: float = FENCING_TIME
-    """After so long without a heartbeat fenced machines stop by themselves; at least twice `node_ttl`."""
+    """Time without a heartbeat after which fenced machines stop by themselves; at least twice `node_ttl`."""
     stop_grace: float = 30.0
-    """What a machine has to shut down before it is switched off."""
+    """Time that a machine has to shut down before it is switched off."""
     boots: int = 2
-    """Machines that are made, started or restored at once: the cores of the node."""
+    """Maximum number of machines that are created, started or restored at once: the number of cores of the node."""
     workers: int = 256
-    """Machines that are worked on at once."""
+    """Maximum number of machines that are processed at once."""
     look_every: float = 10.0
-    """Machines that changed by themselves are noticed within this time."""
+    """Interval for detecting machines that changed by themselves."""
     sweep_every: float = 300.0
-    """Machines without a command are noticed within this time."""
+    """Interval for detecting machines without a command."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "typed", self.typed or self.node)
@@ -64,34 +64,34 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent is: for people and for metrics."""
+    """State of an agent, for display and metrics."""
 
     node: str
     holder: str
     registered: bool
-    """It has a session that the store knew of when it last answered."""
+    """The agent has a session that the store confirmed in its last answer."""
     waits_for: str = ""
-    """Why it is not registered: who has the node, or what the store said."""
+    """Why it is not registered: the agent that holds the node, or the error of the store."""
     heard_ago: float | None = None
     """Seconds since the store last confirmed the session; None: never."""
     sessions: int = 0
-    """How often it had to register."""
+    """Number of registrations."""
     commands: int = 0
     slices: int = 0
-    """Instances of slices that the leader has here."""
+    """Number of slice instances that the leader assigned to this node."""
     working: int = 0
-    """Machines that are being worked on."""
+    """Number of machines being processed."""
     waiting: int = 0
-    """Machines that wait for a worker, a boot, or their next try."""
+    """Number of machines waiting for a worker, a boot slot or a retry."""
     failing: int = 0
-    """Machines whose last step failed."""
+    """Number of machines whose last step failed."""
     unreadable: tuple[str, ...] = ()
-    """Commands that cannot be read; nothing is done about them."""
+    """Commands that cannot be decoded; they are ignored."""
     foreign: int = 0
-    """Machines here that belong to another control plane, and are left alone."""
+    """Number of machines that belong to another control plane and are left alone."""
     retained: int = 0
-    """Machines without a command that were stopped and retained since the start."""
+    """Number of machines without a command that were stopped and retained since the start."""
     removed: int = 0
-    """What was left of moves, or was never whole, and was removed since the start."""
+    """Number of machines removed since the start: remains of moves, and incomplete machines."""
     steps: int = 0
     reports: int = 0

@@ -1,4 +1,4 @@
-"""The next single step for one machine, and the handle that tells how it is. Pure."""
+"""Pure functions: the next step for one machine, and the handle that reports its state."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _SHAPE = ("cpus", "memory_mib", "disk_gib", "image", "user_data", "network_confi
 
 
 class Action(enum.StrEnum):
-    """A verb of the machine driver, or nothing."""
+    """An operation of the machine driver, or nothing."""
 
     NOTHING = "nothing"
     CREATE = "create"
     RESHAPE = "reshape"
-    """`create` over a machine that is off: it takes its new shape."""
+    """`create` for an existing machine that is off: apply its new spec."""
     START = "start"
     STOP = "stop"
     SWITCH_OFF = "switch off"
-    """`stop` without grace: what it does now will be thrown away."""
+    """`stop` without grace, because the current state will be discarded."""
     RESET = "reset"
     SNAPSHOT = "snapshot"
     DROP = "drop snapshot"
     RESTORE = "restore"
     DELETE = "delete"
     RETAIN = "retain"
-    """Take it out of service, and keep its disk."""
+    """Take the machine out of service and keep its disk."""
     MARK = "mark"
-    """Let it carry the label and tags of who has it now."""
+    """Set the label and tags of the current owner."""
     SEND = "move"
-    """Hand it to the node that it departs to."""
+    """Migrate the machine to its target node."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One idempotent step; `name` is a snapshot's, `number` a reset's, restore's or departure's."""
+    """One idempotent step. `name` is that of a snapshot; `number` is that of a reset, restore or migration."""
 
     action: Action
     name: str = ""
@@ -57,20 +57,20 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Going(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a machine's departure."""
+    """State of the migration of a machine to another node."""
 
     sends: bool = False
-    """It shall be handed over, and that was not given up."""
+    """The machine should be migrated, and the migration was not given up."""
     cold: bool = False
-    """It is stopped for that: it cannot go as it runs."""
+    """The machine is stopped for a cold migration, because live migration is impossible."""
     stays: bool = True
-    """It is certain that nobody else has it, or will: one that has departed may go on here."""
+    """No other node has the machine or will get it, so a DEPARTED machine may resume here."""
 
 
 STAYS = Going()
 NOTHING = Step(Action.NOTHING)
 BOOTS = (Action.CREATE, Action.START, Action.RESTORE)
-"""What costs a node so much that only a few are done at once."""
+"""Expensive steps, of which only a few run at once on a node."""
 
 
 def decide(
@@ -83,20 +83,20 @@ def decide(
     put_off: Mapping[Step, bool] = {},
     ended: bool = False,
 ) -> Step:
-    """The next step; NOTHING exactly when wish and world agree, or all that is left is put off.
+    """Return the next step; NOTHING exactly when spec and status agree, or all remaining steps are postponed.
 
-    `settled`: the number of the last restore that was done or given up. `leftover`: what is seen is not of this
-    command, but was forgotten here by an earlier one. `going`: what is known of its departure. `put_off`: steps that
-    failed and wait for their next try, and whether they were refused. `ended`: it did, and is left so (`has_ended`).
+    `settled`: the number of the last restore that was done or given up. `leftover`: the observed machine does not
+    belong to this command but to an earlier one. `going`: the state of its migration. `put_off`: failed steps that wait
+    for a retry, and whether they were refused. `ended`: the machine stopped by itself and stays stopped (`has_ended`).
     """
-    if ended:  # as if it were wished off: one that arrives is not started, and one that broke stays as it is
+    if ended:  # as if power off was requested: an arriving machine is not started, and a failed one stays as it is
         command = msgspec.structs.replace(command, power=Power.OFF)
     snapshot_waits = False
     for step in _wanted(command, seen, settled, leftover, going):
         if ended and step.action is Action.STOP and seen is not None and seen.state is MachineState.FAILED:
             continue
         if snapshot_waits and step.action in (Action.SWITCH_OFF, Action.RESTORE):
-            continue  # it would throw away what the snapshot is to keep
+            continue  # it would discard the state that the snapshot is to keep
         if step not in put_off:
             return step
         if step.action is Action.SNAPSHOT and not put_off[step]:
@@ -105,7 +105,7 @@ def decide(
 
 
 def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bool, going: Going) -> Iterator[Step]:
-    """What is left to do, most urgent first. What cannot be done before another step does not follow it."""
+    """Yield the remaining steps, most urgent first. A step is not followed by steps that depend on it."""
     if command.deleting or (leftover and seen is not None):
         if seen is not None:
             yield Step(Action.DELETE if command.deleting and not command.retain else Action.RETAIN)
@@ -122,7 +122,7 @@ def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bo
 
 
 def _whole(command: VmCommand, seen: Machine, settled: int, going: Going) -> Iterator[Step]:
-    """The same for one that is on or off, and nothing between."""
+    """Yield the remaining steps for a machine that is on or off, not in transition."""
     off = seen.state in _OFF
     if not is_marked(command, seen):
         yield Step(Action.MARK)
@@ -145,7 +145,7 @@ def _whole(command: VmCommand, seen: Machine, settled: int, going: Going) -> Ite
 
 
 def _handed(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
-    """One that has come is let run; one that has departed is, if nobody else has it."""
+    """Yield the step that starts an arrived machine, or resumes a departed one if no other node has it."""
     departing = command.departing
     if seen.state is MachineState.DEPARTED and going.sends and departing is not None and departing.number == seen.moved:
         yield Step(Action.SEND, number=departing.number)
@@ -154,28 +154,28 @@ def _handed(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
 
 
 def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterator[Step]:
-    if seen.resets < command.resets and (on or off):  # what is to be stopped is stopped first: off, it only counts
+    if seen.resets < command.resets and (on or off):  # if it is to be stopped, that comes first
         yield Step(Action.RESET, number=command.resets)
     if off and (seen.spec != command.spec or seen.fenced != command.fenced):
         yield Step(Action.RESHAPE)
         return
-    if not command.power.is_known:  # of a later release: it is left as it is
+    if not command.power.is_known:  # a value of a later release: leave the machine as it is
         return
     if off and on:
         yield Step(Action.START)
-    elif not on and seen.state is not MachineState.STOPPED:  # what broke and shall be off is off, and not broken
+    elif not on and seen.state is not MachineState.STOPPED:  # a failed machine that should be off becomes STOPPED
         yield Step(Action.STOP)
 
 
 def has_ended(
     command: VmCommand, seen: Machine | None, before: VmHandle | None, *, node: str, ran: bool | None, was: bool = False
 ) -> bool:
-    """Whether a machine that shall run ended by itself, and is left so by its restart policy.
+    """Return whether a machine that should run stopped by itself and stays stopped under its restart policy.
 
-    `before` is the handle that stands. `ran`: this process let it run, or (False) saw to it that it does not; None:
-    neither, and the handle tells. `was`: it had ended when this process looked last. Being switched off and on again,
-    a reset, and another node end this. What its node did to it (a power cut, a fence) is not its own doing, and that
-    is what a stopped machine with a `detail` tells.
+    `before` is the current handle. `ran`: this process started the machine (True) or stopped it (False); None: neither,
+    so the handle decides. `was`: it had ended when this process last checked. Power off and on, a reset, and a move to
+    another node clear this state. A stop caused by the node (a power cut, fencing) does not count; a stopped machine
+    with a `detail` indicates one.
     """
     if command.restart is RestartPolicy.ALWAYS or command.power is Power.OFF or command.deleting:
         return False
@@ -195,12 +195,12 @@ def has_ended(
 
 
 def is_marked(command: VmCommand, seen: Machine) -> bool:
-    """Whether the machine carries what the command says: whose it is, and what people shall see of it."""
+    """Return whether the machine carries the owner and tags that the command specifies."""
     return (seen.label.org, seen.label.project, seen.tags) == (command.org, command.project, command.tags)
 
 
 def restorable(command: VmCommand, seen: Machine, settled: int) -> bool:
-    """Whether a restore is to be done, and can be. Its snapshot may have gone with an earlier node."""
+    """Return whether a restore is due and possible. Its snapshot may have been lost with an earlier node."""
     restore = command.restore
     return (
         restore is not None
@@ -210,11 +210,11 @@ def restorable(command: VmCommand, seen: Machine, settled: int) -> bool:
     )
 
 
-# What is told
+# Reporting
 
 
 class Telling(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes into a handle beside the command and the machine."""
+    """Inputs of a handle other than the command and the machine."""
 
     node: str
     driver: str
@@ -223,17 +223,17 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     detail: str = ""
     refused: bool = False
-    """The last step was refused: the machine is not what was asked for, whatever runs of it."""
+    """The last step was refused, so the machine does not match the request even if it runs."""
     broken: dict[str, str] = {}
-    """Snapshots that could not be taken, and why."""
+    """Snapshots that could not be taken, with the reason."""
     given_up: Departure | None = None
-    """The last departure that was."""
+    """The last migration that was given up."""
     unmoved: str = ""
-    """Why."""
+    """Why it was given up."""
     ended: bool = False
-    """It did by itself, and is left so."""
+    """The machine stopped by itself and stays stopped."""
     new_disk_at: float = 0.0
-    """When its disk was found missing, and a new one was begun; 0: it was not."""
+    """When the disk was found missing and a new one was started; 0: it was not missing."""
 
 
 DOING = {
@@ -249,7 +249,7 @@ DOING = {
 def tell(
     command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling, *, doing: Step = NOTHING
 ) -> VmHandle:
-    """The handle, as it is now or, with `doing`, while that step is done. `before` is the handle that stands."""
+    """Return the handle for the current state or, with `doing`, during that step. `before`: the current handle."""
     state = DOING.get(doing.action) or _state(command, seen, telling)
     handle = VmHandle(
         id=command.vm,
@@ -278,8 +278,8 @@ def tell(
 
 
 def _left(command: VmCommand, telling: Telling) -> str:
-    """Why it is off though it shall run."""
-    return f"it ended, and its restart policy ({command.restart.value}) leaves it so" if telling.ended else ""
+    """Return why the machine is off although it should run."""
+    return f"it ended, and its restart policy ({command.restart.value}) leaves it off" if telling.ended else ""
 
 
 def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
 
 
 def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling) -> dict[str, Any]:
-    """Which disk it has. What the leader wrote when it was placed stands until the machine exists."""
+    """Return the disk fields. The values that the leader wrote at placement stay until the machine exists."""
     told: dict[str, Any] = {}
     if before is not None:
         told = {
@@ -307,12 +307,12 @@ def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None
 
 
 def same(one: VmHandle | None, other: VmHandle) -> bool:
-    """Whether they differ in nothing but the instant."""
+    """Return whether the handles are equal except for the time."""
     return one is not None and msgspec.structs.replace(one, seen_at=other.seen_at) == other
 
 
 def _state(command: VmCommand, seen: Machine | None, telling: Telling) -> MachineState:
-    if telling.refused:  # also if nothing of ours is seen: somebody else's machine may stand in its place
+    if telling.refused:  # also if no machine of ours is seen: a foreign machine may be in its place
         return MachineState.FAILED
     if command.deleting and seen is None:
         return MachineState.GONE
@@ -320,8 +320,8 @@ def _state(command: VmCommand, seen: Machine | None, telling: Telling) -> Machin
 
 
 def _at_next_boot(command: VmCommand, seen: Machine) -> tuple[str, ...]:
-    """What the running machine does not have yet. The leader counts on it: a machine may only be taken from a silent
-    node if the loss of the node does not stand here."""
+    """Return the spec fields that the running machine does not have yet. The leader relies on this: it may take a
+    machine from an unreachable node only if `on_node_loss` is not among these fields."""
     fields = [name for name in _SHAPE if getattr(command.spec, name) != getattr(seen.spec, name)]
     if command.fenced != seen.fenced:
         fields.append("on_node_loss")
@@ -347,7 +347,7 @@ def _told_snapshots(
 
 
 def _kept(old: Snapshot | None, state: SnapshotState, at: float, detail: str = "") -> Snapshot:
-    """As it was told before, if that is what it still is; `taken_at` is when it came to be so."""
+    """Return the old report if it is still true. `taken_at` is when the snapshot reached its state."""
     if old is not None and old.state is state and (state is SnapshotState.READY or old.detail == detail):
         return old
     if state is SnapshotState.FAILED and old is not None:

@@ -1,8 +1,8 @@
-"""Handing a machine to another node, and taking one.
+"""Migration of machines to and from other nodes.
 
-The agent that has the machine decides when it is the other's: in one transaction, after the driver said that the other
-place has all of it. Before that, anything may fail, and the machine goes on here. From the instant that transaction is
-sent until its outcome is known, the machine runs nowhere: nothing but the store can tell whose it is.
+The agent that has the machine completes the migration in one transaction, after the driver has reported that the target
+has all of it. Until then anything may fail, and the machine continues on the source. From the moment the transaction is
+sent until its outcome is known, the machine runs nowhere, because only the store can tell which node has it.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Store
 
 READY_WITHIN = 60.0
-"""Seconds that the other node has to open its doors."""
+"""Seconds for the target node to open its first channel."""
 OPEN_WITHIN = 5.0
-"""Seconds for its other doors once one was open: those that are not were closed again, and stay so."""
+"""Seconds for further channels once one was open. A closed one was then closed again, and stays closed."""
 _TRIES = 3
 _RUNNING_SHAPE = ("cpus", "memory_mib", "disk_gib", "image")
-"""What a machine must have there as it has it here, to go on as it runs."""
+"""Fields that must be equal on the target for a live migration."""
 
 
 _WATCHED = ("departing", "deleting", "power", "restore")
-"""Fields of a command; when one of them changes, its machine is not sent on."""
+"""Fields of a command whose change cancels sending its machine."""
 
 
 class Nobody:
-    """Peers of an agent that knows none."""
+    """Stands in for `Peers` in an agent without connections to other nodes."""
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
-        raise Unavailable(f"node {node}: this agent was given no way to other nodes (door {door} of {vm})")
+        raise Unavailable(f"node {node}: this agent has no connection to other nodes (channel {door} of {vm})")
 
 
 class Given(enum.Enum):
-    """What became of a handover."""
+    """Outcome of the transaction that completes a migration."""
 
     OVER = enum.auto()
-    """The machine is the other node's."""
+    """The other node has the machine."""
     KEPT = enum.auto()
-    """It certainly is not, and this try will not make it so."""
+    """The other node certainly does not have it, and this attempt will not change that."""
     UNKNOWN = enum.auto()
 
 
 class Handovers:
-    """Of one node."""
+    """The migrations of one node."""
 
     def __init__(
         self,
@@ -85,23 +85,23 @@ class Handovers:
         self._clock, self._rng = clock, rng
         self._sending: dict[str, tuple[asyncio.Task[Machine], VmCommand]] = {}
 
-    # Away
+    # Outgoing
 
     async def expected(self, vm: str, departing: Departure) -> Entry[Arrival] | None:
-        """What the other node was told, if it still is of this departure."""
+        """Return the arrival record of the other node if it still belongs to this migration."""
         async with asyncio.timeout(PATIENCE):
             arrival = await ARRIVAL.get(self._store, node=departing.to, vm=vm)
         return arrival if arrival is not None and arrival.value.number == departing.number else None
 
     def heed(self, vm: str, command: VmCommand | None) -> None:
-        """The command is new: a machine that shall be elsewhere, off or gone is not sent on."""
+        """React to a changed command: cancel sending if the machine should be elsewhere, off or gone."""
         if vm in self._sending:
             task, old = self._sending[vm]
             if command is None or any(getattr(command, name) != getattr(old, name) for name in _WATCHED):
                 task.cancel()
 
     async def send(self, command: VmCommand, departing: Departure, *, live: bool) -> Machine:
-        """Until the other place has all of it. Unavailable also: the command has changed meanwhile."""
+        """Send until the target has all of it. Raise Unavailable also if the command has changed in the meantime."""
         vm = command.vm
         opened: set[Door] = set()
 
@@ -119,11 +119,11 @@ class Handovers:
             task.cancel()
             await asyncio.wait((task,))
         if task.cancelled():
-            raise Unavailable("something else was asked for meanwhile")
+            raise Unavailable("another change was requested in the meantime")
         return task.result()
 
     async def give(self, known: Known, entry: Entry[VmCommand], arrival: Entry[Arrival]) -> Given:
-        """Make the machine the other node's, in one transaction."""
+        """Give the machine to the other node, in one transaction."""
         command, handle, departing = entry.value, known.handle, entry.value.departing
         if departing is None or handle is None or handle.node != self._node:
             return Given.KEPT
@@ -142,7 +142,7 @@ class Handovers:
                 async with asyncio.timeout(PATIENCE):
                     target = await MEMBER.get(self._store, node=to)
                 if target is None or target.value.place != arrival.value.place:
-                    return Given.KEPT  # what was sent is not where that node has its machines
+                    return Given.KEPT  # the data was sent to storage that the node no longer uses
                 when = [self._session.guard(), COMMAND.unchanged(entry), ARRIVAL.unchanged(arrival)]
                 when += [ModRevision(HANDLE.fill(**ids)) == known.handle_revision]
                 when += [ALIVE.exists(node=to), MEMBER.unchanged(target)]
@@ -156,7 +156,7 @@ class Handovers:
     async def _given(
         self, when: list[Comparison], then: list[Operation], target: Entry[NodeRecord]
     ) -> tuple[Given, bool]:
-        """What became of it, and whether the other node's record alone stood in its way."""
+        """Commit; return the outcome, and whether only a change of the other node's record prevented it."""
         try:
             async with asyncio.timeout(PATIENCE):
                 result = await self._store.txn(when, then, [Get(target.key)])
@@ -169,10 +169,10 @@ class Handovers:
         found = result.responses[0]
         return Given.KEPT, isinstance(found, KeyValue) and found.mod_revision != target.mod_revision
 
-    # Here
+    # Incoming
 
     async def receive(self, entry: Entry[Arrival]) -> None:
-        """Make room for what comes; what can never come is said, so that the leader gives up."""
+        """Prepare to receive a machine. A permanent obstacle is recorded, so that the leader gives up."""
         arrival, command = entry.value, entry.value.command
         label = Label(command.org, command.project, command.vm, self._session.cluster, self._node)
         plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags)
@@ -184,7 +184,7 @@ class Handovers:
             await self.refuse(entry, str(error))
 
     async def refuse(self, entry: Entry[Arrival], why: str) -> None:
-        """Say why it cannot come here."""
+        """Record why this node cannot receive the machine."""
         if entry.value.refused != why:
             refused = msgspec.structs.replace(entry.value, refused=why)
             put = ARRIVAL.put(refused, node=self._node, vm=entry.value.command.vm)
@@ -193,17 +193,17 @@ class Handovers:
 
 
 def not_live(seen: Machine, spec: VmSpec) -> str:
-    """Why a machine that runs cannot go on as it runs where it will have this shape; empty: it can."""
+    """Return why a running machine cannot be live-migrated to this spec; empty: it can."""
     other = [name for name in _RUNNING_SHAPE if getattr(seen.spec, name) != getattr(spec, name)]
     if not other:
         return ""
-    return f"it runs with another {', '.join(other)} than is asked for; restart it first, or allow to stop it"
+    return f"it runs with another {', '.join(other)} than requested; restart it first, or allow to stop it"
 
 
 def _theirs(first: VmCommand, command: VmCommand, handle: VmHandle, departing: Departure) -> VmCommand:
-    """The command of the node that has it now: what has been taken of it meanwhile stayed behind, too.
+    """Return the command of the target node. Snapshots taken in the meantime stay behind, too, and are listed as lost.
 
-    It says with which number the machine came: that is no leftover, whatever becomes of it later.
+    The command contains the migration number, so that the machine is never mistaken for a leftover.
     """
     lost = {*first.lost, *command.lost, *handle.snapshots}
     kept = tuple(name for name in first.snapshots if name in lost)
@@ -211,7 +211,7 @@ def _theirs(first: VmCommand, command: VmCommand, handle: VmHandle, departing: D
 
 
 def _handed(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:
-    """The handle of a machine that is the other node's, which has not spoken yet."""
+    """Return the handle of a machine that the other node has, before that node's first report."""
     return msgspec.structs.replace(
         handle,
         node=departing.to,
@@ -231,7 +231,7 @@ def _handed(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:
 
 
 class _Patient:
-    """A door of a machine that arrives, which may not be open yet. `opened`: those that have been."""
+    """A channel of an arriving machine, which may not be open yet. `opened`: the channels that have been open."""
 
     def __init__(
         self, peers: Peers, node: str, vm: str, door: Door, opened: set[Door], *, clock: Clock, rng: random.Random

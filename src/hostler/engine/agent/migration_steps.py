@@ -1,4 +1,4 @@
-"""What a worker does about machines that depart or arrive."""
+"""Migrations from the view of a worker."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OFF = (MachineState.STOPPED, MachineState.FAILED)
 
 
 def going(command: VmCommand, known: Known, seen: Machine | None, node: str) -> Going:
-    """What is known of a departure: whether to go on with it, and whether a machine that departed may go on here.
+    """Return the state of a migration: whether to continue it, and whether a departed machine may resume here.
 
-    A handover compares the command that it was made under and the handle that stood: so it is certain that none happens
-    once either of them has changed. Where neither has, only who did it knows, and only if it was told the outcome.
+    The final transaction compares the command and the handle that it was based on, so it cannot succeed once either has
+    changed. If neither has changed, only the process that sent the transaction knows its outcome, if it got an answer.
     """
     departing, handle = command.departing, known.handle
     ours = handle is not None and handle.node == node
@@ -38,29 +38,29 @@ def going(command: VmCommand, known: Known, seen: Machine | None, node: str) -> 
 
 
 def is_stray(command: VmCommand, seen: Machine) -> bool:
-    """Whether what arrives here is of a move that was given up, while the machine is to be made here anew.
+    """Return whether an arriving machine belongs to an abandoned migration, while a new one is to be created here.
 
-    Only the command can tell: it was written when the machine was handed over, or when it was certain that it is
-    nowhere. Numbers in the handle go on, with every later move that is given up.
+    Only the command can tell: it was written when the migration completed, or when it was certain that no node has the
+    machine. The numbers in the handle continue to grow with every later migration that is given up.
     """
     return seen.state is MachineState.ARRIVING and command.arrived == 0
 
 
 async def leave(handovers: Handovers, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
-    """Hand it over; True: it is the other node's. Otherwise it is known by then whether that was given up."""
+    """Migrate a machine; True: the other node has it. Otherwise it is known whether the migration was given up."""
     command, departing = entry.value, entry.value.departing
     if departing is None:
         return False
     if seen.state is not MachineState.DEPARTED:
         known.sent = departing.number
     elif known.sent != departing.number:
-        known.doubt = departing.number  # whoever let it depart may have handed it over
+        known.doubt = departing.number  # an earlier process let it depart, and may have completed the migration
     try:
         arrival = await handovers.expected(command.vm, departing)
     except (HostlerError, TimeoutError) as error:
         raise Unavailable(f"the store does not say whether node {departing.to} expects it: {error}") from None
     if arrival is None:
-        known.gives_up(departing, "that node does not expect it; ask again")
+        known.gives_up(departing, "that node does not expect it; request the move again")
         return False
     if not await _sent(handovers, known, entry, arrival, seen):
         return False
@@ -68,9 +68,9 @@ async def leave(handovers: Handovers, known: Known, entry: Entry[VmCommand], see
     if given is Given.UNKNOWN:
         known.doubt = departing.number
         known.read = False
-        raise Uncertain("the store gave no answer to the handover; it is asked what became of it")
+        raise Uncertain("the store did not answer the final transaction of the move; its outcome is read next")
     if given is Given.KEPT:
-        known.gives_up(departing, "that node, or what is wished for, changed before it could be handed over; ask again")
+        known.gives_up(departing, "that node or the spec changed before the move was complete; request the move again")
     return given is Given.OVER
 
 
@@ -87,7 +87,7 @@ async def _sent(
             raise Refused(why)
         await handovers.send(entry.value, departing, live=seen.state not in _OFF)
     except HostlerError as error:
-        known.read = False  # it took a while
+        known.read = False  # sending takes long, so the handle may have changed
         _not_sent(known, departing, error, runs=runs)
         return False
     return True

@@ -1,4 +1,4 @@
-"""The record of a node: what its agent writes there, and whether another place may have its machines."""
+"""The node record: what the agent writes into it, and whether the machines of a node may be in other storage."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _KEPT = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
-"""An operator's word: neither coming nor going takes it back."""
+"""Lifecycle states set by an operator. Start and stop of the agent do not change them."""
 _PAGE = 500
 
 
 class Within(Protocol):
-    """Waits for one question to the store, but not for long."""
+    """Runs one store request with a time limit."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]: ...
 
 
 async def has_machines(store: Store, node: str, within: Within) -> bool:
-    """Whether any machine may be on the node, wherever that is. The node is silent while this is asked.
+    """Return whether the node may have machines, in any storage. The node is unreachable during this call.
 
-    What is false now stays false until its record changes, which registering compares: only a node that lives gets
-    machines, and who moves some there from a state file writes its record anew.
+    If the result is False, it stays False until the node record changes, and registration compares that record: only a
+    reachable node gets machines, and a migration from a state file rewrites the record.
     """
     told = await within(store.range(COMMAND.prefix(node=node), limit=1, keys_only=True))
     if told.items:
         return True
     after: str | None = None
-    while True:  # it may have been told once; what the leader finds in a handle, it tells the node again
+    while True:  # it may have been assigned earlier; the leader repeats commands for the nodes named in handles
         page = await within(store.range(HANDLE.prefix(), after=after, limit=_PAGE))
         if any(_names(kv, node) for kv in page.items):
             return True
@@ -52,14 +52,14 @@ async def has_machines(store: Store, node: str, within: Within) -> bool:
 
 
 def outlives_agent(lifecycle: Lifecycle) -> bool:
-    """Whether an operator said so; an unknown one may be such."""
+    """Return whether an operator set this lifecycle. An unknown value may be one of these."""
     return lifecycle in _KEPT or not lifecycle.is_known
 
 
 def record_of(
     plan: AgentPlan, machines: Machines, known: NodeRecord | None, *, at: float, **offer: object
 ) -> NodeRecord:
-    """The record of a node that registers; `known` is the one that stands."""
+    """Return the record of a node that registers; `known` is the current record."""
     told = {
         **offer,
         "lifecycle": known.lifecycle if known is not None and outlives_agent(known.lifecycle) else Lifecycle.JOINING,
@@ -72,10 +72,10 @@ def record_of(
         "driver": machines.name,
         "place": machines.place,
         "fences": machines.fences,
-        # A longer hold may stand from before, until the first of this session.
+        # A longer fencing deadline may be in effect until the first extension of this session.
         "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
         "off": None,
-        # Until it has taken out of service what the store does not know of (`Offering.renew`).
+        # Until it has taken machines that the store does not know out of service (`Offering.renew`).
         "awaited": known is not None and known.awaited,
         "registered_at": at,
     }
@@ -88,4 +88,4 @@ def _names(kv: KeyValue, node: str) -> bool:
     try:
         return fold(HANDLE.decode(kv.value, where=kv.key).node) == node
     except Damaged:
-        return False  # nothing is decided from it
+        return False  # no decision is based on it

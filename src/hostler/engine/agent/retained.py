@@ -1,4 +1,4 @@
-"""Machines that a node takes out of service and keeps: their records in the store, and requests to delete them."""
+"""Machines that a node takes out of service and keeps: their records, and requests to delete them."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from hostler.ports.store import Operation, Store
 
 BATCH = 50
-"""Records that are written in one transaction."""
+"""Number of records written in one transaction."""
 _ON = (MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING)
 _log = logging.getLogger("hostler.agent")
 
 
 def new_name(vm: str, wall: float) -> str:
-    """The name of a machine that is retained now."""
+    """Return the name for a machine that is retained now."""
     return f"{vm}-{time.strftime('%Y%m%d%H%M%S', time.gmtime(wall))}"
 
 
 async def retain(machines: Machines, seen: Machine, *, grace: float, wall: float) -> RetainedMachine | None:
-    """Shut a machine down and take it out of service; None: there was no written disk to keep."""
+    """Shut a machine down and take it out of service; None: it had no written disk to keep."""
     if seen.state in _ON:
         await machines.stop(seen.label.vm, grace=grace)
     return await machines.retain(seen.label.vm, new_name(seen.label.vm, wall))
 
 
 async def create(machines: Machines, plan: MachinePlan, command: VmCommand) -> Machine:
-    """Create a missing machine, or put back the retained one that its command names."""
+    """Create a missing machine, or reinstate the retained one that its command names."""
     name = command.reinstate
     if name == "":
         name = newest(await machines.retained(), command.vm)
@@ -64,9 +64,9 @@ async def create(machines: Machines, plan: MachinePlan, command: VmCommand) -> M
 async def has_lost_disk(
     machines: Machines, command: VmCommand, handle: VmHandle | None, node: str, *, noted: bool
 ) -> bool:
-    """Whether a machine that is missing had a disk on this node, and will be created with a new one.
+    """Return whether a missing machine had a disk on this node and will be created with a new one.
 
-    `noted`: that was found before, and its handle may say so already.
+    `noted`: the loss was found before, and its handle may say so already.
     """
     if handle is None or handle.node != node or command.reinstate:
         return False
@@ -76,18 +76,18 @@ async def has_lost_disk(
 
 
 def newest(retained: Iterable[RetainedMachine], vm: str) -> str | None:
-    """The name of what was retained last of a virtual machine; None: nothing is."""
+    """Return the name of the last retained machine of a VM, or None."""
     found = [(each.retained_at, each.name) for each in retained if each.label.vm == vm]
     return max(found)[1] if found else None
 
 
 def is_ours(label: Label, session: Session, node: str) -> bool:
-    """Whether a machine that carries this label was made for this control plane, and for this node."""
+    """Return whether a machine with this label was created for this control plane and this node."""
     return bool(label.cluster) and label.cluster in session.ids and fold(label.node) == node
 
 
 class RetainedMachines:
-    """Of one node: publishes what is retained there, and deletes what was asked to be deleted."""
+    """Publishes the retained machines of one node, and deletes those whose deletion was requested."""
 
     def __init__(
         self,
@@ -110,16 +110,16 @@ class RetainedMachines:
         self._elsewhere = 0
 
     def changed(self) -> None:
-        """What is retained, what is asked, or the session has changed: look at it soon."""
+        """Schedule a check: retained machines, requests or the session have changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Publish and delete until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             if not (self._session.open and self._session.may_act()):
-                continue  # a session that begins says so
+                continue  # a new session calls `changed`
             try:
                 await self._publish()
                 for entry in tuple(self.requests.entries.values()):
@@ -133,9 +133,9 @@ class RetainedMachines:
                 self._failures = 0
 
     async def _publish(self) -> None:
-        """Let the store know what is retained here.
+        """Write the retained machines of this node to the store.
 
-        The records of what this node retained at another place stay: its disks are there.
+        Records of machines that this node retained in other storage stay, because their disks are there.
         """
         kept = await self._kept()
         async with asyncio.timeout(PATIENCE):
@@ -148,7 +148,7 @@ class RetainedMachines:
             self._elsewhere = len(elsewhere)
             if elsewhere:
                 _log.warning(
-                    "node %s: %s at another place than its machines now; the records stay: hostler vm retained list",
+                    "node %s: %s in other storage than its machines now; the records stay: hostler vm retained list",
                     *(self._node, counted(len(elsewhere), "retained machine is", "retained machines are")),
                 )
         then: list[Operation] = [
@@ -156,12 +156,12 @@ class RetainedMachines:
             for name, record in there.items()
             if known.get(name) != record
         ]
-        gone = sorted(known.keys() - there.keys() - elsewhere)  # in order, so that a seed stays a story
+        gone = sorted(known.keys() - there.keys() - elsewhere)  # in order, so that a simulation seed is reproducible
         then += [RETAINED.delete(node=self._node, name=name) for name in gone]
         for at in range(0, len(then), BATCH):
             async with asyncio.timeout(PATIENCE):
                 if not (await self._store.txn([self._session.guard()], then[at : at + BATCH])).succeeded:
-                    raise Conflict("the session is over; the next one tells them")
+                    raise Conflict("the session is over; the next one publishes them")
 
     async def _delete(self, entry: Entry[RetainedRequest]) -> None:
         name = entry.parts["name"]
@@ -169,12 +169,12 @@ class RetainedMachines:
         if kept is not None:
             await self._commands.refresh()
             if await self._is_wanted(kept):
-                return  # a virtual machine gets it, and its record goes with that
+                return  # a VM is being restored from it, and its record is deleted with that
             async with asyncio.timeout(PATIENCE):
                 when = [self._session.guard(), RETAINED_REQUEST.unchanged(entry)]
                 if not (await self._store.txn(when, [RETAINED.get_op(node=self._node, name=name)])).succeeded:
                     return
-            _log.warning("retained machine %s: deleted from node %s, as %s asked", name, self._node, entry.value.by)
+            _log.warning("retained machine %s: deleted from node %s, requested by %s", name, self._node, entry.value.by)
             await self._machines.discard(name)
         async with asyncio.timeout(PATIENCE):
             await self._store.txn(
@@ -183,19 +183,19 @@ class RetainedMachines:
             )
 
     async def _kept(self) -> list[RetainedMachine]:
-        """What is retained here of this control plane and node; what belongs to another is left alone."""
+        """Return the retained machines of this control plane and node. Others are left alone."""
         found = await self._machines.retained()
         if not all(is_ours(each.label, self._session, self._node) for each in found):
-            await self._session.learn_ids()  # its state file may have been moved into the cluster just now
+            await self._session.learn_ids()  # the machine's state file may just have been moved into the cluster
         ours = [each for each in found if is_ours(each.label, self._session, self._node)]
         foreign = {each.name for each in found} - {each.name for each in ours}
         for name in sorted(foreign - self._foreign):
-            _log.warning("retained machine %s: it belongs to another control plane or node, and is left alone", name)
+            _log.warning("retained machine %s: belongs to another control plane or node, and is left alone", name)
         self._foreign = foreign
         return ours
 
     async def _is_wanted(self, kept: RetainedMachine) -> bool:
-        """Whether a command says to put it back, and that is not done."""
+        """Return whether a command says to reinstate it and that is not done yet."""
         for entry in self._commands.entries.values():
             command = entry.value
             if command.reinstate == kept.name:

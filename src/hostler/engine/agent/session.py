@@ -1,12 +1,12 @@
-"""The node's registration and heartbeat, and what hangs on them: fenced machines are held.
+"""Registration and heartbeat of the node. While they last, the agent extends the deadline of fenced machines.
 
-A session is one life of the node's ALIVE key. It begins by registering, then reading the commands anew, and only then
-holding: a node that was away does not know what was decided meanwhile. It is over when the store says so. While the
-store says nothing, it may be over: `may_act` tells what to make of that.
+A session is one lifetime of the node's ALIVE key. The agent registers, then reads the commands again, and only then
+extends the fencing deadline, because a node that was away does not know what was decided in the meantime. The session
+is over when the store says so. While the store does not answer, it may be over; see `may_act`.
 
-    hold      F − (now − t), where t is when the keep-alive that succeeded was *sent*
-    machines  are off at t + F at the latest
-    the store lets the lease lapse no earlier than t + T; the leader waits F more: at least T later
+    extension  F − (now − t), where t is when the successful keep-alive was *sent*
+    machines   are off at t + F at the latest
+    the store  expires the lease no earlier than t + T; the leader waits F more: at least T later
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _log = logging.getLogger("hostler.agent")
 
 
 NOT_YET = "it has not registered yet"
-"""What an agent waits for that has only just started."""
+"""State of an agent that has just started."""
 
 
 class Session:
-    """Registers again and again until `run` is cancelled."""
+    """Registers the node, and registers again whenever a session ends, until `run` is cancelled."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Session:
         memory: Memory | None = None,
         accept: bool = False,
     ) -> None:
-        """`prepare` makes sure, after each registration, that holding harms nobody. `changed`: look at `may_act`.
+        """`prepare` runs between registration and extending the fencing deadline. `changed`: `may_act` may differ.
 
-        `memory` keeps which control plane the node obeyed last; without it the node obeys any. `accept`: obey the
-        control plane of this store once, whatever the memory holds.
+        `memory` stores the control plane that the node last obeyed; without it the node obeys any. `accept`: obey the
+        control plane of this store once, regardless of `memory`.
         """
         self._store, self._machines, self._plan = store, machines, plan
         self._clock, self._rng, self._new_id = clock, rng, new_id
@@ -93,74 +93,74 @@ class Session:
         self.cluster = ""
         """The id of the control plane; empty until the first registration."""
         self.ids: frozenset[str] = frozenset()
-        """That, and those of the state files that were moved into it."""
+        """That id, and the ids of the state files that were moved into the cluster."""
         self.number = 0
-        """How many sessions there were."""
+        """Number of sessions so far."""
         self.waits_for = NOT_YET
         self.heard_at: float | None = None
-        """When the last heartbeat that succeeded was sent."""
+        """When the last successful heartbeat was sent."""
         self._identity: Entry[Cluster] | None = None
         self._lease: Lease | None = None
         self._alive: Entry[Heartbeat] | None = None
         self._open = False
         self._ttl = plan.node_ttl
         self._promised = plan.fencing_time
-        """The fencing time that the node's record has."""
+        """The fencing time in the node record."""
         self._announced = plan.address
-        """The address that the node's record has."""
+        """The address in the node record."""
         self._unheard_since: float | None = None
-        """When the first of the heartbeats was sent that the store has not answered since."""
-        self._away = False  # the store did not answer after the lease may have lapsed
+        """When the first of the currently unanswered heartbeats was sent."""
+        self._away = False  # the store still does not answer after the lease may have expired
         self._missing_since: float | None = None
         self._over = False
         self._read_at = 0.0
-        """When the calendar was last written."""
+        """When the clock reading was last written."""
         self._nap = Nap(clock)
         self._started_at = clock.wall()
 
     @property
     def open(self) -> bool:
-        """It is registered and prepared, and nobody has said that it is over."""
+        """Whether the node is registered and prepared, and the session is not known to be over."""
         return self._open
 
     @property
     def lease(self) -> int | None:
-        """The id of the lease that the node's keys hang on; None: there is none."""
+        """Return the id of the lease of the node's keys, or None."""
         return None if self._lease is None else self._lease.id
 
     def may_act(self) -> bool:
-        """Whether commands may be carried out.
+        """Return whether commands may be carried out.
 
-        Not between sessions, and not by one who slept past its lease: first the store is asked what became of it. A
-        store that is out of reach stops nothing: what was commanded stands, and fenced machines look after themselves.
+        Not between sessions, and not if the process slept past its lease: the store is asked first. An unreachable
+        store stops nothing: the last commands remain valid, and fenced machines stop by themselves.
         """
         if not self._open or self.heard_at is None:
             return False
         return self._away or self._clock.now() < self.heard_at + self._ttl
 
     def guard(self) -> Comparison:
-        """It is this session's. Conflict: there is none."""
+        """Return a comparison that holds while this session lasts. Raise Conflict if there is no session."""
         if not self._open or self._alive is None:
             raise Conflict(f"node {self._plan.node}: it is not registered; wait until it is")
-        return ALIVE.unchanged(self._alive)  # more than the same life: who takes the node over writes the key over
+        return ALIVE.unchanged(self._alive)  # not just the same lifetime: a takeover of the node overwrites the key
 
     def is_own(self, alive: KeyValue | None) -> bool:
-        """Whether this is the node's key as this session wrote it."""
+        """Return whether this is the ALIVE key as this session wrote it."""
         return alive is not None and self._alive is not None and alive.mod_revision == self._alive.mod_revision
 
     def announce(self, address: str) -> None:
-        """The relay of the node has another address, or another certificate: its record says so soon."""
+        """Set a new address (with certificate) of the node's relay. The node record is updated soon."""
         self._plan = msgspec.structs.replace(self._plan, address=address)
         self._nap.wake()
 
     def ended(self, number: int) -> None:
-        """The store said that the session of this number is over."""
+        """Record that, according to the store, the session of this number is over."""
         if number == self.number:
             self._over = True
             self._nap.wake()
 
     async def run(self) -> None:
-        """Register, beat until the session is over, register again. Closed: the store is."""
+        """Register, send heartbeats until the session is over, and repeat. Raise Closed if the store is closed."""
         backoff = Backoff(0.1, self._patience, rng=self._rng)
         while True:
             try:
@@ -178,28 +178,28 @@ class Session:
             finally:
                 self._open = False
                 self._changed()
-            _log.warning("node %s: the store let its session lapse; registering again", self._plan.node)
+            _log.warning("node %s: its lease expired; registering again", self._plan.node)
 
     async def leave(self) -> None:
-        """Say goodbye: SHUTTING_DOWN, and the lease is given back. Best effort; what fails is left to lapse."""
+        """Announce the shutdown: set SHUTTING_DOWN and revoke the lease. Best effort; on failure the lease expires."""
         if self._lease is None or self._alive is None:
             return
         try:
             async with asyncio.timeout(self._patience):
                 await self._shut_down(self._alive)
                 if self._machines.fences:
-                    # The leader will count from now, not from when the lease would have lapsed.
+                    # The leader counts from now, not from when the lease would have expired.
                     await self._machines.hold(self._plan.fencing_time - self._ttl)
                 await self._lease.revoke()
         except (HostlerError, TimeoutError) as error:
-            _log.warning("node %s: could not say goodbye (%s); its lease is left to lapse", self._plan.node, error)
+            _log.warning("node %s: could not announce its shutdown (%s); its lease will expire", self._plan.node, error)
         finally:
             self._open, self._lease, self._alive = False, None, None
 
-    # Registering
+    # Registration
 
     async def _registered(self) -> float:
-        """Until the node is ours; when the lease was asked for."""
+        """Wait until this agent holds the node. Return when the lease was requested."""
         pause = Backoff(0.2, min(1.0, self._patience), rng=self._rng)
         while True:
             if not await self._obeys():
@@ -212,23 +212,23 @@ class Session:
                     return sent
             else:
                 self._wait(
-                    f"agent {alive.value.holder} has the node, with machines in another place"
-                    f" ({alive.value.place or 'unknown'}); waiting for its lease to lapse"
+                    f"agent {alive.value.holder} holds the node, with machines in other storage"
+                    f" ({alive.value.place or 'unknown'}); waiting for its lease to expire"
                 )
             await self._clock.sleep(pause.next())
 
     async def _obeys(self) -> bool:
-        """Whether this store may command the node; if so, the node remembers that before it registers."""
+        """Return whether this store may command the node. If so, the node remembers that before it registers."""
         identity = await self._within(read_identity(self._store))
         if self._last is None and self._memory is not None and not self._accept:
             self._last = await remembered(self._memory)
         last = self._last
         why = objection(last, identity)
         if why and is_foreign(last, identity) and identity.moved is None and await self._is_empty():
-            why = ""  # there is nothing here that the other control plane could miss
+            why = ""  # this node has nothing that belongs to the other control plane
         if why:
             self._wait(
-                f"{why}; no machine is touched. Start this agent on the store that is in service, or, if this one is,"
+                f"{why}; no machine is changed. Start this agent on the store that is in service, or, if this one is,"
                 f" start the agent once with {ACCEPT}"
             )
             return False
@@ -246,7 +246,7 @@ class Session:
         return not await self._machines.list() and not await self._machines.retained()
 
     async def learn_ids(self) -> None:
-        """Read anew whose machines are ours."""
+        """Read the ids of this control plane again."""
         found = await self._within(CLUSTER.get(self._store))
         self.ids = frozenset((self.cluster, *(() if found is None else found.value.aliases)))
 
@@ -256,11 +256,11 @@ class Session:
             _log.warning("node %s: not registered: %s", self._plan.node, why)
 
     def _same_place(self, other: Heartbeat) -> bool:
-        """We have the place open, so whoever had it open before is dead."""
+        """Return whether the other agent used the same storage. This process has it open, so the other one is dead."""
         return bool(other.place) and other.place == self._machines.place
 
     async def _tried(self, alive: Entry[Heartbeat] | None) -> bool:
-        """One try, under what was read. The outcome is what stands in the store: an answer may be lost."""
+        """Try to register once. The outcome is read from the store, because an answer may be lost."""
         node = self._plan.node
         offer = await self._within(self.offering.look())
         member = await self._within(MEMBER.get(self._store, node=node))
@@ -270,8 +270,8 @@ class Session:
             and await has_machines(self._store, node, self._within)
         ):
             self._wait(
-                f"node {member.value.node} has machines at another place ({member.value.place}); start its agent there,"
-                f" or, if that one is off, say so: hostler node confirm-off {member.value.node}"
+                f"node {member.value.node} has machines in other storage ({member.value.place}); start its agent there,"
+                f" or, if that host is off, confirm it: hostler node confirm-off {member.value.node}"
             )
             return False
         lease = await self._within(self._store.grant(self._plan.node_ttl))
@@ -305,7 +305,7 @@ class Session:
         return True
 
     async def _begin(self, sent: float) -> None:
-        """What was decided while we were away is known, and done, before anything is held."""
+        """Start a session. First read and execute what was decided in between, then extend the fencing deadline."""
         sent = await self._prepared(sent)
         self.number += 1
         self._over = False
@@ -316,7 +316,7 @@ class Session:
         self._changed()
 
     async def _prepared(self, sent: float) -> float:
-        """Prepare, however long that takes: the lease is kept alive meanwhile. When it last was."""
+        """Run `prepare` while keeping the lease alive. Return when the last keep-alive was sent."""
         preparing = asyncio.create_task(self._prepare(), name="session: preparing")
         try:
             while not preparing.done():
@@ -336,14 +336,14 @@ class Session:
             await asyncio.gather(preparing, return_exceptions=True)
         return sent
 
-    # Beating
+    # Heartbeats
 
     async def _beat(self) -> None:
-        """Until the session is over."""
+        """Send heartbeats until the session is over."""
         backoff = Backoff(self._patience / 20, self._patience / 2, rng=self._rng)
         pause = 0.0 if self.heard_at is None else self.heard_at + self._patience - self._clock.now()
         while True:
-            if not self._over:  # else somebody learned that before this began
+            if not self._over:  # else a worker learned that before this began
                 await self._nap.sleep(max(0.0, pause))
             sent = self._clock.now()
             try:
@@ -368,9 +368,9 @@ class Session:
             pause = sent + self._patience - self._clock.now()
 
     async def _confirmed(self) -> bool:
-        """The lease lives on, and our key with it; False: the session is over.
+        """Keep the lease alive and check the key. Return False if the session is over.
 
-        The key is looked at too: it can be deleted without the lease, and the leader believes the key.
+        The key is checked too: it can be deleted without the lease, and the leader relies on the key.
         """
         if self._lease is None or self._alive is None or self._over:
             return False
@@ -381,7 +381,7 @@ class Session:
         return self.is_own(await self._within(self._store.get(self._alive.key)))
 
     def _log_unheard(self, sent: float) -> None:
-        """Say once that the store does not answer, and what follows from that."""
+        """Log once that the store does not answer, and the consequence."""
         if self._unheard_since is not None:
             return
         self._unheard_since = sent
@@ -398,7 +398,7 @@ class Session:
             self._unheard_since = None
 
     def _missed(self, sent: float) -> None:
-        """A beat failed. Once the lease may have lapsed, tries go on for a while before the store counts as away."""
+        """Handle a failed heartbeat. Once the lease may have expired, retry before the store counts as away."""
         if self._away or self.heard_at is None or sent < self.heard_at + self._ttl:
             return
         if self._missing_since is None:
@@ -413,13 +413,13 @@ class Session:
         try:
             await self._within(self._machines.hold(self._plan.fencing_time, since=sent))
         except (HostlerError, TimeoutError) as error:
-            _log.warning("node %s: its fenced machines could not be held: %s", self._plan.node, error)
+            _log.warning("node %s: could not extend the fencing deadline of its machines: %s", self._plan.node, error)
             return
-        if self._promised > self._plan.fencing_time:  # told only now that no longer hold stands
+        if self._promised > self._plan.fencing_time:  # written only now that no longer deadline is in effect
             await self._update_record(fencing_time=self._plan.fencing_time)
 
     async def _write_clock(self) -> None:
-        """Write what the calendar says every five minutes. What fails is written at the next beat."""
+        """Write the clock reading every five minutes. A failed write is repeated at the next heartbeat."""
         now = self._clock.now()
         if now - self._read_at < READ_EVERY or self._alive is None or self._lease is None:
             return
@@ -429,7 +429,7 @@ class Session:
             self._read_at = now
 
     async def _update_record(self, **fields: str | float) -> None:
-        """Change the node's record. If that fails, the next beat tries again."""
+        """Change the node record. A failed change is repeated at the next heartbeat."""
         try:
             member = await self._within(MEMBER.get(self._store, node=self._plan.node))
             if member is None or self._alive is None:
@@ -445,7 +445,7 @@ class Session:
     def _within(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return within(self._patience, work)
 
-    # Leaving
+    # Shutdown
 
     async def _shut_down(self, alive: Entry[Heartbeat]) -> None:
         for _ in range(3):
@@ -459,7 +459,7 @@ class Session:
             try:
                 result = await self._store.txn(when, [MEMBER.put(leaving, node=self._plan.node)])
             except Uncertain:
-                continue  # look
+                continue  # read again
             if result.succeeded:
                 return
 

@@ -1,4 +1,4 @@
-"""What an agent remembers of one machine, and how it tells the store."""
+"""The agent's memory of one machine, and the reports that it writes to the store."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 SHARED = 5
-"""Failures after which the pause does not grow if the cause is the place's: it ends for all machines there at once."""
+"""Failures after which the pause stops growing if the cause is node-wide: it ends for all machines at once."""
 PATIENCE = 5.0
-"""Seconds that one question to the store may take."""
+"""Timeout of one store request, in seconds."""
 
 
 def pause(failures: int, rng: random.Random) -> float:
-    """How long to wait after so many failures in a row."""
+    """Return how long to wait after this many consecutive failures."""
     span = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
     return rng.uniform(span / 2, span)
 
 
 class PutOff:
-    """A step that failed, and waits for its next try."""
+    """A failed step that waits for its next try."""
 
     __slots__ = ("count", "refused", "until")
 
@@ -49,7 +49,7 @@ class PutOff:
 
 
 class Known:
-    """One machine under one command. All of it can be lost: the store and the machine say the same."""
+    """State of one machine under one command. It can be rebuilt from the store and the machine."""
 
     __slots__ = (
         "cold",
@@ -82,7 +82,7 @@ class Known:
     def __init__(self, entry: Entry[VmCommand]) -> None:
         self.life = entry.create_revision
         self.command = entry.mod_revision
-        """The command that the failures are of."""
+        """Revision of the command that the failures belong to."""
         self.generation = entry.value.generation
         self.owner = entry.value.org, entry.value.project
         self.read = False
@@ -96,40 +96,40 @@ class Known:
         self.started_at: float | None = None
         self.falls = 0
         self.unsent = 0
-        """How often in a row a report could not be sent."""
+        """Number of consecutive reports that could not be written."""
         self.seen: Machine | None = None
-        """As it was when there was nothing left to do."""
+        """The machine as observed when nothing remained to be done."""
         self.doing: Step | None = None
         self.sent = 0
-        """The number of the last departure that this process began to send."""
+        """The number of the last migration that this process began to send."""
         self.cold = 0
-        """The number of a departure for which it is stopped."""
+        """The number of a migration for which the machine is stopped."""
         self.doubt = 0
-        """The number of a departure whose handover may be under way: nobody here knows its outcome."""
+        """The number of a migration whose final transaction has an unknown outcome."""
         self.given_up: Departure | None = None
         self.unmoved = ""
         self.ran: bool | None = None
-        """This process let it run, or saw to it that it does not; None: neither."""
+        """True: this process started the machine; False: it stopped it; None: neither."""
         self.ended = False
-        """It ended by itself, and is left so."""
+        """The machine stopped by itself and stays stopped."""
         self.new_disk_at = 0.0
-        """When its disk was found missing, and a new one was begun; 0: it was not."""
+        """When the disk was found missing and a new one was started; 0: it was not missing."""
 
     def gives_up(self, departure: Departure, why: str) -> None:
-        """It will not be handed over under this number."""
+        """Give up the migration with this number."""
         self.given_up, self.unmoved = departure, f"move to {departure.to}: {why}"
-        self.put_off.clear()  # it goes on at once
+        self.put_off.clear()  # the machine continues here at once
 
     def has_given_up(self, departure: Departure) -> bool:
         return self.given_up is not None and self.given_up.number >= departure.number
 
     def meet(self, entry: Entry[VmCommand]) -> None:
-        """A new command: what failed under the old one is tried at once."""
+        """Take note of a new command. Steps that failed under the old one are retried at once."""
         if entry.mod_revision != self.command:
             owner = entry.value.org, entry.value.project
             if entry.value.generation == self.generation or owner != self.owner:
-                # Nobody wished for it: the leader did something, perhaps with the handle as well; or the machine is
-                # another project's now, and its handle stands there.
+                # The spec is unchanged: either the leader acted, perhaps on the handle as well, or the VM now belongs
+                # to another project, which has its handle.
                 self.read = False
             self.owner = owner
             self.command, self.generation = entry.mod_revision, entry.value.generation
@@ -138,11 +138,11 @@ class Known:
             self.note, self.started_at, self.falls = "", None, 0
 
     def waiting(self, now: float) -> dict[Step, bool]:
-        """Steps whose time has not come, and whether they were refused."""
+        """Return postponed steps that are not due yet, and whether they were refused."""
         return {step: put_off.refused for step, put_off in self.put_off.items() if put_off.until > now}
 
     def next_at(self, now: float) -> float | None:
-        """When the next of them is due."""
+        """Return when the next postponed step is due."""
         return min((put_off.until for put_off in self.put_off.values() if put_off.until > now), default=None)
 
     def failed(
@@ -155,10 +155,10 @@ class Known:
         refused: bool = False,
         error: HostlerError | None = None,
     ) -> None:
-        """A step failed; `error` tells when to try it again, if it does."""
+        """Record a failed step. `error` may determine when to retry."""
         old = self.put_off.get(step)
         count = (0 if old is None else old.count) + 1
-        if isinstance(error, TooManyTries):  # nothing was tried
+        if isinstance(error, TooManyTries):  # the driver did not try
             count = max(1, count - 1)
             wait = error.after + pause(1, rng)
         else:
@@ -168,12 +168,12 @@ class Known:
         self.detail[step] = why
 
     def succeeded(self, step: Step) -> None:
-        """A step was done."""
+        """Record a completed step."""
         self.put_off.pop(step, None)
         self.detail.pop(step, None)
 
     def agreed(self) -> None:
-        """Wish and world agree: whatever failed is of the past."""
+        """Record that spec and status agree; clear all failures."""
         self.put_off.clear()
         self.detail.clear()
 
@@ -183,13 +183,13 @@ class Known:
 
     @property
     def refused(self) -> bool:
-        """The machine itself, not a snapshot of it, cannot be as it was asked for."""
+        """Whether the machine itself (not a snapshot of it) cannot be as requested."""
         side = (Action.SNAPSHOT, Action.DROP, Action.RESET, Action.MARK)
         return any(put_off.refused and step.action not in side for step, put_off in self.put_off.items())
 
     @property
     def broken(self) -> dict[str, str]:
-        """Snapshots that were refused, and why."""
+        """Return refused snapshots with the reasons."""
         return {
             step.name: self.detail.get(step, "")
             for step, put_off in self.put_off.items()
@@ -198,14 +198,14 @@ class Known:
 
     @property
     def told(self) -> bool:
-        """The store knows that this node has begun: from now on there may be a machine."""
+        """Whether the store knows that this node has begun. From then on a machine may exist."""
         return self.handle is not None and self.handle.state not in (MachineState.PENDING, MachineState.PLACED)
 
 
 class Reports:
-    """Handles, written under the command and the session that they speak of, and over the handle that was read.
+    """Writes handles under the command and session that they refer to, replacing the handle that was read.
 
-    The last is what keeps a report that was thought lost from arriving after a later one.
+    The comparison with the handle that was read prevents a report that seemed lost from overwriting a later one.
     """
 
     def __init__(self, store: Store, session: Session, *, clock: Clock, node: str) -> None:
@@ -213,7 +213,7 @@ class Reports:
         self.sent = 0
 
     async def read(self, known: Known, entry: Entry[VmCommand]) -> bool:
-        """Learn which handle stands; False: the store does not say."""
+        """Read the current handle. Return False if the store does not answer."""
         key = _key(entry)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -224,7 +224,7 @@ class Reports:
         return True
 
     async def send(self, known: Known, entry: Entry[VmCommand], handle: VmHandle) -> bool:
-        """Write it, if it says anything new; False: the store does not know it yet."""
+        """Write the handle if it contains anything new. Return False if the store does not have it yet."""
         if known.read and same(known.handle, handle):
             known.unsent = 0
             return True
@@ -254,7 +254,7 @@ class Reports:
         return True
 
     def _refused(self, known: Known, number: int, alive: KeyValue | None) -> None:
-        """The command changed, which its watch will tell; or the handle did; or the session is over."""
+        """Handle a failed comparison: command (its watch reports it) or handle changed, or the session ended."""
         known.read = False
         if number == self._session.number and not self._session.is_own(alive):
             self._session.ended(number)
@@ -267,17 +267,17 @@ class Reports:
             try:
                 known.handle = HANDLE.entry(kv).value
             except Damaged:
-                return  # it will be written over
+                return  # it will be overwritten
             known.settled = max(known.settled, known.handle.restored)
-            # The leader placed it in one transaction, and no agent has said since that it began: what is here was
-            # made under an earlier command, and nobody knows how old it is.
+            # The leader placed it in one transaction, and no agent has reported a start since. So this machine was made
+            # under an earlier command, and its age is not known.
             placed = known.handle.state is MachineState.PLACED and kv.mod_revision == entry.create_revision
-            own = entry.value.reinstate == ""  # what is here is its disk: the leader says so
+            own = entry.value.reinstate == ""  # the leader says that this machine has the disk of the VM
             known.leftover = placed and not own and (first or known.leftover)
 
 
 def actual(command: VmCommand, handle: VmHandle) -> list[Operation]:
-    """What is told of a machine that stands for an instance of a workload, beside its handle and together with it."""
+    """Return the operation that reports a machine of a workload instance, written together with its handle."""
     ids = instance_parts(command.instance)
     if ids is None:
         return []

@@ -1,4 +1,4 @@
-"""Who is to be worked on, now or later: at most one task per machine, and none for a machine at rest."""
+"""The work queue of an agent: machines to process now or later, at most one task per machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 AGAIN = 60.0
-"""Seconds after which a machine is looked at again whose worker ended by an error that nobody foresaw."""
+"""Seconds after which a machine is processed again when its worker ended with an unexpected error."""
 _log = logging.getLogger("hostler.agent")
 
 
 class Agenda:
-    """Calls `work(vm)`, in up to `slots` tasks at once. Nothing is called before `open` or after `aclose`."""
+    """Calls `work(vm)` in up to `slots` concurrent tasks. It makes no calls before `run` or after `aclose`."""
 
     def __init__(
         self,
@@ -34,41 +34,41 @@ class Agenda:
     ) -> None:
         self._what = what
         self._work, self._clock, self._slots, self._boots = work, clock, slots, boots
-        # Taken from the front, which costs a plain dict a look at all that was taken before.
+        # Items are taken from the front. In a plain dict this would scan all entries that were removed before.
         self._due: OrderedDict[str, None] = OrderedDict()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._later: dict[str, float] = {}
-        self._timers: list[tuple[float, str]] = []  # a heap; what `_later` does not confirm is out of date
+        self._timers: list[tuple[float, str]] = []  # a heap; entries that differ from `_later` are out of date
         self._sooner = asyncio.Event()
         self._nap = Nap(clock)
         self._booting: set[str] = set()
         self._to_boot: OrderedDict[str, None] = OrderedDict()
         self._open = False
         self.turns = 0
-        """How often a worker began or ended."""
+        """Number of worker starts and ends."""
 
     @property
     def working(self) -> int:
-        """How many are being worked on."""
+        """Number of machines being processed."""
         return len(self._busy)
 
     @property
     def waiting(self) -> int:
-        """How many wait, for a worker, a boot or their time."""
+        """Number of machines waiting for a worker, a boot slot or their time."""
         return len(self._due) + len(self._later) + len(self._to_boot)
 
     def has(self, vm: str) -> bool:
-        """Whether it will be worked on without being asked for."""
+        """Return whether the machine is queued, scheduled or being processed."""
         return vm in self._due or vm in self._busy or vm in self._later or vm in self._to_boot
 
     def kick(self, vm: str) -> None:
-        """Have it worked on soon; again, if that is going on."""
+        """Queue a machine; it is processed again if a worker is already running."""
         self._later.pop(vm, None)
         self._due[vm] = None
         self._pump()
 
     def later(self, vm: str, at: float) -> None:
-        """Have it worked on at that time, or earlier if that was asked for."""
+        """Schedule a machine for that time, unless it is already scheduled earlier."""
         if vm in self._due or self._later.get(vm, at + 1.0) <= at:
             return
         self._later[vm] = at
@@ -78,12 +78,12 @@ class Agenda:
             self._nap.wake()
 
     def taken(self, vm: str) -> None:
-        """Its worker looks now: whatever it was kicked for before, it will see."""
+        """Record that its worker now reads the current state, which covers all earlier `kick` calls."""
         self._due.pop(vm, None)
         self._later.pop(vm, None)
 
     def boot(self, vm: str) -> bool:
-        """Take one of the few places for boots; False: it will be kicked when one is free."""
+        """Take one of the boot slots; False: the machine is queued again when a slot is free."""
         if vm not in self._booting and len(self._booting) >= self._boots:
             self._to_boot[vm] = None
             return False
@@ -91,11 +91,11 @@ class Agenda:
         return True
 
     def booted(self, vm: str) -> None:
-        """Give the place back, if it has one."""
+        """Release the boot slot, if the machine has one."""
         self._booting.discard(vm)
 
     async def run(self) -> None:
-        """Keep time until cancelled."""
+        """Process timers until cancelled."""
         self._open = True
         self._pump()
         while True:
@@ -111,7 +111,7 @@ class Agenda:
                 await self._sooner.wait()
 
     async def stop(self, vms: list[str]) -> None:
-        """Cancel the workers of these, and wait until they have ended; they are kicked again."""
+        """Cancel the workers of these machines, wait until they have ended, and queue the machines again."""
         tasks = [self._busy[vm] for vm in vms if vm in self._busy]
         for vm in vms:
             self._due[vm] = None
@@ -121,7 +121,7 @@ class Agenda:
             await asyncio.wait(tasks)
 
     async def aclose(self) -> None:
-        """Cancel every worker, and wait until all have ended."""
+        """Cancel all workers and wait until they have ended."""
         self._open = False
         tasks = list(self._busy.values())
         for task in tasks:
@@ -129,7 +129,7 @@ class Agenda:
         if tasks:
             await asyncio.wait(tasks)
 
-    # Inside
+    # Internals
 
     def _pump(self) -> None:
         if not self._open:
@@ -151,7 +151,7 @@ class Agenda:
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s %s: its worker failed; trying again later", self._what, vm, exc_info=task.exception())
             self.later(vm, self._clock.now() + AGAIN)
-        # By every worker that ends, not only by those that booted: who is next may no longer want to.
+        # After every worker, not only after those that booted: the next machine may no longer need its slot.
         if self._to_boot and len(self._booting) < self._boots:
             following = next(iter(self._to_boot))
             del self._to_boot[following]

@@ -1,10 +1,11 @@
-"""One machine at a time: look, decide, do one step, look again.
+"""Process one machine at a time: observe, decide, take one step, repeat.
 
-A step that runs is finished before the next decision; before each step the newest command is looked at.
+A running step is finished before the next decision. Before each step the worker reads the newest command.
 
-A machine is only created once the store knows that this node has begun (CREATING). So a machine whose handle still says
-PLACED does not exist; one that exists nevertheless is of an earlier command, and is retained first (`retained`), unless
-the command says that it is this virtual machine's disk. No machine is destroyed because a command is missing.
+A machine is created only after the store knows that this node has begun (CREATING). So a machine whose handle still
+says PLACED does not exist. If it exists nevertheless, it belongs to an earlier command and is retained first
+(`retained`), unless the command says that it is the disk of this VM. No machine is destroyed because a command is
+missing.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 STEADY = 60.0
-"""A machine that ran for so long and stopped by itself is started at once; one that did not, after a pause."""
+"""A machine that ran at least this long and stopped by itself is restarted at once; otherwise after a pause."""
 BOOTING = 1.0
-"""Seconds after which a machine that says it is starting is asked again."""
+"""Seconds after which a machine that is starting is inspected again."""
 ROOM = 0.1
-"""Seconds after which it is looked whether what stood in the way of an arrival is gone."""
+"""Seconds between checks whether the obstacle to an incoming migration is gone."""
 UNCONFIRMED = (
-    "its machine is not here, and the store was restored from a backup: it may be on another node. It waits until all"
-    " nodes have registered; confirm or delete those that are gone (hostler node list)"
+    "its machine is not on this node, and the store was restored from a backup: it may be on another node; it waits"
+    " until all nodes have registered: confirm off or delete those that are gone (hostler node list)"
 )
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _HAVE_A_DISK = (
@@ -74,7 +75,7 @@ _log = logging.getLogger("hostler.agent")
 
 
 class Workers:
-    """What all workers of a node share."""
+    """The state shared by all workers of a node."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Workers:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """`keep`: called when what is retained here has changed."""
+        """`keep`: called when the retained machines of this node have changed."""
         self._store, self._machines, self._plan, self._keep = store, machines, plan, keep
         self._arrivals = arrivals
         self._commands, self._session, self._clock, self._rng = commands, session, clock, rng
@@ -99,16 +100,16 @@ class Workers:
         self._handovers = Handovers(store, machines, session, peers, node=plan.node, clock=clock, rng=rng)
         self.known: dict[str, Known] = {}
         self.parked: dict[str, None] = {}
-        """What waits until the session may act."""
+        """Machines that wait until the session allows actions."""
         self.foreign: set[str] = set()
         self.retained = 0
-        """Machines that were taken out of service since the start."""
+        """Number of machines taken out of service since the start."""
         self.removed = 0
-        """What is left of moves, and was removed since the start."""
+        """Number of remains of moves that were removed since the start."""
         self.steps = 0
 
     async def work(self, vm: str) -> None:
-        """Until there is nothing left to do for now."""
+        """Process a machine until nothing remains to be done for now."""
         last = NOTHING
         while True:
             looked = await self._looked(vm)
@@ -127,10 +128,10 @@ class Workers:
                 await self._rest(vm, known, entry, seen)
                 return
             if step == last and step.action not in _DONE_AGAIN:
-                why = f"{step}: it was done and had no effect; look at the machine driver"
+                why = f"{step}: it was done and had no effect; check the machine driver"
                 known.failed(step, why, self._clock.now(), self._rng)
                 continue
-            waits = seen is not None and seen.state in _HANDED  # it has run just now, and its users wait
+            waits = seen is not None and seen.state in _HANDED  # it ran until just now, and its users wait
             if step.action in BOOTS and not waits and not self.agenda.boot(vm):
                 return
             try:
@@ -142,7 +143,7 @@ class Workers:
             last = step if done else NOTHING
 
     async def _looked(self, vm: str) -> tuple[Entry[VmCommand], Known, Machine | None] | None:
-        """The newest command, and what there is; None: nothing can be decided now, and all is arranged for later."""
+        """Return the newest command and the observed machine, or None (with a retry queued) if not possible."""
         self.agenda.taken(vm)
         if not self._session.may_act():
             self.parked[vm] = None
@@ -168,7 +169,7 @@ class Workers:
         return entry, known, seen
 
     def _log_fenced(self, vm: str, known: Known, seen: Machine | None) -> None:
-        """Say that a machine stopped by itself because the store did not answer."""
+        """Log that a machine stopped by itself because the store did not answer."""
         heard = self._session.heard_at
         if seen is None or not seen.fenced or seen.state not in (MachineState.STOPPED, MachineState.FAILED):
             return
@@ -178,20 +179,20 @@ class Workers:
         if since >= self._plan.fencing_time:
             known.seen = seen
             _log.warning(
-                "machine %s on node %s: stopped by itself, for the store has not answered for %.0f s (on_node_loss)"
-                "; it starts again when the store does",
+                "machine %s on node %s: stopped by itself, because the store has not answered for %.0f s (on_node_loss)"
+                "; it starts again once the store is reachable",
                 *(vm, self._plan.node, since),
             )
 
     async def _is_ours_after_all(self, machine: Machine) -> bool:
-        """Its state file may have been moved into the cluster just now."""
+        """Check ownership again with fresh ids: the machine's state file may just have been moved into the cluster."""
         if not self.is_ours(machine):
             with suppress(HostlerError, TimeoutError):
                 await self._session.learn_ids()
         return self.is_ours(machine)
 
     async def _meet_foreign(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine) -> None:
-        """It is left alone, and stands in the way: nothing is made, and nothing is gone."""
+        """Report a foreign machine in place of ours. Leave it alone, create nothing, and do not report GONE."""
         why = f"machine {seen.id}: it belongs to another control plane or node; remove it, or give it back"
         known.leftover = False
         known.failed(_THERE, why, self._clock.now(), self._rng, refused=True)
@@ -201,7 +202,7 @@ class Workers:
             self._try_telling_later(vm, known)
         self.agenda.later(vm, next_at)
 
-    # Deciding
+    # Decide
 
     def _met(self, vm: str, entry: Entry[VmCommand]) -> Known:
         known = self.known.get(vm)
@@ -211,7 +212,7 @@ class Workers:
         return known
 
     def _stands(self, vm: str, entry: Entry[VmCommand]) -> bool:
-        """Whether this is still the newest command, and may be carried out."""
+        """Return whether this is still the newest command and may be carried out."""
         return self._commands.get(node=self._plan.node, vm=vm) is entry and self._session.may_act()
 
     def _decided(self, command: VmCommand, known: Known, seen: Machine | None) -> Step:
@@ -249,7 +250,7 @@ class Workers:
         )
 
     def _note_end(self, command: VmCommand, known: Known, seen: Machine | None) -> None:
-        """Whether it ended by itself, and is left so."""
+        """Record whether the machine stopped by itself and stays stopped."""
         node = self._plan.node
         known.ended = has_ended(command, seen, known.handle, node=node, ran=known.ran, was=known.ended)
         if command.power is Power.OFF or command.deleting:
@@ -258,7 +259,7 @@ class Workers:
             known.ran = True
 
     def _gave_up_untold(self, known: Known) -> bool:
-        """Whether the store does not know yet that a departure was given up: until then it may be in doubt."""
+        """Return whether giving up a migration is not yet reported. Until then its outcome is uncertain."""
         handle, given_up = known.handle, known.given_up
         return (
             given_up is not None
@@ -269,20 +270,20 @@ class Workers:
 
     @staticmethod
     def _give_up_restore(command: VmCommand, known: Known, seen: Machine) -> None:
-        """A restore whose snapshot is not here is never done: not even if one of that name is taken later."""
+        """Give up a restore whose snapshot is missing, even if a snapshot of that name is taken later."""
         restore = command.restore
         if restore is None or restore.number <= max(seen.restored, known.settled):
             return
         if not restorable(command, seen, known.settled):
             known.settled = restore.number
-            known.note = f"restore to {restore.snapshot}: that snapshot is not here; nothing was restored"
+            known.note = f"restore to {restore.snapshot}: that snapshot is not on this node; nothing was restored"
 
-    # Doing
+    # Execute
 
     async def _tell_and_do(
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
-        """Whether the step was done; None: it cannot be done now."""
+        """Return whether the step was done; None: it is impossible now."""
         creates = step.action is Action.CREATE and seen is None
         if creates and not await self._note_lost_disk(vm, known, entry.value, step):
             return False
@@ -297,7 +298,7 @@ class Workers:
             if not self._stands(vm, entry):
                 return False
         if step.action is Action.CREATE and seen is None and entry.value.restore is not None:
-            known.settled = max(known.settled, entry.value.restore.number)  # there is nothing that could be restored
+            known.settled = max(known.settled, entry.value.restore.number)  # nothing exists that could be restored
         known.doing = step
         try:
             if step.action is Action.SEND and seen is not None:
@@ -321,8 +322,10 @@ class Workers:
         return True
 
     async def _note_lost_disk(self, vm: str, known: Known, command: VmCommand, step: Step) -> bool:
-        """Note if the machine had a disk here that is gone: the handle says so before a new one is made. False: the
-        driver does not tell."""
+        """Record that the machine's disk on this node is gone. The handle says so before a new disk is made.
+
+        Return False if the driver does not answer.
+        """
         node, noted = self._plan.node, bool(known.new_disk_at)
         try:
             lost = await retained.has_lost_disk(self._machines, command, known.handle, node, noted=noted)
@@ -364,28 +367,28 @@ class Workers:
         return None
 
     async def _make(self, command: VmCommand, seen: Machine | None) -> Machine:
-        """Create it, put back a retained one, or give an existing one another shape."""
+        """Create a machine, reinstate a retained one, or apply a new spec to an existing one."""
         label = Label(command.org, command.project, command.vm, self._session.cluster, self._plan.node)
-        if seen is not None:  # made when the control plane, or the node, was spelled otherwise
+        if seen is not None:  # created when the id of the control plane or node was spelled differently
             label = seen.label
         if seen is not None and seen.state is not MachineState.CREATING:
             return await self._machines.create(_planned(command, label))
         try:
             return await retained.create(self._machines, _planned(command, label), command)
-        finally:  # also where the answer was lost: it may be done
+        finally:  # also if the answer was lost: it may be done
             if command.reinstate is not None:
                 self._keep()
 
     async def _retain(self, seen: Machine) -> None:
-        """Take a machine out of service that has no place here, and keep its disk."""
+        """Take a machine that is not assigned to this node out of service, and keep its disk."""
         vm, node = seen.label.vm, self._plan.node
         try:
             kept = await retained.retain(self._machines, seen, grace=self._plan.stop_grace, wall=self._clock.wall())
-        finally:  # also where the answer was lost: it may be done
+        finally:  # also if the answer was lost: it may be done
             self._keep()
         if kept is None:
             self.removed += 1
-            _log.info("vm %s: not assigned to node %s; removed, for nothing was ever written to it", vm, node)
+            _log.info("vm %s: not assigned to node %s; removed, because nothing was ever written to it", vm, node)
             return
         self.retained += 1
         _log.warning(
@@ -395,17 +398,17 @@ class Workers:
     async def _left(self, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
         if not await leave(self._handovers, known, entry, seen):
             return False
-        known.read = False  # the handle is the other node's
+        known.read = False  # the handle now belongs to the other node
         self.steps += 1
         return True
 
     def heed(self, vm: str) -> None:
-        """The command of this machine has changed."""
+        """React to a changed command of this machine."""
         entry = self._commands.get(node=self._plan.node, vm=vm)
         self._handovers.heed(vm, None if entry is None else entry.value)
 
     def _step_failed(self, known: Known, step: Step, error: HostlerError) -> None:
-        # Forbidden: the node may not do it at present, to any machine.
+        # Forbidden: the node currently may not do this to any machine.
         refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed | Forbidden)
         if refused and step.action is Action.RESTORE:
             known.settled = step.number
@@ -413,7 +416,7 @@ class Workers:
             return
         known.failed(step, f"{step}: {error}", self._clock.now(), self._rng, refused=refused, error=error)
 
-    # Telling
+    # Reporting
 
     async def _tell(
         self, known: Known, entry: Entry[VmCommand], seen: Machine | None, *, doing: Step = NOTHING
@@ -436,7 +439,7 @@ class Workers:
         return await self.reports.send(known, entry, handle)
 
     async def _rest(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None) -> None:
-        """There is nothing to do now: say so, and see to it that it is looked at again if there will be."""
+        """Report that nothing remains to be done now, and schedule the next retry if there is one."""
         next_at = known.next_at(self._clock.now())  # before anything is awaited: it may be due when that is done
         if self._next(entry.value, known, seen, {}) is NOTHING:
             known.agreed()
@@ -452,31 +455,31 @@ class Workers:
         self.agenda.later(vm, self._clock.now() + min(pause(known.unsent, self._rng), 2 * PATIENCE) / 2)
 
     def _not_seen(self, vm: str, known: Known, error: HostlerError) -> None:
-        """A lookup that failed is not an absence: nothing is known, and nothing told."""
+        """Handle a failed lookup. It does not mean absence: nothing is known, and nothing is reported."""
         known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng, error=error)
         self.agenda.later(vm, known.put_off[NOTHING].until)
 
-    # Arrivals
+    # Incoming migrations
 
     async def _expect(self, vm: str, arrival: Entry[Arrival]) -> None:
-        """Make room for a machine that comes from another node; whatever else stands here of it goes first."""
+        """Prepare to receive a machine from another node. First remove any other machine of this VM."""
         try:
             seen = await self._machines.inspect(vm)
             if seen is not None and not await self._is_ours_after_all(seen):
-                await self._handovers.refuse(arrival, f"machine {seen.id} there belongs to somebody else; remove it")
+                await self._handovers.refuse(arrival, f"machine {seen.id} there belongs to another owner; remove it")
             elif seen is not None and seen.state is not MachineState.ARRIVING:
                 await self._without_command(vm, expected=True)
                 self.agenda.later(vm, self._clock.now() + ROOM)
             elif self._arrivals.get(node=self._plan.node, vm=vm) is arrival and self._session.may_act():
                 await self._handovers.receive(arrival)
         except (HostlerError, TimeoutError) as error:
-            _log.warning("machine %s: no room could be made for it yet: %s", vm, error)
+            _log.warning("machine %s: not ready to receive it yet: %s", vm, error)
             self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
 
     # Machines without a command
 
     async def _without_command(self, vm: str, *, expected: bool = False) -> None:
-        """Retain a machine that has no command: only if it is ours, and if that is certain."""
+        """Retain a machine without a command, but only if it is certain that it is ours and has none."""
         key = COMMAND.fill(node=self._plan.node, vm=vm)
         number = self._session.number
         try:
@@ -496,21 +499,21 @@ class Workers:
                 self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
                 return
             if seen.state in _HANDED and await self._is_elsewhere(seen):
-                _log.info("vm %s: what is left of a move on node %s is removed", vm, self._plan.node)
+                _log.info("vm %s: the remains of a move on node %s are removed", vm, self._plan.node)
                 await self._machines.delete(vm)
                 self.removed += 1
             else:
                 await self._retain(seen)
         except (HostlerError, TimeoutError) as error:
-            _log.warning("vm %s: seems not to be assigned to this node, and stays for now: %s", vm, error)
+            _log.warning("vm %s: seems not to be assigned to this node; it stays for now: %s", vm, error)
             self.agenda.later(vm, self._clock.now() + pause(4, self._rng))
             return
         self.known.pop(vm, None)
 
     async def _is_elsewhere(self, seen: Machine) -> bool:
-        """Whether another node has the machine that was handed over, with all of its disk. When in doubt: no.
+        """Return whether another node has the migrated machine with its complete disk. When in doubt, return False.
 
-        A machine that was made anew elsewhere has another disk: then this one may be the only copy of its data.
+        A machine that was created again elsewhere has another disk, so this one may be the only copy of its data.
         """
         label = seen.label
         async with asyncio.timeout(PATIENCE):
@@ -519,13 +522,13 @@ class Workers:
             if handle is None or handle.value.node in ("", self._plan.node) or handle.value.state not in _HAVE_A_DISK:
                 return False
             if not handle.value.disk_since and not handle.value.reinstated:
-                return True  # it has had one disk only, which goes with it
+                return True  # it has had only one disk, which moves with it
             there = await COMMAND.get(self._store, node=handle.value.node, vm=label.vm)
         arrived = there is not None and there.value.arrived == seen.moved
         return seen.state is MachineState.DEPARTED and arrived and handle.value.lost_arrival < seen.moved
 
     def is_ours(self, machine: Machine) -> bool:
-        """Whether it was made for this control plane, and for this node."""
+        """Return whether the machine was created for this control plane and this node."""
         return retained.is_ours(machine.label, self._session, self._plan.node)
 
 

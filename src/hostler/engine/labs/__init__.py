@@ -1,17 +1,19 @@
-"""Labs: a machine for every student, for a while.
+"""Labs: a temporary VM for each student.
 
-    wish        pure: what each request, and each thing that is seen, makes of a user's record
-    line        who waits, in which order, and how many labs of each kind there are
-    service     what HTTP and the command line call
-    worker      present at the door's queues, and heir of workers that are not any more
-    shift       takes requests from the queues, writes them down, acknowledges them
-    controller  on the leader: gives labs their machines, and takes them away in time (admission, decide, sight, steps;
-                fit: could any node have it, ground: is its node silent, offer: which labs there are)
-    pool        on the leader: machines that are ready ahead (shape, shelf, stock, transfer)
-    projector   on the leader: shows at the door what the store says
+    state_machine    pure: how each request and each observation changes a user's record
+    waiting_list     waiting users in order, and the number of labs of each kind
+    permissions      pure: what an account may do with labs
+    service          called by the HTTP API and the CLI
+    worker           consumes the request queues, and takes over the requests of dead workers
+    queue_consumer   takes requests from the queues, writes them to the store, acknowledges them
+    controller       on the leader: gives labs their VMs and removes them in time (admission, decide, lab_cache,
+                     transactions; feasibility: whether any node could run it, node_cache: whether its node is
+                     unreachable, catalogue: the available labs)
+    pool             on the leader: the warm pool (vm_template, pool_cache, pool_decide, vm_reassignment)
+    projector        on the leader: publishes the state of labs for the front end
 
-One record of the store says all that is true of a user's lab, and every write of it compares what was read. The lab's
-machine is an ordinary machine, which the controllers and agents take care of.
+One record of the store holds the complete state of a user's lab, and every write of it compares what was read. The VM
+of a lab is an ordinary VM that the controllers and agents manage.
 
-Not here: how the door is made (a port), and how a machine is made and placed.
+The drivers of the queues, and the creation and placement of VMs, do not belong in this package.
 """

@@ -1,7 +1,7 @@
-"""Whose turn it is to get a machine. Pure: it is told what changes, and each change costs what it touches.
+"""The order in which waiting labs get VMs. Pure and incremental: each update costs only what it changes.
 
-The order is that of the requests; a lab that cannot be given a machine for a reason of its own (all of its kind that
-may run do, no node has room for it) holds up nobody else. A turn that was given counts until the record says more.
+Labs get their turn in the order of their requests. A lab that cannot get a VM for a reason of its own (the limit of its
+kind is reached, no node has room for it) does not delay others. A turn counts until the record shows its effect.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmHandle
 
 UNPLACED = 8
-"""Labs for one kind of node that may be without one at once; one, where there was no room: so the order is kept."""
+"""Maximum number of labs of one kind without a node; one, if there was no room, so that the order is kept."""
 _Kind: TypeAlias = tuple[str, str]
-"""What nodes are asked for: the kind of machines, and the image. One that no node has holds up no others."""
+"""Requirements on nodes: the kind of machines, and the image. A kind that no node has does not delay others."""
 
-_SOON = "others are just being given their machines"
+_SOON = "other labs are getting their machines first"
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What was last heard of a user's lab."""
+    """The last known state of a user's lab."""
 
     lab_id: int
     generation: int
     requested_at: float
     waits: bool
     held: bool = False
-    """It waits, and could do nothing with a turn."""
+    """It waits, and cannot use a turn now."""
     kind: _Kind = ("", "")
     placed: bool = True
     pending: bool = False
 
 
 class Admission:
-    """Made for one leadership."""
+    """The admission queue of one leadership."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._lines: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
-        self._kinds: dict[int, _Kind] = {}  # of the labs for which somebody waits
-        self._by_kind: defaultdict[_Kind, dict[int, None]] = defaultdict(dict)  # and the other way
-        self._catalogue: LabCatalogue | None = None  # by which these two are
+        self._kinds: dict[int, _Kind] = {}  # of the labs that users wait for
+        self._by_kind: defaultdict[_Kind, dict[int, None]] = defaultdict(dict)  # the inverse
+        self._catalogue: LabCatalogue | None = None  # the catalogue that these two are based on
         self._running: Counter[int] = Counter()
         self.running = 0
-        """Labs that have a machine, or are about to."""
+        """Number of labs that have a VM or are about to get one."""
         self._unplaced: defaultdict[_Kind, set[str]] = defaultdict(set)
         self._pending: defaultdict[_Kind, set[str]] = defaultdict(set)
-        self._scarce: set[_Kind] = set()  # where there was no room at some time since nobody waited for such a one
+        self._scarce: set[_Kind] = set()  # kinds that had no room at some time since users began to wait for them
         self._given: dict[str, _Kind] = {}
 
     @property
     def waiting(self) -> int:
-        """Labs that have none."""
+        """Number of labs without a VM."""
         return sum(len(line) for line in self._lines.values())
 
     def pending(self) -> list[str]:
-        """Whose machines no node has room for."""
+        """Return the users for whose VMs no node has room."""
         return [user for users in self._pending.values() for user in users]
 
     def turn(self, user: str, generation: int) -> bool | None:
-        """Whether the lab of that generation was given its turn; None: that lab is not known."""
+        """Return whether the lab of that generation has its turn; None: that lab is not known."""
         known = self._known.get(user)
         return None if known is None or known.generation != generation else user in self._given
 
     def position(self, user: str) -> int:
-        """Among all that wait, from 1."""
+        """Return the position among all waiting labs, from 1."""
         known = self._known[user]
         place = (known.requested_at, user)
         return 1 + sum(bisect_left(line, place) for line in self._lines.values())
@@ -88,9 +88,9 @@ class Admission:
         *,
         held: bool = False,
     ) -> None:
-        """What is known of a user now. While it is the same lab that waits, a turn that it was given stays.
+        """Update the state of a user. While the same lab waits, it keeps a turn that it was given.
 
-        `held`: it could not use one now. Others shall have it meanwhile; its place among them is as before.
+        `held`: it cannot use a turn now. Others go first in the meantime; it keeps its position.
         """
         new = _known(record, handle, catalogue)
         if new is not None and new.waits and held:
@@ -116,13 +116,13 @@ class Admission:
                 self._scarce.add(new.kind)
 
     def hold(self, user: str, *, has_machine: bool) -> None:
-        """Nobody can read its record: it counts as before, or as one that is there, if it has a machine."""
+        """Handle a record that cannot be decoded: it counts as before, or as running if the user has a VM."""
         if has_machine and user not in self._known:
             self._known[user] = _Known(0, 0, 0.0, waits=False)
             self._count(0, 1)
 
     def give(self, catalogue: LabCatalogue) -> list[str]:
-        """Turns, to as many as may go on now, in order."""
+        """Give turns to as many labs as possible, and return their users in order."""
         given: list[str] = []
         self._sort(catalogue)
         self._scarce &= self._by_kind.keys()
@@ -135,7 +135,7 @@ class Admission:
         while heads and (most is None or self.running < most):
             _, user, lab_id = heappop(heads)
             if self._shut(lab_id, catalogue):
-                continue  # and it stays so, whoever else is given a turn
+                continue  # further turns do not change this
             kind, known = self._kinds[lab_id], self._known[user]
             self._leave(user, known)
             self._give(user, known, kind)
@@ -145,25 +145,25 @@ class Admission:
         return given
 
     def why_not(self, user: str, catalogue: LabCatalogue) -> str:
-        """Why it waits; empty: it will not for long."""
+        """Return why the lab waits; empty: it will not wait long."""
         if catalogue.at_once is not None and self.running >= catalogue.at_once:
-            return f"all {catalogue.at_once} labs that may be there at once are"
+            return f"the limit of {catalogue.at_once} concurrent labs is reached"
         why = self._shut(self._known[user].lab_id, catalogue)
         return "" if why == _SOON else why
 
-    # Inside
+    # Internals
 
     def _shut(self, lab_id: int, catalogue: LabCatalogue) -> str:
-        """Why none of this lab is given a turn; empty: it may be."""
+        """Return why no lab of this id gets a turn; empty: it may."""
         template = catalogue.find(lab_id)
         if template is None:
-            return ""  # it has its turn to be refused
+            return ""  # it gets its turn, and is then refused
         if template.at_once is not None and self._running[lab_id] >= template.at_once:
-            return f"all {template.at_once} of lab {lab_id} that may be there at once are"
+            return f"the limit of {template.at_once} for lab {lab_id} is reached"
         return self._crowded(_kind(lab_id, catalogue))
 
     def _crowded(self, kind: _Kind) -> str:
-        """Why none of this kind is."""
+        """Return why no lab of this kind gets a turn."""
         if self._pending.get(kind):
             return "no node has room for it at present"
         most = 1 if kind in self._scarce else UNPLACED
@@ -192,7 +192,7 @@ class Admission:
             del self._running[lab_id]
 
     def _sort(self, catalogue: LabCatalogue) -> None:
-        """By another catalogue labs may be of other kinds."""
+        """Update the kinds if the catalogue has changed."""
         if catalogue is self._catalogue or catalogue == self._catalogue:
             return
         self._catalogue = catalogue

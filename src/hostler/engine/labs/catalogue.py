@@ -1,4 +1,4 @@
-"""Which labs there are, as the leader knows it."""
+"""The catalogue of available labs, as the leader knows it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ CATALOGUE = LAB_CATALOGUE.fill(name="default")
 
 
 class Offer:
-    """As the store has it. Where somebody has deleted that, or nobody can read it: as it was last, for no machine shall
-    go by a mistake in it. `own`: from the file of this replica."""
+    """The catalogue in the store, or the last known one if it was deleted or cannot be decoded.
+
+    Using the last known one prevents the removal of VMs by mistake. `own`: from the file of this replica.
+    """
 
     def __init__(self, view: View, own: LabCatalogue | None = None) -> None:
         self._mirror, self._own, self._last = view.catalogues, own, own
 
     def known(self) -> LabCatalogue | None:
-        """None: nobody can read it, and it is not known what it was."""
+        """Return the catalogue; None: it cannot be decoded, and no earlier one is known."""
         entry = self._mirror.entries.get(CATALOGUE)
         if entry is not None:
             self._last = entry.value
@@ -36,7 +38,7 @@ class Offer:
         return self._last
 
     async def write(self, store: Store, guard: Comparison, tracer: Tracer | None = None) -> None:
-        """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
+        """Write the catalogue of this replica's file, or a default if none exists. Raise LeadershipLost if replaced."""
         there = await store.get(CATALOGUE)
         put = LAB_CATALOGUE.put(self._own or LabCatalogue(), name="default")
         if there is not None and (self._own is None or there.value == put.value):
@@ -44,9 +46,9 @@ class Offer:
         was = ModRevision(CATALOGUE) == (0 if there is None else there.mod_revision)
         then: list[Operation] = [put]
         if tracer is not None:
-            why = "these labs are offered, as the leader was told at its start"
+            why = "the leader loaded this catalogue at its start"
             tracer.add(then, what="catalogue", subject=CATALOGUE, why=why)
         if (await store.txn([guard, was], then)).succeeded:
             return
         check_guard(guard, await store.get(guard.key))
-        raise Conflict(f"{CATALOGUE}: somebody else has just written it")
+        raise Conflict(f"{CATALOGUE}: another process has just written it")

@@ -1,8 +1,8 @@
-"""The leader's work on labs: give them their machines in turn, write down what is seen, end them in time, tidy up.
+"""The lab controller of the leader: gives labs VMs in order, records their state, ends them in time, and cleans up.
 
-A user is looked at when the lab's record, its machine or that one's handle changes, when a time has come, and in a full
-pass now and then. What is decided from the mirrors is written under their revisions and under the leader's guard; where
-that fails, the records are read anew and it is decided again.
+A user is reconciled when the lab record, its VM or the VM's handle changes, when a time is reached, and in a periodic
+full pass. Writes compare the revisions in the caches that the decision was based on, and carry the leader's guard. If a
+comparison fails, the controller reads the records again and decides again.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ PASS_EVERY = 300.0
 CHECK_EVERY = 5.0
 """Seconds between two checks of the catalogue against the nodes."""
 MOST_SAID = 1000
-"""Characters of an event about the catalogue."""
+"""Maximum length of an event about the catalogue."""
 TRIES = 4
-"""Decisions in a row for one user, each from newer records, before it has to wait."""
+"""Consecutive decisions for one user, each from newer records, before it has to wait."""
 LAG = 1.0
 REST = 30.0
+"""Seconds before the next try for a lab that was refused a VM for a reason outside the lab."""
 DOUBT = 10.0
-"""Seconds until another look at a lab whose end has passed by a calendar that is in doubt."""
-"""Seconds before a lab that was refused a machine, for a reason that is not its own, has another turn."""
+"""Seconds until the next check of a lab that has expired by a clock that is in doubt."""
 
 
 class LabController:
-    """A service for a replica's controllers.
+    """The lab controller of a replica.
 
-    `catalogue`: from the file that this replica has, if it has one. `keys`: public SSH keys that may log into every
-    lab. `pool`: machines that are ready ahead, if any are kept. Without `tracer` its decisions leave no trace.
+    `catalogue`: from the catalogue file of this replica, if it has one. `keys`: public SSH keys that may log in to
+    every lab. `pool`: the warm pool, if there is one. Without `tracer` its decisions are not logged.
     """
 
     name = "labs"
@@ -90,17 +90,17 @@ class LabController:
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._sight, self._fit = Sight(store, view, clock=clock), Fit(view)
-        self._doubts: set[str] = set()  # users whose last write may have happened
-        self._resting: dict[str, float] = {}  # users whose lab was refused a machine, and until when
+        self._doubts: set[str] = set()  # users whose last write has an uncertain outcome
+        self._resting: dict[str, float] = {}  # users whose lab was refused a VM, and the time of the next try
         self._fairness = Fairness()
         self._standing: Standing | None = None
         self._since = 0.0  # when it began to lead
         self._ends_of_listening: list[Callable[[], None]] = []
 
-    # The service
+    # Controller lifecycle
 
     async def start(self, standing: Standing) -> None:
-        """Write the catalogue down, read everything anew, and begin from there."""
+        """Write the catalogue, refresh all caches, and start from there."""
         self._standing, self._since = standing, self._clock.wall()
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
@@ -125,26 +125,26 @@ class LabController:
             await self._pool.start(standing)
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. Raise LeadershipLost when another replica leads."""
         works = {"users": self._queue.run(), "pass": self._pass(), "catalogue": self._check_catalogue()}
         if self._pool is not None:
             works["pool"] = self._pool.run()
         await run_together("labs", works)
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening to changes."""
         for end in self._ends_of_listening:
             end()
         if self._pool is not None:
             await self._pool.stop()
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes, for metrics."""
         sizes = {"running_now": self._admission.running, "waiting_now": self._admission.waiting}
         return {**self.counters, **sizes, "looks_waiting": len(self._queue)}
 
     async def look_at_all(self) -> None:
-        """Once at everything; those about whom something is to be done come into the queue."""
+        """Check all users once, and queue those that need work."""
         for user in self._sight.users():
             seen = self._sight.of(user)
             self._note(user, seen)
@@ -158,7 +158,7 @@ class LabController:
             await self.look_at_all()
             await self._clock.sleep(PASS_EVERY)
 
-    # Who is looked at
+    # Work queue
 
     def _changed(self, user: str) -> None:
         self._note(user, self._sight.of(user))
@@ -166,9 +166,9 @@ class LabController:
         self._give_turns()
 
     async def _check_catalogue(self) -> None:
-        """Say what is wrong with labs on the nodes that there are: when the catalogue is read, and when nodes change.
+        """Report problems of labs on the current nodes, when the catalogue is read and when nodes change.
 
-        What was said and still holds is not said again.
+        A problem that was reported and persists is not reported again.
         """
         while True:
             await self._catalogue_changed.wait()
@@ -185,7 +185,7 @@ class LabController:
             if new and self._tracer is not None:
                 then: list[Operation] = []
                 self._tracer.add(then, what="catalogue_problem", subject=CATALOGUE, why="; ".join(new)[:MOST_SAID])
-                with suppress(Conflict, Unavailable, Uncertain):  # it is in the log
+                with suppress(Conflict, Unavailable, Uncertain):  # it is in the log anyway
                     await self._store.txn([self._guard()], then)
             await self._clock.sleep(CHECK_EVERY)
 
@@ -195,25 +195,25 @@ class LabController:
             self._queue.add(user)
 
     def _note(self, user: str, seen: Seen) -> None:
-        """Let the admission know. It follows the mirrors alone, which never go back: so it never counts too few."""
+        """Update the admission. It uses only the caches, which never go back, so it never counts too few."""
         if seen.unreadable:
             self._admission.hold(user, has_machine=self._sight.has_machine(user))
             return
         record = None if seen.entry is None else seen.entry.value
         handle = None if seen.handle is None else seen.handle.value
-        # Its own new machine is a stray, too, where the mirrors know of it and not yet of the record that names it.
+        # Its own new VM also looks like a stray if the caches contain it but not yet the record that names it.
         going = any(stray.value.deleting for stray in seen.strays) and not self._sight.is_behind(user)
         held = going or user in self._resting
         self._admission.note(user, record, handle, self._catalogue(), held=held)
 
     def _give_turns(self) -> None:
         if self._offer.known() is None:
-            return  # somebody must look at it; nobody knows how many may be there
+            return  # the catalogue cannot be decoded, so the limits are not known
         for user in self._admission.give(self._catalogue()):
             self._queue.add(user)
 
     def _wants(self, user: str, entry: Entry[LabUser], seen: Seen) -> bool:
-        """Whether something is to be done; if not, when it will be looked at again is noted."""
+        """Return whether there is work. If not, schedule the next check."""
         step = self._decided(entry.value, seen)
         if step.act is Act.ADMIT:
             lab = entry.value.lab
@@ -223,7 +223,7 @@ class LabController:
 
     def _look_again(self, step: Step, seen: Seen) -> None:
         if step.until is not None:
-            left = step.until - self._clock.wall()  # it has passed already while the calendar is in doubt
+            left = step.until - self._clock.wall()  # negative while the clock is in doubt
             self._queue.add(seen.user, after=left if left > 0 else DOUBT if step.act is Act.NOTHING else 0.01)
         if seen.silent_in is not None:
             self._queue.add(seen.user, after=seen.silent_in)
@@ -232,7 +232,7 @@ class LabController:
 
     async def _look(self, user: str) -> None:
         if self._sight.is_behind(user):
-            self._queue.add(user, after=LAG)  # the mirrors' own news will come first
+            self._queue.add(user, after=LAG)  # the caches will report the change earlier
             return
         if user in self._resting:
             self._rest(user)
@@ -248,16 +248,16 @@ class LabController:
                 raise
             self._count("conflicts")
             seen = await self._read(user)
-        raise Conflict(f"lab of {user}: it changed {TRIES} times while it was looked at; it will be looked at again")
+        raise Conflict(f"lab of {user}: it changed {TRIES} times while it was checked; it will be checked again")
 
     async def _read(self, user: str) -> Seen:
-        """As it stands in the store now. What was in doubt is known then."""
+        """Read the current state from the store. This resolves uncertain writes."""
         seen = await self._sight.read(user, self._guard())
         self._doubts.discard(user)
         return seen
 
     async def _step(self, seen: Seen, attempt: int) -> bool:
-        """One step; False: its conditions did not hold."""
+        """Execute one step; False: its conditions did not hold."""
         entry, user = seen.entry, seen.user
         stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
         if stray is not None:
@@ -304,17 +304,17 @@ class LabController:
         if self._pool is not None and template is not None:
             self._pool.make_room(lab, template)
 
-    # Machines
+    # VMs
 
     async def _admit(self, seen: Seen, entry: Entry[LabUser], lab: Lab, attempt: int) -> bool:
-        """Give it a machine if it is its turn; else tell why not, once."""
+        """Give the lab a VM if it is its turn; otherwise record why not, once."""
         user, record, catalogue = seen.user, entry.value, self._catalogue()
         now, template = self._clock.wall(), catalogue.find(lab.lab_id)
         if seen.strays:
-            return True  # an older machine of this user goes first, and it will be told when it is gone
+            return True  # an older VM of this user is removed first; its removal queues the user again
         turn = self._admission.turn(user, lab.generation)
         if turn is None:
-            return True  # the mirrors do not know of it yet, and will tell
+            return True  # the caches do not have it yet, and will queue it
         if not turn:
             why = self._admission.why_not(user, catalogue)
             new = state_machine.put_off(record, self._admission.position(user), why, now) if why else record
@@ -328,13 +328,13 @@ class LabController:
             return await self._fail(seen, entry, str(error))
         except Closed:
             raise
-        except Refused:  # nothing was written, and somebody must look, as at a quota that cannot be read
+        except Refused:  # nothing was written, and an operator must act, as for a quota record that cannot be decoded
             self._resting[user] = self._clock.now() + REST
             self._rest(user)
             raise
 
     def _rest(self, user: str) -> None:
-        """Leave its turn to others until its time has come."""
+        """Leave the turn to others until the time of the next try."""
         left = self._resting[user] - self._clock.now()
         if left > 0:
             self._queue.add(user, after=left)
@@ -346,15 +346,15 @@ class LabController:
     async def _create(
         self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, *, now: float, attempt: int
     ) -> bool:
-        """Give it a new machine, if any node could have it."""
+        """Give the lab a new VM, if any node could run it."""
         spec = shape_of(template, self._keys)
         if why := self._fit.never(spec, node_labels_of(template)):
-            return await self._fail(seen, entry, f"no node can have it: {why}")
+            return await self._fail(seen, entry, f"no node can run it: {why}")
         vm = self._new_id()
         new = state_machine.admitted(entry.value, vm, template, now)
         if new.lab is None:
             return True
-        # Whoever has that name already (somebody made it by hand) must not be in the way for ever.
+        # A VM that already has this name (created by hand) must not block the lab forever.
         name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
         txn = transactions.entered(
             entry, new, transactions.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now)
@@ -365,7 +365,7 @@ class LabController:
         return await self._write(seen, txn, "created", new)
 
     async def _claim(self, seen: Seen, entry: Entry[LabUser], template: LabTemplate, now: float) -> bool | None:
-        """Give it a machine of the pool; None: there is none."""
+        """Give the lab a VM of the pool; None: there is none."""
         if self._pool is None or (found := await self._pool.claim(entry, template, now)) is None:
             return None
         new, written = state_machine.admitted(entry.value, found.vm, template, now), False
@@ -376,11 +376,11 @@ class LabController:
         return written
 
     async def _fail(self, seen: Seen, entry: Entry[LabUser], why: str) -> bool:
-        """It will never have a machine."""
+        """Fail a lab that can never have a VM."""
         new = state_machine.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
         return await self._write(seen, transactions.rewritten(seen, entry, new), "refused", new)
 
-    # Writing
+    # Writes
 
     def _guard(self) -> Comparison:
         return leadership_of(self._standing, "labs").guard()
@@ -388,7 +388,7 @@ class LabController:
     async def _write(
         self, seen: Seen, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...] = ()
     ) -> bool:
-        """False: a condition did not hold. `new`: what the lab's record is afterwards; `read`: more that led to it."""
+        """Commit; False: a condition did not hold. `new`: the lab record afterwards; `read`: further causes."""
         guard = self._guard()
         self._trace(seen, txn, what, new, read)
         result = await self._store.txn([guard, *txn.when], txn.then)

@@ -1,4 +1,4 @@
-"""The leader's next step for one user's lab. Pure: the record, what there is of its machine, and the time in."""
+"""The leader's next step for one user's lab. Pure function of the record, the state of its VM, and the time."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
 
 KEPT = 25 * 3600.0
-"""Seconds for which it is known of a user who has no lab what was last."""
+"""Seconds for which the record of a user without a lab is kept."""
 FAILURES = 3
-"""Steps of its machine that failed in a row, after which a lab has failed."""
+"""Consecutive failed steps of its VM after which a lab has failed."""
 SPARE = 600.0
-"""Seconds by which a machine outlives its lab if nobody ends it: whoever removes what has expired does not know of an
-extension that was written a moment ago, and shall not come before it."""
+"""Seconds by which a VM outlives its lab if the lab is not ended. The controller that removes expired VMs may not know
+of an extension written a moment ago, and must not act before it."""
 
 AFTER_TERMINAL = 300.0
-"""Seconds after its last terminal was closed at which a lab ends that ends with it: so long a terminal is resumed."""
+"""Seconds after which a lab that ends with its terminal ends. A closed terminal can be resumed for this long."""
 SSH = 22
 
 
 class Act(enum.Enum):
-    """What to do."""
+    """The kind of step."""
 
     NOTHING = enum.auto()
     ADMIT = enum.auto()
-    """It waits: give it a machine if it is its turn."""
+    """The lab waits: give it a VM if it is its turn."""
     WRITE = enum.auto()
-    """The lab's record alone."""
+    """Write only the lab's record."""
     DELETE = enum.auto()
-    """Wish its machine away; the record changes in the same instant, if it does."""
+    """Delete the VM, and write the record in the same transaction if it changes."""
     KEEP = enum.auto()
-    """Let its machine run, and live for longer than the lab does: whoever else has wished for something."""
+    """Restore the VM's power state and expiry, which must exceed the lab's, whatever another writer requested."""
     GONE = enum.auto()
-    """Its machine is gone, and must still be when this is written."""
+    """Write the record on condition that the VM is gone."""
     FORGET = enum.auto()
-    """The record goes."""
+    """Delete the record."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -51,9 +51,9 @@ class Step(msgspec.Struct, frozen=True):
 
     act: Act
     record: LabUser | None = None
-    """As it is afterwards; None: as it was."""
+    """The record after the step; None: unchanged."""
     until: float | None = None
-    """When something may have to be done though nothing happens."""
+    """When to check again even if nothing changes."""
 
 
 NOTHING = Step(Act.NOTHING)
@@ -71,11 +71,11 @@ def decide(
     expires: bool = True,
     since: float = 0.0,
 ) -> Step:
-    """The next step. `vm` and `handle` are of the machine that the record names.
+    """Return the next step. `vm` and `handle` belong to the VM that the record names.
 
-    `silent`: its node is. `never`: why no node could ever have it, while it has none. `expires`: what ends because of
-    its time does. `since`: when this leader began. The time after a terminal was closed counts from then at
-    the earliest, for users may not have been able to open it again before.
+    `silent`: its node is unreachable. `never`: why no node could ever run it, while it has none. `expires`: whether
+    expiry is in effect. `since`: when this leader began. The time after a terminal was closed counts from `since` at
+    the earliest, because users may not have been able to reopen it before.
     """
     lab = record.lab
     if lab is None:
@@ -103,18 +103,18 @@ def decide(
 
 
 def ends_at(lab: Lab) -> float | None:
-    """When it ends, if nobody does anything."""
+    """Return when the lab ends without intervention."""
     return None if lab.expires_at is None else lab.expires_at + lab.grace
 
 
 def kept_until(lab: Lab) -> float | None:
-    """When its machine expires by itself, should nobody have ended the lab."""
+    """Return when the VM expires by itself if the lab is not ended."""
     end = ends_at(lab)
     return None if end is None else end + SPARE
 
 
 def _left_at(lab: Lab, catalogue: LabCatalogue, since: float) -> float | None:
-    """When it ends because its terminal stays closed; None: it does not end so, or no terminal was opened yet."""
+    """Return when the lab ends because its terminal stays closed; None: not applicable, or none was opened yet."""
     template = catalogue.find(lab.lab_id)
     if template is None or not template.end_with_terminal or lab.terminal_at is None:
         return None
@@ -124,7 +124,7 @@ def _left_at(lab: Lab, catalogue: LabCatalogue, since: float) -> float | None:
 def _over(
     lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float | None, never: str, *, left: float | None
 ) -> tuple[LabEvent, str] | None:
-    """How and why it ends now; None: it does not. Without `now` its time is not over."""
+    """Return how and why the lab ends now; None: it does not. Without `now` nothing expires."""
     end = ends_at(lab)
     if end is not None and now is not None and now >= end:
         return LabEvent.EXPIRED, ""
@@ -133,14 +133,14 @@ def _over(
     if vm is None or vm.deleting:
         return LabEvent.FAILED, "its machine was deleted"
     if handle is not None and handle.state is MachineState.FAILED and handle.failures >= FAILURES:
-        return LabEvent.FAILED, f"its machine failed: {handle.detail or 'nobody knows why'}"
+        return LabEvent.FAILED, f"its machine failed: {handle.detail or 'no reason was reported'}"
     if lab.door == REDIS_DOOR and lab.port != SSH and handle is not None:
         return LabEvent.FAILED, (
-            f"node {handle.node} reaches its guests through forwarded ports only, and who asked connects to port {SSH};"
+            f"node {handle.node} reaches its guests only through forwarded ports, but clients connect to port {SSH};"
             " give it a bridge (network = bridge, or bridge:NAME)"
         )
     if never:
-        return LabEvent.FAILED, f"no node can have it: {never}"
+        return LabEvent.FAILED, f"no node can run it: {never}"
     late = now is not None and lab.provisioned_by is not None and now >= lab.provisioned_by
     if lab.phase is LabPhase.PROVISIONING and late:
         what = f"is {lab.cloud_status}" if lab.cloud_status else "was not seen"
@@ -151,16 +151,16 @@ def _over(
 def _going_on(
     new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabCatalogue, now: float, *, left: float | None
 ) -> Step:
-    """It stays. `new` has what is seen of its machine; `old` is what the record says."""
+    """Return the step for a lab that continues. `new` contains the state of its VM; `old` is the stored lab."""
     lab = new.lab or old
     end = ends_at(lab)
     if vm is not None and (vm.expires_at != kept_until(old) or vm.power is not Power.ON):
         return Step(Act.KEEP)
     template = catalogue.find(lab.lab_id) or catalogue.default
-    warn = min(template.warn, lab.life / 2)  # nobody is told of the end as soon as it begins
+    warn = min(template.warn, lab.life / 2)  # do not warn of the end at the beginning
     soon = None if lab.expires_at is None or lab.warned else lab.expires_at - warn
     placed = lab.phase is not LabPhase.PROVISIONING or lab.provisioned_by is not None
-    if not placed and lab.expires_at is not None:  # nobody is told of an end that moves on
+    if not placed and lab.expires_at is not None:  # do not warn of an end that is postponed
         end, soon = lab.expires_at - lab.life / 2, None
     if soon is not None and now >= soon:
         new = state_machine.warned(new, now)

@@ -1,4 +1,4 @@
-"""Whether any node could have a machine, were it empty, on duty and alive: one that none could have waits in vain."""
+"""Whether any node could run a VM if it were empty, on duty and reachable. If none could, waiting is pointless."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NEVER_SET = LabCatalogue()
 
 
 def problems_of(template: LabTemplate, records: Iterable[NodeRecord]) -> tuple[str, ...]:
-    """Return what is wrong with a lab of the catalogue on the nodes that could have it."""
+    """Return the problems of a lab of the catalogue on the nodes that could run it."""
     provider = template.provider
     return image_problems(shape_of(template, ()), [one for one in records if not provider or one.driver == provider])
 
 
 def catalogue_problems(catalogue: LabCatalogue, records: Iterable[NodeRecord]) -> tuple[str, ...]:
-    """Return what is wrong with the labs of a catalogue, each with the lab that it is about.
+    """Return the problems of the labs of a catalogue, each with its lab.
 
-    Nothing of the catalogue that stands where labs were never set up.
+    The default catalogue, which exists where labs were never set up, has none.
     """
     if catalogue == _NEVER_SET:
         return ()
@@ -43,7 +43,7 @@ def catalogue_problems(catalogue: LabCatalogue, records: Iterable[NodeRecord]) -
 
 
 class Fit:
-    """Follows the nodes' records. What was found is kept until one of them changes."""
+    """Follows the node records. Results are cached until one of them changes."""
 
     def __init__(self, view: View) -> None:
         self._members = view.members
@@ -51,7 +51,7 @@ class Fit:
         self._found: dict[object, str] = {}
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """From now on; `changed`: it may be another answer now. What is returned ends it."""
+        """Start listening; `changed`: results may differ now. The returned function ends this."""
 
         def forget(_: str) -> None:
             self._nodes = None
@@ -61,7 +61,7 @@ class Fit:
         return self._members.listen(forget)
 
     def never(self, spec: VmSpec, node_labels: Mapping[str, str]) -> str:
-        """Why no node could ever have it; empty: one could, or there is none yet."""
+        """Return why no node could ever run it; empty: one could, or there are no nodes yet."""
         shape = (spec.cpus, spec.memory_mib, spec.disk_gib, spec.image, tuple(sorted(node_labels.items())))
         if shape not in self._found:
             self._found[shape] = self._looked(spec, node_labels)

@@ -1,4 +1,4 @@
-"""What the leader knows of the labs: from the mirrors, from the store, and of what it wrote itself."""
+"""The leader's view of the labs: from the caches, from the store, and from its own writes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LABS, _VMS, _HANDLES = LAB.prefix(), VM.prefix(org=ORG), HANDLE.prefix(org=ORG)
 
 
 class Sight:
-    """Made for one leadership."""
+    """The view of one leadership."""
 
     def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
         self._store, self._view = store, view
         self._ground = Ground(view, clock=clock)
-        self._machines: dict[str, dict[str, None]] = {}  # keys of all machines of org `labs`, by user
-        self._wrote: dict[str, tuple[int, int]] = {}  # of lab and machine: revisions that we wrote
+        self._machines: dict[str, dict[str, None]] = {}  # keys of all VMs of org `labs`, by user
+        self._wrote: dict[str, tuple[int, int]] = {}  # revisions of our writes of lab and VM
 
     def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
-        """From now on: whose lab, machine or handle changed. What is returned ends it."""
+        """Call `changed(user)` when the lab, VM or handle of a user changes. The returned functions end this."""
         for key in self._view.vms.entries:
             self._index(key)
 
@@ -58,17 +58,17 @@ class Sight:
         ]
 
     def users(self) -> list[str]:
-        """All who have a record, or a machine of a lab."""
+        """Return all users who have a record or a lab VM."""
         return list(
             dict.fromkeys((*(lab_user(key.removeprefix(_LABS)) for key in self._view.labs.entries), *self._machines))
         )
 
     def has_machine(self, user: str) -> bool:
-        """Whether the user has any machine of org `labs`."""
+        """Return whether the user has any VM of org `labs`."""
         return user in self._machines
 
     def of(self, user: str) -> Seen:
-        """As the mirrors have it."""
+        """Return the state from the caches."""
         view = self._view
         project = lab_project(user)
         key = _LABS + project
@@ -87,9 +87,9 @@ class Sight:
         )
 
     async def read(self, user: str, guard: Comparison) -> Seen:
-        """As it stands in the store now; others of the user's machines as the mirrors have them.
+        """Read the current state from the store; other VMs of the user come from the caches.
 
-        LeadershipLost: the guard no longer holds.
+        Raise LeadershipLost if the guard no longer holds.
         """
         mirrored = self._view.labs.get(user=user)
         id_ = _machine_of(mirrored)
@@ -109,16 +109,16 @@ class Sight:
                 return Seen(user, None, unreadable=True)
             id_ = _machine_of(entry)
 
-    # What we wrote
+    # Read-your-writes
 
     def wrote(self, user: str, revision: int, txn: Txn) -> None:
-        """The mirrors may not know of it yet."""
+        """Record a write that the caches may not contain yet."""
         keys = [getattr(operation, "key", "") for operation in txn.then]
         lab, vm = (any(key.startswith(prefix) for key in keys) for prefix in (_LABS, _VMS))
         self._wrote[user] = (revision if lab else 0, revision if vm else 0)
 
     def is_behind(self, user: str) -> bool:
-        """Whether the mirrors do not know yet what we wrote ourselves."""
+        """Return whether the caches do not contain our own writes yet."""
         wrote = self._wrote.get(user)
         if wrote is None:
             return False
@@ -127,7 +127,7 @@ class Sight:
         del self._wrote[user]
         return False
 
-    # Inside
+    # Internals
 
     def _seen(
         self,
@@ -141,7 +141,7 @@ class Sight:
         return Seen(user, entry, vm, handle, strays, silent=left == 0.0, silent_in=left or None)
 
     def _index(self, key: str) -> bool:
-        """Whether it is of org `labs`."""
+        """Update the index. Return whether the key is of org `labs`."""
         if not key.startswith(_VMS):
             return False
         user = _user(key, _VMS)

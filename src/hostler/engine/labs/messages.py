@@ -1,4 +1,4 @@
-"""What is told of each decision about labs: in one sentence, and what led to it. Pure."""
+"""Texts and causes of decisions about labs. Pure."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from hostler.model.lab import LabUser
 
 SILENT = "its node is silent"
-"""What a record says of a lab whose node is (`wish.seen`)."""
+"""`detail` of a lab whose node is unreachable (`state_machine.seen`)."""
 DROPPED = {
-    "reshaped": "nobody wants one like it any more",
+    "reshaped": "its template is no longer in use",
     "replaced": "it did not become ready",
     "no_room": "no node had room for it, and labs come first",
-    "surplus": "there are more than shall be ready",
+    "surplus": "there are more than the pool needs",
     "evicted": "a lab found no room, and labs come first",
 }
-"""Why a machine of the pool goes, by how it is counted."""
+"""Why a machine of the pool is removed, by the name of its counter."""
 
 
 def why(what: str, old: LabUser | None, new: LabUser | None) -> str:
-    """In one sentence: the news that the record has gained, else what is different in it."""
+    """Return one sentence: the latest news in the record, otherwise what changed in it."""
     if what == "strays":
-        return "a machine that is not the lab's is removed"
+        return "a machine that does not belong to the lab is removed"
     if what == "forget":
-        return "the user had no lab for so long that what was is forgotten"
+        return "the user has had no lab for so long that the record is deleted"
     lab = None if old is None else old.lab
     if what == "keep" and lab is not None:
         until = "" if lab.expires_at is None else f", until after {utc_time(lab.expires_at)}"
-        return f"lab {lab.lab_id}: its machine shall run{until}"
+        return f"lab {lab.lab_id}: its machine must run{until}"
     if old is None or new is None:
-        return "its machine is wished away"
+        return "its machine is deleted"
     last = old.news[-1].number if old.news else 0
     for news in reversed(new.news):
         if news.number > last:
@@ -50,7 +50,7 @@ def why(what: str, old: LabUser | None, new: LabUser | None) -> str:
 
 
 def cause(seen: Seen, new: LabUser | None, silence: str) -> Entry[Any] | str:
-    """What led to it: the newest of what was seen, or its node's silence."""
+    """Return the cause of a decision: the newest record that was read, or the outage of its node."""
     old = None if seen.entry is None else seen.entry.value.lab
     lab = None if new is None else new.lab
     if silence and lab is not None and lab.detail == SILENT and (old is None or old.detail != SILENT):

@@ -1,4 +1,4 @@
-"""The nodes that the machines of labs stand on: which of them are silent, and since when."""
+"""The nodes of lab VMs: which of them are unreachable, and since when."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 QUIET = 10.0
-"""Seconds for which a node may be silent, as while its agent is started again, before that is told of its labs."""
+"""Seconds for which a node may be unreachable, as during a restart of its agent, before its labs report it."""
 _HANDLES = HANDLE.prefix(org=ORG)
 
 
 class Ground:
-    """Made for one leadership. What it says costs what it is about, however many nodes and labs there are."""
+    """The nodes of one leadership. The cost of a query does not depend on the number of nodes and labs."""
 
     def __init__(self, view: View, *, clock: Clock) -> None:
         self._view, self._clock = view, clock
-        self._where: dict[str, str] = {}  # nodes, by the handle's key
-        self._on: dict[str, dict[str, None]] = {}  # and the other way
+        self._where: dict[str, str] = {}  # node by handle key
+        self._on: dict[str, dict[str, None]] = {}  # the inverse
         self._lives: set[str] = set()
-        self._since: dict[str, float] = {}  # since when the others were seen to be silent
+        self._since: dict[str, float] = {}  # since when the others are seen to be unreachable
 
     def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
-        """From now on: the handles whose node falls silent or is back. What is returned ends it."""
+        """Call `changed(handle key)` when its node becomes unreachable or is back. The returned functions end this."""
 
         def alive_changed(key: str) -> None:
             node = ALIVE.parse(key)["node"]
@@ -46,14 +46,14 @@ class Ground:
         return [self._view.alive.listen(alive_changed), self._view.handles.listen(self._noted)]
 
     def silent_in(self, node: str) -> float | None:
-        """Seconds until the node counts as silent, 0 if it does; None: it lives, or there is none."""
+        """Return the seconds until the node counts as unreachable, 0 if it does; None: reachable, or no node."""
         if not node or self._view.alive.get(node=node) is not None:
             return None
         now = self._clock.now()
         return max(0.0, self._since.setdefault(fold(node), now) + QUIET - now)
 
     def _looked_at(self, node: str) -> bool:
-        """Whether it has come or gone."""
+        """Update the state of a node. Return whether it became reachable or unreachable."""
         if (self._view.alive.get(node=node) is not None) == (node in self._lives):
             return False
         if node in self._lives:

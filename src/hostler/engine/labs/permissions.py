@@ -1,13 +1,13 @@
-"""What an account may do about labs. Pure.
+"""What an account may do with labs. Pure.
 
-| who | may |
+| caller | may |
 |---|---|
-| sees `labs/{user}` | see the lab, and what happened to it |
-| … by the membership `labs/{user}` itself, and is called as the user | start it, stop it, use its terminal: a student |
-| … and has `modify_workloads` | all of that, extend it, and say something to its user: a teacher |
+| sees `labs/{user}` | see the lab and its events |
+| … by the membership `labs/{user}` itself, and has the user's name | start it, stop it, use its terminal: a student |
+| … and has `modify_workloads` | all of that, extend it, and send messages to its user: a teacher |
 
-So a student decides neither how long a lab lives, nor makes machines that are no labs. Users of labs are told apart by
-case, accounts are not: a name alone, as of somebody who sees all labs, would stand for every spelling of it.
+So a student can neither decide how long a lab lives nor create VMs that are not labs. Lab users are case-sensitive and
+accounts are not: the name alone, as for a caller who sees all labs, would match every spelling of it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _RIGHT = "modify_workloads"
 
 
 def check_seen(caller: Caller, user: str) -> None:
-    """NotFound: the caller does not see the user's labs, as if there were none."""
+    """Raise NotFound if the caller may not see the user's labs, as if there were none."""
     check_user(user)
     if not caller.sees(ORG, lab_project(user)):
         raise missing(user)
 
 
 def check_use(caller: Caller, user: str) -> None:
-    """Start, stop, log in. Forbidden: it is another's lab, and the right to change it is missing."""
+    """Check start, stop and login. Raise Forbidden if it is another user's lab and the permission is missing."""
     check_seen(caller, user)
     if f"{ORG}/{lab_project(user)}" not in caller.memberships or fold(user) != caller.name:
         caller.require(_RIGHT)
 
 
 def check_change(caller: Caller, user: str) -> None:
-    """Extend, say something. Forbidden: the right is missing, also to one's own lab."""
+    """Check extend and message. Raise Forbidden if the permission is missing, also for one's own lab."""
     check_seen(caller, user)
     caller.require(_RIGHT)
 
@@ -51,5 +51,5 @@ def may_change(caller: Caller) -> bool:
 
 
 def missing(user: str) -> NotFound:
-    """There is no such lab, or none that the caller sees."""
-    return NotFound(f"lab of {user}: not found; look at the list of labs")
+    """Return the error for a lab that does not exist or that the caller may not see."""
+    return NotFound(f"lab of {user}: not found; see the list of labs")

@@ -1,8 +1,8 @@
-"""Machines that are ready ahead: a lab that is given one of them is available at once.
+"""The warm pool: VMs that are booted ahead of time. A lab that gets one of them is available at once.
 
-They are ordinary machines of the org `labs-pool`, in a project for each lab. A lab takes one over in the transaction
-that gives it a machine (`transfer`), which compares all that says that it is nobody's: so none is handed out twice,
-whatever any leader believes.
+They are ordinary VMs of the org `labs-pool`, in one project per lab. A lab takes one over in the transaction that gives
+it a VM (`vm_reassignment`). That transaction compares all records that show that the VM is unused, so none is assigned
+twice, whatever any leader believes.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 
 EVERY = 5.0
 GATHER = 0.05
-"""Seconds in which news are gathered."""
+"""Seconds for which changes are collected before the pool is checked."""
 PER_NODE = 2
-"""Machines that are not available yet, for each node that could make them."""
+"""Maximum number of VMs in preparation per suitable node."""
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
-"""After a machine of a project was given up, before the next one is made."""
+"""Pause after a VM of a project was given up, before the next one is created."""
 CROWDED = 30.0
-"""Seconds in which no machine is made where a lab found no room."""
+"""Seconds in which no VM is created where a lab found no room."""
 TAKEN = 2.0
-"""Seconds that the room of a machine which went has to be taken by the lab, before another one goes."""
+"""Seconds that a lab has to take the room of a removed VM before another VM is removed."""
 
 
 class LabPool:
-    """Part of the lab controller: it starts, runs and stops with it. `keys`, `tracer`: as the controller has them."""
+    """The warm pool. It starts, runs and stops with the lab controller. `keys`, `tracer`: as in the controller."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class LabPool:
         self._shelf = Shelf(view, clock=clock, changed=self._wake.set, came=self._came)
         self._fit, self._offer = Fit(view), Offer(view)
         self._pauses: dict[str, Backoff] = {}
-        self._paused: dict[str, float] = {}  # projects, and until when nothing is made for them
-        self._crowded: dict[str, float] = {}  # kinds of machines, and until when labs want their room
-        self._evicted: dict[str, float] = {}  # the same, and when one went
+        self._paused: dict[str, float] = {}  # by project: no VM is created before this time
+        self._crowded: dict[str, float] = {}  # by kind of machines: labs need the room until this time
+        self._evicted: dict[str, float] = {}  # by kind of machines: when a VM was last removed for a lab
         self._standing: Standing | None = None
         self._ends_of_listening: list[Callable[[], None]] = []
 
-    # The service
+    # Controller lifecycle
 
     async def start(self, standing: Standing) -> None:
-        """Begin from what the mirrors hold."""
+        """Start from the caches."""
         self._standing = standing
         self._ends_of_listening = [
             *self._shelf.listen(),
@@ -100,7 +100,7 @@ class LabPool:
         ]
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. Raise LeadershipLost when another replica leads."""
         backoff = Backoff(0.5, 30.0, rng=self._rng)
         while True:
             pause = EVERY
@@ -118,20 +118,20 @@ class LabPool:
             await self._rest(pause)
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening to changes."""
         for end in self._ends_of_listening:
             end()
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes, for metrics."""
         conditions = [one.condition for one in self._shelf.stock(self._kinds())]
         sizes = {"ready_now": conditions.count(Is.READY), "coming_now": conditions.count(Is.COMING)}
         return {**self.counters, **sizes}
 
-    # Handing out
+    # Assignment
 
     async def claim(self, entry: Entry[LabUser], template: LabTemplate, now: float) -> Claim | None:
-        """See `steps.Pool`."""
+        """See `transactions.Pool`."""
         user, lab = entry.value.user, entry.value.lab
         if lab is None or self._offer.known() is None:
             return None
@@ -158,28 +158,28 @@ class LabPool:
         return Claim(vm, when, then, (held.vm, held.handle, held.command))
 
     def settled(self, claim: Claim, *, written: bool) -> None:
-        """See `steps.Pool`. One that was taken over stays given until the mirror knows."""
+        """See `transactions.Pool`. A VM that was taken over stays marked as given until the cache shows it."""
         if written:
             self._count("claimed")
         else:
             self._shelf.take_back(claim.vm)
         self._wake.set()
 
-    def make_room(self, lab: Lab, template: LabTemplate) -> None:  # noqa: ARG002 - the mirrors say the same
-        """See `steps.Pool`."""
+    def make_room(self, lab: Lab, template: LabTemplate) -> None:  # noqa: ARG002 - the caches contain the same
+        """See `transactions.Pool`."""
         self._wake.set()
 
-    # Keeping it up
+    # Reconciliation
 
     async def _look(self) -> None:
         if self._offer.known() is None:
-            return  # nobody knows which machines are wanted
+            return  # the catalogue is not known
         await self._make_way()
         kinds = self._kinds()
         there, now = self._shelf.stock(kinds), self._clock.now()
         paused = {project for project, until in self._paused.items() if until > now}
         paused |= {project for project, kind in kinds.items() if self._is_crowded(kind)}
-        members = self._view.members.entries.values() if kinds else ()  # all of them, each time: only if it matters
+        members = self._view.members.entries.values() if kinds else ()  # a full scan, so only if needed
         nodes = sum(self._shelf.serves(entry.parts["node"]) for entry in members)
         todo = pool_decide.work(kinds, there, coming=self._shelf.coming(), most=PER_NODE * nodes, paused=paused)
         for one, why in todo.drop:
@@ -209,7 +209,7 @@ class LabPool:
             raise
         self._shelf.made(id_)
         then = [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then]
-        self._trace(then, "made", VM.fill(vm=id_, **place), f"of project {vm.project}, {kind.warm} shall be ready")
+        self._trace(then, "made", VM.fill(vm=id_, **place), f"project {vm.project}: {kind.warm} should be ready")
         made = await self._write([VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when], then, "made")
         if not made:
             self._shelf.made(id_, certain=False)
@@ -217,11 +217,11 @@ class LabPool:
     async def _drop(self, one: Stocked, why: str) -> None:
         entry, vm = one.vm, one.vm.value
         if self._shelf.is_given(vm.id):
-            return  # it was offered meanwhile
+            return  # it was offered to a lab in the meantime
         gone = msgspec.structs.replace(vm, deleting=True, generation=vm.generation + 1)
         self._shelf.dropped(vm.id)
         then: list[Operation] = [Put(entry.key, VM.encode(gone))]
-        self._trace(then, why, entry.key, f"it goes: {DROPPED.get(why, why)}", entry)
+        self._trace(then, why, entry.key, f"it is removed: {DROPPED.get(why, why)}", entry)
         done = False
         try:
             done = await self._write([VM.unchanged(entry)], then, why)
@@ -234,44 +234,44 @@ class LabPool:
         self._paused[project] = self._clock.now() + pause.next()
 
     def _came(self, project: str) -> None:
-        self._pauses.pop(project, None)  # such machines do come up
+        self._pauses.pop(project, None)  # VMs of this project do become ready
 
-    # Making way for labs
+    # Eviction
 
     async def _make_way(self) -> None:
-        """For labs that no node has room for: one machine goes, and then the next if that was not enough."""
-        waiting = (wish for wish in self._shelf.waiting() if not self._fit.never(wish.spec, wish.node_labels))
-        wishes = {_provider(wish.node_labels): wish for wish in waiting}
-        for provider, wish in wishes.items():
+        """Remove VMs for labs that no node has room for, one at a time, until there is enough room."""
+        waiting = (lab_vm for lab_vm in self._shelf.waiting() if not self._fit.never(lab_vm.spec, lab_vm.node_labels))
+        lab_vms = {_provider(lab_vm.node_labels): lab_vm for lab_vm in waiting}
+        for provider, lab_vm in lab_vms.items():
             now = self._clock.now()
             self._crowded[provider] = now + CROWDED
             there = self._shelf.stock(self._kinds())
-            beside = {one.vm.value.id for one in there if self._stands_where(one, wish)}
-            going = any(one.condition is Is.GOING and one.vm.value.id in beside for one in there)
+            competing = {one.vm.value.id for one in there if self._competes_with(one, lab_vm)}
+            going = any(one.condition is Is.GOING and one.vm.value.id in competing for one in there)
             if going or now < self._evicted.get(provider, -TAKEN) + TAKEN:
                 continue
-            lab = wish.labels.get(LAB_LABEL, "")
+            lab = lab_vm.labels.get(LAB_LABEL, "")
             own = project_of(self._catalogue(), int(lab)) if lab.isdecimal() else ""
-            found = pool_decide.in_the_way(there, beside, own)
+            found = pool_decide.in_the_way(there, competing, own)
             if found is not None:
                 self._evicted[provider] = now
                 await self._drop(found, "evicted")
 
-    def _stands_where(self, one: Stocked, wish: VirtualMachine) -> bool:
-        """Whether a machine takes room that the other could have, on a node that lives; or will take it."""
+    def _competes_with(self, one: Stocked, lab_vm: VirtualMachine) -> bool:
+        """Return whether a pool VM uses, or will use, room on a reachable node that the lab's VM could use."""
         node = self._view.node_of.get(one.vm.value.id)
         if node is None:
-            return one.vm.value.node_labels == wish.node_labels
+            return one.vm.value.node_labels == lab_vm.node_labels
         member = self._view.members.get(node=node)
         labels = {} if member is None else member.value.labels
-        provider = _provider(wish.node_labels)
+        provider = _provider(lab_vm.node_labels)
         return self._view.alive.get(node=node) is not None and provider in ("", labels.get(MACHINES_LABEL))
 
     def _is_crowded(self, kind: Kind) -> bool:
         now, own = self._clock.now(), _provider(kind.node_labels)
         return any(until > now and (not own or provider in ("", own)) for provider, until in self._crowded.items())
 
-    # Inside
+    # Internals
 
     def _kinds(self) -> dict[str, Kind]:
         return kinds_of(self._catalogue(), self._keys)
@@ -289,7 +289,7 @@ class LabPool:
             self._tracer.add(then, what=what, subject=subject, why=why, read=[read], fence=self._leadership().fence)
 
     async def _write(self, when: list[Comparison], then: list[Operation], what: str) -> bool:
-        """False: what it was about has changed. LeadershipLost: somebody else leads."""
+        """Commit; False: a compared record has changed. Raise LeadershipLost when another replica leads."""
         guard = self._leadership().guard()
         if (await self._store.txn([guard, *when], then)).succeeded:
             self._count(what)
@@ -298,7 +298,7 @@ class LabPool:
         return False
 
     async def _rest(self, seconds: float) -> None:
-        """Shorter, if there is news."""
+        """Wait for the next check; shorter, if there are changes."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -311,5 +311,5 @@ class LabPool:
 
 
 def _provider(node_labels: dict[str, str]) -> str:
-    """The kind of machines that is asked for; empty: any."""
+    """Return the requested kind of machines; empty: any."""
     return node_labels.get(MACHINES_LABEL, "")

@@ -1,6 +1,6 @@
-"""The machines of the pool, as the mirrors have them, and what this leader has just done with them.
+"""The VMs of the warm pool, from the caches and from the recent actions of this leader.
 
-What is remembered here only spares failing writes: every write compares what it was decided from.
+The recorded actions only avoid writes that would fail: every write compares what it was based on.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
 
 OWN = 10.0
-"""Seconds after which a machine that was asked for, and of which nobody heard, was not made."""
+"""Seconds after which a requested VM that has not appeared counts as not created."""
 _VMS, _HANDLES, _LABS = VM.prefix(org=POOL_ORG), HANDLE.prefix(org=POOL_ORG), HANDLE.prefix(org=ORG)
 
 
 class Shelf:
-    """Made for one leadership. `changed` is called on news."""
+    """The pool VMs of one leadership. `changed` is called on every change."""
 
     def __init__(self, view: View, *, clock: Clock, changed: Callable[[], None], came: Callable[[str], None]) -> None:
-        """`came`: a machine of this project has become ready."""
+        """`came`: called when a VM of this project has become ready."""
         self._view, self._clock, self._changed, self._came = view, clock, changed, came
         self._machines: dict[str, dict[str, None]] = {}  # keys, by project
-        self._pending: dict[str, None] = {}  # handles of labs that found no room
+        self._pending: dict[str, None] = {}  # handles of labs for which no node has room
         self._given: set[str] = set()
-        self._unlucky: dict[str, float] = {}  # who could not be handed over, and when
-        self._since: dict[str, float] = {}  # since when it could not be handed out
-        self._own: dict[str, float] = {}  # made, and not in the mirror; until when that is believed
+        self._unlucky: dict[str, float] = {}  # VMs that could not be assigned, and when
+        self._since: dict[str, float] = {}  # since when a VM cannot be assigned
+        self._own: dict[str, float] = {}  # VMs created but not in the cache yet, and until when that is assumed
         self._dropped: set[str] = set()
 
     def listen(self) -> list[Callable[[], None]]:
-        """From now on. What is returned ends it."""
+        """Start listening to changes. The returned functions end this."""
         view = self._view
         ends = [view.vms.listen(self._vm_changed), view.handles.listen(self._handle_changed)]
         for key in view.vms.entries:
@@ -53,10 +53,10 @@ class Shelf:
             self._handle_changed(key)
         return ends
 
-    # What there is
+    # State
 
     def pick(self, kind: Kind) -> Held | None:
-        """One that can be handed out: the oldest, of those that nobody failed to take over."""
+        """Return a VM that can be assigned: the oldest, but those whose assignment failed last."""
         ready: list[tuple[float, float, str, Held]] = []
         for entry in self._entries(kind.project):
             held = self._held(entry)
@@ -66,7 +66,7 @@ class Shelf:
         return min(ready, key=lambda one: one[:3])[3] if ready else None
 
     def stock(self, kinds: Mapping[str, Kind]) -> list[Stocked]:
-        """All that were not handed out."""
+        """Return all VMs that are not assigned, with their condition."""
         return [
             Stocked(entry, self._judged(entry, kinds.get(project)))
             for project in self._machines
@@ -74,32 +74,32 @@ class Shelf:
         ]
 
     def coming(self) -> int:
-        """How many were asked for, and are not in stock yet."""
+        """Return the number of VMs that were requested and are not in stock yet."""
         now = self._clock.now()
         self._own = {vm: until for vm, until in self._own.items() if until > now}
         return len(self._own)
 
     def waiting(self) -> Iterator[VirtualMachine]:
-        """Machines of labs that no node has room for."""
+        """Yield the VMs of labs that no node has room for."""
         for key in self._pending:
             entry = self._view.vms.entries.get(VM.prefix() + key.removeprefix(HANDLE.prefix()))
             if entry is not None and not entry.value.deleting:
                 yield entry.value
 
     def serves(self, node: str) -> bool:
-        """Whether the node lives, and takes machines."""
+        """Return whether the node is reachable and accepts VMs."""
         member = self._view.members.get(node=node)
         on_duty = member is not None and member.value.lifecycle is Lifecycle.ON_DUTY
         return on_duty and self._view.alive.get(node=node) is not None
 
-    # What was done
+    # Own actions
 
     def give(self, vm: str) -> None:
-        """It is offered to somebody."""
+        """Record that the VM is offered to a lab."""
         self._given.add(vm)
 
     def take_back(self, vm: str) -> None:
-        """It was not taken over: others come first now."""
+        """Record that the VM was not assigned; other VMs now go first."""
         if vm in self._given:
             self._given.discard(vm)
             self._unlucky[vm] = self._clock.now()
@@ -108,20 +108,20 @@ class Shelf:
         return vm in self._given
 
     def made(self, vm: str, *, certain: bool = True) -> None:
-        """It was asked for; or, not `certain`, it was not."""
+        """Record that the VM was requested; or, if not `certain`, that it was not."""
         if certain:
             self._own[vm] = self._clock.now() + OWN
         else:
             self._own.pop(vm, None)
 
     def dropped(self, vm: str, *, certain: bool = True) -> None:
-        """It was wished away; or, not `certain`, it may not have been."""
+        """Record that the VM was deleted; or, if not `certain`, that it may not have been."""
         if certain:
             self._dropped.add(vm)
         else:
             self._dropped.discard(vm)
 
-    # Inside
+    # Internals
 
     def _entries(self, project: str) -> Iterator[Entry[VirtualMachine]]:
         for key in self._machines.get(project, ()):

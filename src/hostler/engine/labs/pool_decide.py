@@ -1,4 +1,4 @@
-"""Machines that are ready ahead: which there shall be, what each is, and what is to be done about them. Pure."""
+"""Pure decisions about the warm pool: which VMs should exist, the condition of each, and what to do."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmHandle
 
 ANY = "default"
-"""The project of machines that are ready for whatever lab is asked for: there is one shape for all."""
+"""The project of VMs that suit any lab, if all labs have the same template."""
 LATE = 600.0
-"""Seconds after which a machine that is not available is given up."""
+"""Seconds after which a VM that is not available is given up."""
 FAILURES = 3
-"""Steps that failed in a row, after which it is given up, too."""
+"""Consecutive failed steps after which a VM is given up."""
 NO_ROOM = 10.0
-"""Seconds after which a machine that no node has room for is given up: it must not take the room of a lab."""
+"""Seconds after which a VM that no node has room for is given up: it must not take the room of a lab."""
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Machines that are alike, and how many of them shall be ready."""
+    """A set of identical VMs, and how many of them should be ready."""
 
     project: str
     warm: int
@@ -40,16 +40,16 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Is(enum.Enum):
-    """What a machine of the pool is."""
+    """Condition of a pool VM."""
 
     READY = enum.auto()
-    """It can be handed out."""
+    """It can be assigned."""
     COMING = enum.auto()
-    """It may yet be ready."""
+    """It may still become ready."""
     WRONG = enum.auto()
-    """Nobody wants one like it any more."""
+    """Its template is no longer in use."""
     AWAY = enum.auto()
-    """Its node is silent: others are made in its place, and it is one too many when it comes back."""
+    """Its node is unreachable: it is replaced, and becomes surplus when the node comes back."""
     FAILED = enum.auto()
     NO_ROOM = enum.auto()
     GOING = enum.auto()
@@ -57,7 +57,7 @@ class Is(enum.Enum):
 
 
 class Stocked(msgspec.Struct, frozen=True):
-    """One of them."""
+    """A pool VM and its condition."""
 
     vm: Entry[VirtualMachine]
     condition: Is
@@ -68,42 +68,42 @@ class Stocked(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What to do: machines to make, and machines to delete, with why as it is counted."""
+    """The work to do: VMs to create, and VMs to delete with the name of their counter."""
 
     make: tuple[Kind, ...] = ()
     drop: tuple[tuple[Stocked, str], ...] = ()
 
 
 def project_of(catalogue: LabCatalogue, lab_id: int) -> str:
-    """Where machines are that are ready for this lab."""
+    """Return the project of the pool VMs for this lab."""
     return ANY if catalogue.labs is None else str(lab_id)
 
 
 def kind_of(project: str, template: LabTemplate, keys: Sequence[str]) -> Kind:
-    """What is ready for a lab. `keys`: public SSH keys that may log in beside those of the template."""
+    """Return the kind of VM for a lab. `keys`: public SSH keys that may log in, in addition to the template's."""
     spec = shape_of(template, keys)
     return Kind(project, template.warm, spec, digest(template), node_labels_of(template))
 
 
 def kinds_of(catalogue: LabCatalogue, keys: Sequence[str]) -> dict[str, Kind]:
-    """Everything that shall be ready, by project."""
+    """Return all kinds that should be ready, by project."""
     templates = {ANY: catalogue.default} if catalogue.labs is None else catalogue.labs
     return {project: kind_of(project, template, keys) for project, template in templates.items() if template.warm}
 
 
 def is_alike(vm: VirtualMachine, kind: Kind) -> bool:
-    """Whether a machine is one of this kind, and as it was made."""
+    """Return whether a VM is of this kind and unmodified."""
     shape = vm.labels.get(SHAPE_LABEL) == kind.shape and _without_keys(vm.spec) == _without_keys(kind.spec)
     return shape and vm.node_labels == kind.node_labels and vm.power is Power.ON
 
 
 def _without_keys(spec: VmSpec) -> VmSpec:
-    """Those of the template stand in the label; those of whoever led when it was made need not be ours."""
+    """Ignore SSH keys. Those of the template are part of the label; those added by an earlier leader may differ."""
     return msgspec.structs.replace(spec, ssh_keys=())
 
 
 def is_available(handle: VmHandle | None) -> bool:
-    """Whether one can log in."""
+    """Return whether login is possible."""
     runs = handle is not None and handle.state is MachineState.RUNNING
     return runs and handle is not None and handle.readiness is not None and handle.readiness.step is Step.AVAILABLE
 
@@ -111,9 +111,10 @@ def is_available(handle: VmHandle | None) -> bool:
 def judged(
     vm: VirtualMachine, handle: VmHandle | None, kind: Kind | None, *, ready: bool, away: bool, waited: float
 ) -> Is:
-    """What it is. `ready`: it can be handed out, as far as its records tell; `waited`: for how long it could not.
+    """Return the condition of a pool VM.
 
-    `away`: its node is silent.
+    `ready`: it can be assigned according to its records; `waited`: for how long it could not. `away`: its node is
+    unreachable.
     """
     if vm.deleting:
         return Is.GOING
@@ -134,15 +135,17 @@ def judged(
 def work(
     kinds: Mapping[str, Kind], stock: Sequence[Stocked], *, coming: int, most: int, paused: Collection[str]
 ) -> Work:
-    """What is to be done. `coming`: machines that were asked for and are not among the stock yet, by no means more than
-    `most` in all are on their way at once. `paused`: projects for which none is made now.
+    """Return the work to do.
+
+    `coming`: VMs that were requested and are not in `stock` yet. At most `most` VMs are in preparation at once.
+    `paused`: projects for which none is created now.
     """
     gone = {Is.WRONG: "reshaped", Is.FAILED: "replaced", Is.NO_ROOM: "no_room"}
     drop = [(one, gone[one.condition]) for one in stock if one.condition in gone]
     missing: dict[str, int] = {}
     for project, kind in kinds.items():
         kept = [one for one in stock if one.project == project and one.condition in (Is.READY, Is.COMING)]
-        # What is not ready goes first, and of those the youngest.
+        # VMs that are not ready are removed first, the youngest before the others.
         kept.sort(key=lambda one: (one.condition is Is.READY, -one.vm.value.created_at))
         drop += [(one, "surplus") for one in kept[: max(0, len(kept) - kind.warm)]]
         missing[project] = 0 if project in paused else kind.warm - len(kept)
@@ -151,7 +154,7 @@ def work(
 
 
 def _in_turn(missing: dict[str, int], room: int) -> list[str]:
-    """One for each project, then the next for each: a large pool does not hold up the others."""
+    """Return projects in round-robin order, so that a large pool does not delay the others."""
     turns: list[str] = []
     while len(turns) < room:
         short = [project for project, number in missing.items() if number > 0]
@@ -164,9 +167,9 @@ def _in_turn(missing: dict[str, int], room: int) -> list[str]:
 
 
 def in_the_way(stock: Sequence[Stocked], of_kind: Collection[str], own: str) -> Stocked | None:
-    """Which one goes when a lab finds no room: one that is not ready, and of another lab, if there is such a one.
+    """Return the VM to remove when a lab finds no room, preferably one that is not ready and of another lab.
 
-    `of_kind`: ids of those that stand where the lab could; `own`: the project of its own machines.
+    `of_kind`: ids of VMs in places that the lab could use; `own`: the project of the lab's own pool.
     """
     there = [one for one in stock if one.vm.value.id in of_kind and one.condition in (Is.READY, Is.COMING, Is.NO_ROOM)]
     there.sort(key=lambda one: (one.project == own, one.condition is Is.READY, -one.vm.value.created_at))

@@ -1,7 +1,8 @@
-"""Shows at the door what the store says of labs. What is shown can be thrown away, and is made again.
+"""Publishes the state of labs for the front end. The published records are derived, and can be rebuilt.
 
-Each user's record is shown under the revision of the store that it was made of, so that an older one never replaces a
-newer one, whoever shows it. While the door is out of reach nothing else suffers; once it is back, all is shown again.
+Each user's record is published with the store revision that it was derived from, so an older one never replaces a newer
+one, whichever process publishes it. An outage of the board affects nothing else. Once it is back, everything is
+published again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ EPOCH_EVERY = 1.0
 SWEEP_EVERY = 300.0
 REFRESH_EVERY = 3600.0
 BATCH = 256
-"""Users of one call."""
+"""Number of users per call."""
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 _PREFIX = LAB.prefix()
 
 
 class LabProjector:
-    """A service for a replica's controllers. `board` is open for as long as it runs."""
+    """The projection of lab records. `board` must be open while it runs."""
 
     name = "lab-board"
 
@@ -52,34 +53,34 @@ class LabProjector:
     ) -> None:
         self._board, self._view, self._clock, self._rng, self._tell = board, view, clock, rng, tell
         self.counters: dict[str, int] = {}
-        self._dirty: dict[str, None] = {}  # users who are to be shown, in order
+        self._dirty: dict[str, None] = {}  # users to publish, in order
         self._news = asyncio.Event()
-        self._epoch: str | None = None  # None: not known, or it was out of reach meanwhile
-        self._rid: str | None = None  # the epoch in which there is nothing of another store
+        self._epoch: str | None = None  # None: not known, or the board was unreachable since
+        self._rid: str | None = None  # the epoch in which records of other stores have been removed
         self._ends_of_listening: list[Callable[[], None]] = []
         self._fairness = Fairness()
 
-    # The service
+    # Controller lifecycle
 
     async def start(self, standing: Standing) -> None:  # noqa: ARG002 - it writes nothing in the store
-        """Hear what changes. All is shown once, when it is known which epoch it is."""
+        """Start listening to changes. Everything is published once when the epoch of the board is known."""
         self._ends_of_listening = [self._view.labs.listen(lambda key: self._mark(_user(key)))]
 
     async def run(self) -> None:
-        """Until cancelled. It never fails: who leads has more to do than this."""
+        """Run until cancelled. It never fails, because the leader has other work to do."""
         await run_together("lab board", {"changes": self._repeated(self._show), "sweep": self._sweeping()})
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening to changes."""
         for end in self._ends_of_listening:
             end()
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes, for metrics."""
         return {**self.counters, "unshown": len(self._dirty)}
 
     async def sweep(self) -> None:
-        """Compare all that is shown with all that is so, both ways."""
+        """Compare the published records with the store, in both directions."""
         shown = await self._board.servers()
         labs = self._view.labs
         for user, server in shown.items():
@@ -96,7 +97,7 @@ class LabProjector:
                 self._mark(user)
         self._count("sweeps", 1)
 
-    # Inside
+    # Internals
 
     def _users(self) -> Iterator[str]:
         for key in tuple(self._view.labs.entries):
@@ -111,7 +112,7 @@ class LabProjector:
         return None if entry is None or entry.value.lab is None else entry.value.lab.server(user)
 
     def _published(self, user: str) -> Published | None:
-        """What shall be seen of the user; None: nothing, for what is known cannot be read, or the name be shown."""
+        """Return what to publish for the user; None: nothing, because the record or the name cannot be used."""
         labs, key = self._view.labs, _key(user)
         try:
             check_user(user)
@@ -131,7 +132,7 @@ class LabProjector:
         )
 
     async def _show(self) -> None:
-        """Show what changed; everything, if what was shown may be lost. For as long as the epoch counts as known."""
+        """Publish changes until the epoch must be checked again; first everything, if published records may be lost."""
         before, self._epoch = self._epoch, None
         epoch, checked_at = await self._board.epoch(), self._clock.now()
         if epoch != before:
@@ -145,13 +146,15 @@ class LabProjector:
         self._epoch = epoch
 
     async def _forget_other_times(self) -> None:
-        """Revisions and the numbers of news grow within one store. What is shown of a user and is ahead of what this
-        store says is of another, which was here before (it was moved, put back to an older state, or begun anew), and
-        would be in the way of ours.
+        """Remove published records that come from another store.
+
+        Revisions and event numbers only grow within one store. A published record that is ahead of this store comes
+        from another one that was used before (the store was moved, restored to an older state, or started empty), and
+        would block the records of this store.
         """
         shown = await self._board.shown()
         if any(self._ahead(user, how) for user, how in shown.items()):
-            await self._view.refresh(self._view.labs)  # whoever else shows what this store says may be before us
+            await self._view.refresh(self._view.labs)  # another process that publishes from this store may be ahead
         for user, how in shown.items():
             await self._fairness.share()
             if self._ahead(user, how) and await self._board.forget(user, how.revision):
@@ -183,10 +186,10 @@ class LabProjector:
         for user in users:
             del self._dirty[user]
         changes = [change for user in users if (change := self._published(user)) is not None]
-        self._count("shown", await self._board.publish(changes))  # if it fails, all is shown again
+        self._count("shown", await self._board.publish(changes))  # if it fails, everything is published again
 
     async def _sweeping(self) -> None:
-        """Sweep at once and now and then; renew the life of what is shown."""
+        """Sweep at once and then periodically; renew the expiry of published records."""
         refreshed_at = self._clock.now()
 
         async def turn() -> None:
@@ -206,21 +209,21 @@ class LabProjector:
                 self._mark(user)
 
     async def _repeated(self, do: Callable[[], Awaitable[None]]) -> None:
-        backoff, well = Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng), True
+        backoff, healthy = Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng), True
         while True:
             try:
                 await do()
-            except Exception as error:  # noqa: BLE001 - whatever it is, who leads goes on, and it is tried again
+            except Exception as error:  # noqa: BLE001 - whatever it is, the leader continues, and it is tried again
                 self._count("failures", 1)
-                if well:
+                if healthy:
                     what = str(error) if isinstance(error, HostlerError) else f"{type(error).__name__}: {error}"
-                    self._tell(f"lab records: {what}; they are shown again once it is back")
-                well = False
+                    self._tell(f"lab records: {what}; they are published again once it is back")
+                healthy = False
                 await self._clock.sleep(backoff.next())
             else:
-                if not well:
-                    self._tell("lab records: shown again")
-                well = True
+                if not healthy:
+                    self._tell("lab records: published again")
+                healthy = True
                 backoff.reset()
 
     def _count(self, what: str, number: int) -> None:
@@ -228,7 +231,7 @@ class LabProjector:
 
 
 def _key(user: str) -> str:
-    """As `LAB.fill`, for ids also that no request may have."""
+    """Return the key as `LAB.fill` does, but also for ids that no request may have."""
     return _PREFIX + lab_project(user)
 
 

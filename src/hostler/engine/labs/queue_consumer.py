@@ -1,9 +1,9 @@
-"""A worker's time at the queues, from when it is present in the store until it is not.
+"""Consumes the request queues for as long as the worker's presence key exists in the store.
 
-Each request is one transaction: the change of its user's record, and with it the token of the request, so that one that
-is delivered again is known. The transaction compares the worker's presence: once that is gone nothing is written any
-more, and whoever finds it gone may give away what was held. A request is acknowledged after that transaction, never
-before.
+Each request is one transaction: the change of its user's record, together with the token of the request, so that a
+redelivery is recognised. The transaction compares the worker's presence key. Once that key is gone the worker writes
+nothing any more, and another worker may release the requests that it held. A request is acknowledged after that
+transaction, never before.
 """
 
 from __future__ import annotations
@@ -39,57 +39,58 @@ if TYPE_CHECKING:
 TAKE_WITHIN = 2.0
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
 MOST_WAITING = 32
-"""Times its width that a worker holds where most of it waits for a rate limit."""
+"""Multiple of its width that a worker holds at most, if most of it waits for a rate limit."""
 LOOK_AGAIN = 0.05
-"""Seconds between two looks at whether a request of the other queue was worked."""
+"""Seconds between two checks whether a request of the other queue was processed."""
 REMEMBERED = 16_384
-"""Tokens of requests that were settled: an answer that was on its way for long may still bring them."""
+"""Number of remembered tokens of settled requests: a delayed answer may still deliver them."""
 
 
 class Lapsed(Exception):
-    """Somebody else may have what was held."""
+    """Another worker may have the requests that this one held."""
 
 
 class Unreadable(Exception):
-    """What stands in the store of this user cannot be read: somebody must look at it."""
+    """The store record of this user cannot be decoded: an operator must repair it."""
 
 
 class Understood(msgspec.Struct, frozen=True):
-    """What a request says."""
+    """A decoded request."""
 
     user: str
     lab_id: int | None
-    """Of a stop: None means whichever there is."""
+    """For a stop: None means any lab."""
     change: Change
-    """What it makes of the user's record."""
+    """How the request changes the user's record."""
     is_for_after: Callable[[LabUser | None], bool]
-    """Whether a request of the user that waits in the other queue has to be worked first, as the record is now."""
+    """Whether, given the current record, a request of the user in the other queue must be processed first."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What requests are judged by.
+    """How requests are evaluated.
 
-    The two queues have no common order, so when both hold a request of one user, what the user has now decides: a stop
-    that names the lab that is there, or none, goes before the start of another lab; a stop that names the lab of the
-    start, after it. So a front end that switches labs without waiting ends with the new lab.
+    The two queues have no common order. If both hold a request of one user, the user's current lab decides: a stop of
+    the current lab, or of any lab, goes before the start of another lab; a stop of the lab to be started goes after it.
+    So a front end that switches labs without waiting ends with the new lab.
     """
 
     catalogue: Callable[[], LabCatalogue]
     switch: bool = False
     limits: dict[QueueName, float] = {}
-    """By queue: seconds between two requests of one user that are worked. What comes meanwhile waits, and of the
-    requests that wait the last stands for those before it. None is dropped for the limit's sake."""
+    """By queue: minimum seconds between two processed requests of one user. Requests in between wait, and the last
+    waiting one supersedes those before it. The limit never drops a request."""
 
     def left(self, taken: Taken, record: LabUser | None, now: float) -> float:
-        """Seconds until a request may be worked."""
+        """Return the seconds until a request may be processed."""
         limit = self.limits.get(taken.queue, 0.0)
         last = None if record is None else record.worked_at.get(taken.queue)
-        return 0.0 if last is None else min(limit, last + limit - now)  # clocks of workers differ
+        return 0.0 if last is None else min(limit, last + limit - now)  # the clocks of workers differ
 
     def is_superseded(self, taken: Taken, by: bytes) -> bool:
-        """Whether a later request of the user supersedes this one.
+        """Return whether a later request of the user supersedes this one.
 
-        The last start does, unless there is no such lab; of stops only one that ends what this one would end.
+        A later start does, unless its lab does not exist. A later stop does only if it ends whatever this one would
+        end.
         """
         try:
             earlier, later = self.understood(taken), self.understood(Taken(taken.queue, "", by))
@@ -100,9 +101,9 @@ class Rules(msgspec.Struct, frozen=True):
         return later.lab_id in (None, earlier.lab_id)
 
     def judged(self, taken: Taken) -> tuple[Understood | None, str | None]:
-        """What a request says, and why it goes to the dead letters; None: it does not.
+        """Return the decoded request, and why it goes to the dead-letter queue (None: it does not).
 
-        If a request cannot be understood but names a user, the user gets an event.
+        If a request cannot be decoded but names a user, the user gets an event.
         """
         try:
             return self.understood(taken), None
@@ -119,9 +120,9 @@ class Rules(msgspec.Struct, frozen=True):
         ), why
 
     def understood(self, taken: Taken) -> Understood:
-        """What a request says. Invalid: it cannot be understood."""
+        """Decode a request. Raise Invalid if that is impossible."""
         if _is_nested(taken):
-            raise Invalid(f"request with over {BRACKETS} brackets: it may be nested deeper than is looked into")
+            raise Invalid(f"request with over {BRACKETS} brackets: it may be nested too deeply")
         if taken.queue == "provision":
             start = LabRequest.decode(taken.raw)
             user, lab_id = check_user(start.webuserid), start.lab_id
@@ -146,7 +147,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Shift:
-    """`presence` is the key that must still be of the revision `since` whenever something is written."""
+    """A consumer. The key `presence` must still have the create revision `since` for every write."""
 
     def __init__(
         self,
@@ -167,28 +168,28 @@ class Shift:
         self._store, self._inbox, self._labs, self._rules = store, inbox, labs, rules
         self._worker, self._presence, self._since = worker, presence, since
         self._clock, self._rng, self._tell, self._counters, self._width = clock, rng, tell, counters, width
-        self._waiting = 0  # of those that are held: they wait for a rate limit
-        self._least = max(1, width // 4)  # room before more is taken: each time is a round trip
-        self._held: dict[str, Taken] = {}  # by token: in work, or waiting to be settled
-        self._done: dict[str, str | None] = {}  # by token: why it is buried; None: it is worked
+        self._waiting = 0  # held requests that wait for a rate limit
+        self._least = max(1, width // 4)  # minimum room before taking more: each take is a round trip
+        self._held: dict[str, Taken] = {}  # by token: in progress, or waiting to be settled
+        self._done: dict[str, str | None] = {}  # by token: why it is dead-lettered; None: it is processed
         self._settled: dict[str, None] = {}
-        self._works: dict[asyncio.Task[None], None] = {}  # in the order they were begun
+        self._works: dict[asyncio.Task[None], None] = {}  # in starting order
         self._finished, self._room, self._fatal = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stored = asyncio.Event()
-        """Not set while the store is out of reach: then others, who may reach it, shall have the requests."""
+        """Cleared while the store is unreachable: then other workers, which may reach it, should get the requests."""
         self._stored.set()
         self._error: BaseException | None = None
-        self._refusal = ""  # of the store, as it was told
+        self._refusal = ""  # the last reported refusal of the store
         self.took = False
-        """Whether it was ever let at the queues."""
+        """Whether it has ever taken from the queues successfully."""
 
     @property
     def held(self) -> int:
-        """How many requests it holds."""
+        """Number of requests that it holds."""
         return len(self._held)
 
     async def run(self) -> None:
-        """Until cancelled. Lapsed: it is present no more. Closed: store or inbox were closed."""
+        """Run until cancelled. Raise Lapsed if its presence key is gone, Closed if store or inbox were closed."""
         try:
             await run_together(
                 f"lab worker {self._worker}",
@@ -201,19 +202,19 @@ class Shift:
             await asyncio.gather(*works, return_exceptions=True)
 
     async def look(self) -> None:
-        """See what the worker holds, and go on with it: after answers that were lost, and now and then."""
-        before = list(self._done)  # what is taken and worked meanwhile may be missing in the answer
+        """Read what the worker holds and continue with it: after lost answers, and periodically."""
+        before = list(self._done)  # requests taken and processed from now on may be missing in the answer
         held = {taken.token: taken for taken in await self._inbox.held(self._worker)}
         for token in before:
             if token not in held:
                 self._settle(token)
         for token, taken in held.items():
-            if token in self._settled:  # it is back, as after a restart that lost the latest
+            if token in self._settled:  # it is back, for example after a restart that lost recent data
                 self._held[token], self._done[token] = taken, None
                 self._finished.set()
         self._accept(held.values())
 
-    # Taking
+    # Take
 
     async def _taking(self) -> None:
         backoff = self._backoff()
@@ -232,7 +233,7 @@ class Shift:
                 self._accept(taken)
 
     def _free(self) -> int:
-        """How many more requests it may take."""
+        """Return how many more requests it may take."""
         return min(self._width - len(self._held) + self._waiting, MOST_WAITING * self._width - len(self._held))
 
     def _accept(self, taken: Iterable[Taken]) -> None:
@@ -245,10 +246,10 @@ class Shift:
             self._works[work] = None
             work.add_done_callback(lambda done: self._works.pop(done, None))
 
-    # Working
+    # Process
 
     async def _work(self, taken: Taken) -> None:
-        """Until it is written, or cannot be."""
+        """Process a request until it is written or cannot be."""
         request, reason = self._rules.judged(taken)
         if request is not None:
             try:
@@ -291,10 +292,10 @@ class Shift:
                 raise
             except (Unavailable, Uncertain):
                 self._stored.clear()
-            except Refused as error:  # the store takes nothing from us, as without the right to: the request is good
+            except Refused as error:  # the store refuses our writes; the request itself is valid
                 self._stored.clear()
                 self._tell_once(str(error))
-            except Exception as error:  # noqa: BLE001 - told, and tried again: nothing that was taken is dropped
+            except Exception as error:  # noqa: BLE001 - reported and retried: no taken request is dropped
                 self._tell(f"lab request of {user}: {type(error).__name__}: {error}; it will be tried again")
             known = False
             backoff = backoff or self._backoff()
@@ -303,7 +304,7 @@ class Shift:
     async def _turn(
         self, taken: Taken, request: Understood, base: Entry[LabUser] | None, *, is_limited: bool
     ) -> bool | None:
-        """Whether it is its turn. False: it waited, so read the record again. None: a later request supersedes it."""
+        """Return whether to process it now. False: it waited, so read the record again. None: it is superseded."""
         record = None if base is None else base.value
         if is_limited:
             left = self._rules.left(taken, record, self._clock.wall())
@@ -315,7 +316,7 @@ class Shift:
         return not (request.is_for_after(record) and await self._put_off(taken, request.user))
 
     async def _hold(self, seconds: float) -> None:
-        """Wait without taking up room for other requests."""
+        """Wait without using up room for other requests."""
         self._waiting += 1
         self._room.set()
         try:
@@ -324,7 +325,7 @@ class Shift:
             self._waiting -= 1
 
     async def _is_superseded(self, taken: Taken, user: str) -> bool:
-        """Whether a later request of the user, which is in the queue, supersedes it: then nothing is lost."""
+        """Return whether a later request of the user in the queue supersedes it, so that nothing is lost."""
         while True:
             try:
                 later = await self._inbox.behind(taken.queue, user)
@@ -335,11 +336,11 @@ class Shift:
                 return any(self._rules.is_superseded(taken, raw) for raw in later)
 
     async def _put_off(self, taken: Taken, user: str) -> bool:
-        """Let the user's request of the other queue be worked first. False: there is none."""
+        """Let the user's request in the other queue be processed first. Return False if there is none."""
         other: QueueName = "decommission" if taken.queue == "provision" else "provision"
         try:
             found = await self._inbox.take_of(self._worker, other, user)
-        except (Unavailable, Uncertain):  # what it took all the same is found by `look`
+        except (Unavailable, Uncertain):  # `look` finds a request that was taken nevertheless
             self._counters["outages"] += 1
             await self._clock.sleep(LAST_RETRY)
             return True
@@ -353,7 +354,7 @@ class Shift:
     async def _attempt(
         self, taken: Taken, user: str, change: Change, base: Entry[LabUser] | None, *, is_limited: bool
     ) -> tuple[bool, Entry[LabUser] | None]:
-        """Whether it was written; if not, what stands there instead."""
+        """Try to write. Return whether it succeeded; if not, also the current record."""
         now = self._clock.wall()
         record = change(None if base is None else base.value, now)
         put = LAB.put(state_machine.worked(record, taken.queue, taken.token, at=now if is_limited else None), user=user)
@@ -373,22 +374,22 @@ class Shift:
         return False, record_of(found if isinstance(found, KeyValue) else None)
 
     def _answered(self) -> None:
-        """The store did."""
+        """Record that the store answered."""
         self._stored.set()
         self._refusal = ""
 
     def _tell_once(self, refusal: str) -> None:
         if refusal != self._refusal:
             self._refusal = refusal
-            self._tell(f"lab worker {self._worker}: {refusal}; what was taken is held until the store takes it")
+            self._tell(f"lab worker {self._worker}: {refusal}; taken requests are kept until the store accepts them")
 
     def _was_worked(self, taken: Taken, base: Entry[LabUser] | None) -> bool:
         return base is not None and base.value.worked.get(taken.queue) == taken.token
 
-    # Settling
+    # Acknowledge
 
     async def _settling(self) -> None:
-        """Acknowledge all that is worked at once, again and again; what comes next of the same users is taken on."""
+        """Acknowledge processed requests in batches. Each acknowledgement returns the next requests of its users."""
         backoff = self._backoff()
         while True:
             await self._finished.wait()
@@ -416,7 +417,7 @@ class Shift:
         self._accept(following)
 
     def _settle(self, token: str) -> None:
-        """The inbox has it no more."""
+        """Record that the inbox no longer has the request."""
         if token not in self._done:
             return
         reason = self._done.pop(token)
@@ -428,10 +429,10 @@ class Shift:
             del self._settled[next(iter(self._settled))]
         self._room.set()
 
-    # Failing
+    # Failures
 
     async def _out_of_reach(self, backoff: Backoff) -> None:
-        """The inbox did not answer: wait, until it tells what is held."""
+        """Wait until the inbox answers again and reports what is held."""
         self._counters["outages"] += 1
         while True:
             await self._clock.sleep(backoff.next())
@@ -455,12 +456,12 @@ class Shift:
 
 
 def _is_nested(taken: Taken) -> bool:
-    """Whether it may be nested deeper than is looked into."""
+    """Return whether the request may be nested too deeply to decode."""
     return taken.raw.count(b"[") + taken.raw.count(b"{") > BRACKETS
 
 
 def record_of(kv: KeyValue | None) -> Entry[LabUser] | None:
-    """A user's record as it stands in the store. Unreadable: it holds none; whatever else is wrong is the store's."""
+    """Decode a user's record from the store. Raise Unreadable if it is not one; all other errors are the store's."""
     try:
         return None if kv is None else LAB.entry(kv)
     except Damaged as error:

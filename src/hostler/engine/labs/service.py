@@ -1,7 +1,7 @@
-"""The lab service: what HTTP and the command line call. Every request is one transaction, and is answered by its news.
+"""The lab service, called by the HTTP API and the CLI. Every request is one transaction, answered by its event.
 
-A lab belongs to the project `labs/{user}`: who sees that sees the lab. What the caller does not see is NotFound,
-exactly as if it did not exist. What may be done is in `engine.labs.right`.
+A lab belongs to the project `labs/{user}`: a caller who may see the project may see the lab. A lab that the caller may
+not see is NotFound, exactly as if it did not exist. Permissions are in `engine.labs.permissions`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Found: TypeAlias = "list[Entry[LabUser]]"
 
 
 class LabService:
-    """One per process. `catalogue` tells which labs there are now; `switch`: another lab makes room by itself."""
+    """The lab service; one per process. `catalogue` returns the current one; `switch`: a new lab replaces the old."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class LabService:
         self._clock, self._rng, self._switch = clock, rng, switch
         self._line = Line(view)
 
-    # Reading
+    # Reads
 
     async def get(self, caller: Caller, user: str, *, stale: bool = False) -> LabView:
-        """A user's lab. `stale`: as this process saw it last, also while the store is out of reach."""
+        """Return a user's lab. `stale`: from the cache of this process, also while the store is unreachable."""
         check_seen(caller, user)
         entry = self._view.labs.get(user=user) if stale else await LAB.get(self._store, user=user)
         view = None if entry is None else self._shown(entry.value, entry.mod_revision)
@@ -72,7 +72,7 @@ class LabService:
         return view
 
     async def list(self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False) -> LabPage:
-        """A page of the labs that the caller sees, in order of their users."""
+        """Return a page of the labs that the caller may see, ordered by user."""
         check_limit(limit)
         start = "" if after is None else LAB.fill(user=check_user(after))
         mine = _visible(caller)
@@ -87,15 +87,15 @@ class LabService:
         return LabPage(items=tuple(items[:limit]), after=last, revision=revision)
 
     async def news(self, caller: Caller, user: str) -> LabNewsPage:
-        """The last that happened to a user."""
+        """Return the most recent events of a user."""
         check_seen(caller, user)
         entry = await LAB.get(self._store, user=user)
         return LabNewsPage(items=() if entry is None else entry.value.events)
 
     async def offers(self, caller: Caller) -> LabOffers:
-        """The catalogue, and how it stands with each lab. Forbidden: the caller has nothing to do with labs."""
+        """Return the catalogue with the usage of each lab. Raise Forbidden if the caller may see no labs."""
         if _visible(caller) == frozenset():
-            raise Forbidden(f"{caller.name}: sees no labs; ask somebody who manages accounts for a membership of {ORG}")
+            raise Forbidden(f"{caller.name}: sees no labs; ask an account administrator for a membership of {ORG}")
         catalogue, line = self._catalogue(), self._line
         if catalogue.labs is None:
             all_ = (line.running.total(), line.waiting.total(), line.warm_in_all())
@@ -117,29 +117,29 @@ class LabService:
     def _offered(self, lab_id: int | None, template: LabTemplate, counts: tuple[int, int, int]) -> LabOffer:
         running, waiting, warm = counts
         problems = problems_of(template, (entry.value for entry in self._view.members.entries.values()))
-        # What cloud-init is told may hold secrets of the machine.
+        # User data may contain secrets of the VM.
         template = msgspec.structs.replace(template, user_data="")
         return LabOffer(
             lab_id=lab_id, template=template, running=running, waiting=waiting, warm=warm, problems=problems
         )
 
-    # Writing
+    # Writes
 
     async def start(self, request: Request, user: str, lab_id: int) -> Written[LabAnswer]:
-        """It shall be there. The news of the answer says whether it will be.
+        """Start a lab. The event in the answer says whether it starts.
 
-        Who may extend it may start it for its whole life; its own user has what is left of the day.
+        A caller who may extend the lab starts it for its full lifetime. Its own user gets what is left of the day.
         """
         own = not may_change(request.caller)
 
-        def wished(record: LabUser | None, now: float) -> LabUser:
+        def change(record: LabUser | None, now: float) -> LabUser:
             catalogue, switch = self._catalogue(), self._switch
             return state_machine.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
 
-        return await self._asked(request, "lab.start", user, wished)
+        return await self._asked(request, "lab.start", user, change)
 
     async def stop(self, request: Request, user: str, lab_id: int | None = None) -> Written[LabAnswer]:
-        """It shall be gone; with a lab id only if it is that lab. NotFound: there is none, and nothing is written."""
+        """Stop a lab; with a lab id, only that lab. Raise NotFound, writing nothing, if there is no lab."""
         return await self._asked(
             request,
             "lab.stop",
@@ -150,16 +150,16 @@ class LabService:
     async def extend(
         self, request: Request, user: str, minutes: float, lab_id: int | None = None
     ) -> Written[LabAnswer]:
-        """It shall live longer; with a lab id only if it is that lab. NotFound: as for `stop`."""
+        """Extend a lab; with a lab id, only that lab. Raise NotFound as in `stop`."""
 
-        def wished(record: LabUser | None, now: float) -> LabUser:
+        def change(record: LabUser | None, now: float) -> LabUser:
             return state_machine.extend(_having(record, user), user, minutes, lab_id, now=now)
 
         check_change(request.caller, user)
-        return await self._asked(request, "lab.extend", user, wished)
+        return await self._asked(request, "lab.extend", user, change)
 
     async def message(self, request: Request, user: str, text: str) -> Written[LabAnswer]:
-        """Its user is told this: among the news, and at the terminal. NotFound: as for `stop`."""
+        """Send a message to the user, as an event and at the terminal. Raise NotFound as in `stop`."""
         check_change(request.caller, user)
         said = check_line(text.strip(), "message")
         return await self._asked(
@@ -170,14 +170,14 @@ class LabService:
         )
 
     async def tell_opened(self, request: Request, user: str) -> None:
-        """For the audit: somebody is at the terminal of the user's lab."""
+        """Record in the audit log that a terminal of the user's lab was opened."""
         check_use(request.caller, user)
         await self._writer.commit(request, "terminal.open", LAB.fill(user=user), 0, [], [], status=DONE)
 
     async def attend(self, user: str, generation: int, at: float) -> None:
         """Record that a terminal of the user's lab was open at that time, if that lab ends with its terminal.
 
-        Conflict, Unavailable, Uncertain: it may not be noted; come again.
+        Raise Conflict, Unavailable or Uncertain if it may not be recorded; the caller retries.
         """
         entry = await LAB.get(self._store, user=user)
         lab = None if entry is None else entry.value.lab
@@ -188,17 +188,17 @@ class LabService:
         if new is not entry.value:
             await LAB.replace(self._store, entry, new)
 
-    # Inside
+    # Internals
 
     async def _asked(
-        self, request: Request, verb: str, user: str, wished: Callable[[LabUser | None, float], LabUser]
+        self, request: Request, verb: str, user: str, change: Callable[[LabUser | None, float], LabUser]
     ) -> Written[LabAnswer]:
         check_use(request.caller, user)
 
         async def attempt() -> Written[LabAnswer]:
             entry = await LAB.get(self._store, user=user)
             request.check_match(f"lab of {user}", 0 if entry is None else entry.mod_revision)
-            record = wished(None if entry is None else entry.value, self._clock.wall())
+            record = change(None if entry is None else entry.value, self._clock.wall())
             put = LAB.put(record, user=user)
             answer = LabAnswer(news=record.events[-1], lab=self._shown(record, 0))
             revision = await self._writer.commit(
@@ -219,7 +219,7 @@ class LabService:
         return _dated(await self._writer.once(request, LabAnswer, attempts))
 
     def _shown(self, record: LabUser, revision: int) -> LabView | None:
-        """What a caller is told; None: there is no lab."""
+        """Return the view of a lab; None: there is no lab."""
         lab = record.lab
         if lab is None:
             return None
@@ -251,19 +251,19 @@ class LabService:
         )
 
     def _node(self, user: str, vm: str) -> str:
-        """As this process saw it last."""
+        """Return the node, from the cache of this process."""
         handle = self._view.handles.get(org=ORG, project=lab_project(user), vm=vm) if vm else None
         return "" if handle is None else handle.value.node
 
     def _known(self, start: str, limit: int, mine: frozenset[str] | None) -> Sequence[Entry[LabUser]]:
-        """As this process saw them last."""
+        """Return labs from the cache of this process."""
         entries = self._view.labs.entries
         keys = entries if mine is None else [key for key in mine if key in entries]
         having = (key for key in keys if key > start and entries[key].value.lab is not None)
         return [entries[key] for key in heapq.nsmallest(limit, having)]
 
     async def _read(self, start: str, limit: int) -> tuple[Sequence[Entry[LabUser]], int]:
-        """Those that have a lab, from the store; and its revision when the first were read."""
+        """Return users with a lab from the store, and its revision at the first read."""
         found: Found = []
         after, revision = start or None, 0
         while True:
@@ -272,7 +272,7 @@ class LabService:
             for kv in page.items:
                 if LAB.match(kv.key) is None:
                     continue
-                with suppress(Damaged):  # the mirrors know of it, and the doctor tells
+                with suppress(Damaged):  # the caches count it, and the doctor reports it
                     entry = LAB.entry(kv)
                     if entry.value.lab is not None:
                         found.append(entry)
@@ -295,26 +295,26 @@ class LabService:
 
 
 def _having(record: LabUser | None, user: str) -> LabUser:
-    """The record of somebody who has a lab. Whoever is answered needs no news of having had none."""
+    """Return the record if it has a lab. Raise NotFound otherwise: the caller gets an error instead of an event."""
     if record is None or record.lab is None:
-        raise NotFound(f"lab of {user}: there is no lab; start one, or look at the list of labs")
+        raise NotFound(f"lab of {user}: there is no lab; start one, or see the list of labs")
     return record
 
 
 def _visible(caller: Caller) -> frozenset[str] | None:
-    """The keys of those whose labs the caller sees; None: of all."""
+    """Return the keys of the users whose labs the caller may see; None: all."""
     if EVERYWHERE in caller.memberships or ORG in caller.memberships:
         return None
     keys = set()
     for membership in caller.memberships:
         if membership.startswith(_MINE):
-            with suppress(Invalid):  # no user can be called that
+            with suppress(Invalid):  # no user can have this name
                 keys.add(LAB.fill(user=check_user(lab_user(membership.removeprefix(_MINE)))))
     return frozenset(keys)
 
 
 def _dated(done: Written[LabAnswer]) -> Written[LabAnswer]:
-    """The lab in the answer with the revision in which it was written, which was not known before."""
+    """Set the revision of the lab in the answer, which was not known before the commit."""
     answer = done.value
     if answer.lab is None:
         return done

@@ -1,8 +1,7 @@
-"""What a request, or something that was seen, makes of a user's record. Pure: record in, changed record out.
+"""Pure functions from a user's record and a request or observation to the changed record.
 
-Every request leaves one piece of news, also where nothing else changes: it is the answer to it. What the controller
-calls (from `admitted` on) returns the very record it got where there is nothing to change, or where the lab that it is
-about is another one by now.
+Every request adds one event, even if nothing else changes: the event is the answer. The functions that the controller
+calls (from `admitted` on) return the same object if nothing changes, or if the record now has another lab.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 LONGEST_REASON = 300
-"""Characters of what is told of a request that cannot be understood."""
+"""Maximum length of the event text for an invalid request."""
 LEAST = 60.0
-"""Seconds that each start of a lab counts as at least, and that must be left for another one."""
+"""Minimum number of seconds that each start of a lab counts as, and that must be left for another start."""
 PROVISIONED_WITHIN = 600.0
-"""Seconds in which a lab that has a node must be available."""
+"""Seconds in which a lab with a node must become available."""
 
 
 def told(record: LabUser, event: LabEvent, now: float, *, lab_id: int | None = None, reason: str = "") -> LabUser:
-    """The record with one more piece of news. Numbers go on where the last one was; the last 16 are kept."""
+    """Return the record with one more event. Numbers continue; the last 16 events are kept."""
     news = LabNews(number=record.last_number + 1, at=now, event=event, lab_id=lab_id, reason=reason)
     return replace(record, news=(*record.news, news)[-NEWS_KEPT:], changed_at=now)
 
 
 def worked(record: LabUser, queue: str, token: str, *, at: float | None = None) -> LabUser:
-    """The record in which the request of that token is worked; `at`: when, if there is a rate limit."""
+    """Return the record with the request of that token marked as processed; `at`: when, if there is a rate limit."""
     times = record.worked_at if at is None else {**record.worked_at, queue: at}
     return replace(record, worked={**record.worked, queue: token}, worked_at=times)
 
 
-# What users ask for
+# Requests of users
 
 
 def start(
@@ -53,7 +52,7 @@ def start(
     own: bool = False,
     door: str = "",
 ) -> LabUser:
-    """The lab shall be there. `switch`: another one that is there makes room for it. `own`, `door`: as in `Lab`."""
+    """Request a lab. `switch`: it replaces another lab. `own`, `door`: as in `Lab`."""
     record = record or LabUser(user=user, changed_at=now)
     template, lab = catalogue.find(lab_id), record.lab
     if template is None:
@@ -72,9 +71,9 @@ def start(
     if lab.lab_id == lab_id:
         return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is {lab.phase.value}")
     if not switch:
-        reason = f"lab {lab.lab_id} is there; stop it first"
+        reason = f"lab {lab.lab_id} is active; stop it first"
         return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
-    if lab.phase is LabPhase.WAITING:  # it has no machine that would have to go first
+    if lab.phase is LabPhase.WAITING:  # it has no VM that must be removed first
         record, reason = _begun(record, lab_id, template, now, own=own, door=door), f"instead of lab {lab.lab_id}"
         return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
     ending = _ending(lab, LabEvent.STOPPED, f"for lab {lab_id}")
@@ -83,7 +82,7 @@ def start(
 
 
 def stop(record: LabUser | None, user: str, lab_id: int | None, *, now: float) -> LabUser:
-    """The lab shall be gone; None: whichever is there, and none shall follow it."""
+    """Request the end of a lab; None: of any lab, and no other lab follows."""
     record = record or LabUser(user=user, changed_at=now)
     lab = record.lab
     if lab is None:
@@ -95,26 +94,26 @@ def stop(record: LabUser | None, user: str, lab_id: int | None, *, now: float) -
         if lab_id in (None, lab.lab_id):
             return told(record, LabEvent.ALREADY, now, lab_id=lab.lab_id, reason="it is stopping")
     if lab_id not in (None, lab.lab_id):
-        return told(record, LabEvent.IGNORED, now, lab_id=lab_id, reason=f"lab {lab.lab_id} is there")
+        return told(record, LabEvent.IGNORED, now, lab_id=lab_id, reason=f"lab {lab.lab_id} is active")
     return stopping(record, LabEvent.STOPPED, "", now)
 
 
 def not_understood(record: LabUser | None, user: str, queue: str, why: str, *, now: float) -> LabUser:
-    """Nothing changes: the request could not be understood, which its user is told."""
+    """Record that a request could not be understood. Nothing else changes."""
     record = record or LabUser(user=user, changed_at=now)
     event = LabEvent.REFUSED if queue == "provision" else LabEvent.IGNORED
     return told(record, event, now, reason=f"the request cannot be understood: {why}"[:LONGEST_REASON])
 
 
 def is_for_after_a_stop(record: LabUser | None, lab_id: int, *, catalogue: LabCatalogue, switch: bool) -> bool:
-    """Whether a start of the lab would be refused for another lab that is there: a stop that waits may end that one."""
+    """Return whether a start is refused only because of another lab, which a waiting stop may end."""
     lab = None if record is None else record.lab
     there = lab is not None and lab.phase is not LabPhase.STOPPING and lab.lab_id != lab_id
     return there and not switch and catalogue.find(lab_id) is not None
 
 
 def is_for_after_a_start(record: LabUser | None, lab_id: int | None) -> bool:
-    """Whether a stop of the lab would be ignored because there is none yet: a start that waits may begin it."""
+    """Return whether a stop is ignored only because the lab does not exist yet; a waiting start may begin it."""
     lab = None if record is None else record.lab
     if lab_id is None or (lab is not None and lab.phase is not LabPhase.STOPPING):
         return False
@@ -122,14 +121,14 @@ def is_for_after_a_start(record: LabUser | None, lab_id: int | None) -> bool:
 
 
 def extend(record: LabUser | None, user: str, minutes: float, lab_id: int | None, *, now: float) -> LabUser:
-    """It shall live so many minutes longer than it would; only if it is that lab, where one is named."""
+    """Extend the lab by a number of minutes; if a lab id is given, only that lab."""
     record = record or LabUser(user=user, changed_at=now)
     lab = record.lab
     reason = ""
     if lab is None:
         reason = "there is no lab to extend"
     elif lab_id not in (None, lab.lab_id):
-        reason = f"lab {lab.lab_id} is there"
+        reason = f"lab {lab.lab_id} is active"
     elif lab.expires_at is None:
         reason = "it waits for its turn, and its time has not begun"
     elif lab.phase is LabPhase.STOPPING:
@@ -143,25 +142,25 @@ def extend(record: LabUser | None, user: str, minutes: float, lab_id: int | None
 
 
 def message(record: LabUser, text: str, *, now: float) -> LabUser:
-    """Its user is told this. Nothing else changes."""
+    """Add a message to the user. Nothing else changes."""
     lab_id = None if record.lab is None else record.lab.lab_id
     said = LabNews(number=record.last_number + 1, at=now, event=LabEvent.MESSAGE, lab_id=lab_id, reason=text)
     return replace(record, messages=(*record.messages, said)[-NEWS_KEPT:], changed_at=now)
 
 
 def attended(record: LabUser, generation: int, at: float, now: float) -> LabUser:
-    """A terminal of the lab of that generation was open at that time. The very record: that changes nothing."""
+    """Record that a terminal of the lab of that generation was open. Return the same object if nothing changes."""
     lab = record.lab
     if lab is None or lab.generation != generation or lab.phase is LabPhase.STOPPING or at <= (lab.terminal_at or 0.0):
         return record
     return replace(record, lab=replace(lab, terminal_at=at), changed_at=now)
 
 
-# What the controller does, and sees
+# Actions and observations of the controller
 
 
 def put_off(record: LabUser, position: int, reason: str, now: float) -> LabUser:
-    """It waits for its turn, for that reason. The news is told once; `detail` follows the reason."""
+    """Record why the lab waits. The event is added once; `detail` follows the reason."""
     lab = record.lab
     if lab is None or lab.phase is not LabPhase.WAITING or lab.detail == reason:
         return record
@@ -173,7 +172,7 @@ def put_off(record: LabUser, position: int, reason: str, now: float) -> LabUser:
 
 
 def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> LabUser:
-    """It is its turn: it has the machine of that id, new or from the pool, and its time begins."""
+    """Give the lab the VM of that id, new or from the pool, and start its lifetime."""
     lab = record.lab
     if lab is None or lab.phase is not LabPhase.WAITING:
         return record
@@ -193,16 +192,16 @@ def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> Lab
 
 
 def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False) -> LabUser:
-    """What there is of its machine. One that is not the lab's own tells nothing.
+    """Update the lab from the handle of its VM. A handle of another VM is ignored.
 
-    `silent`: its node gives no sign of life. The lab is not available then; it ends when its time is over, as ever.
+    `silent`: the node is unreachable. The lab is then not available; it still ends when its time is over.
     """
     lab = record.lab
     if lab is None or not lab.vm or lab.vm != handle.id:
         return record
     runs, readiness, access = handle.state is MachineState.RUNNING, handle.readiness, handle.access
     cloud_status = handle.cloud_status or handle.state.value
-    if lab.phase is LabPhase.STOPPING:  # what it was stays to be read: where it is, and what it is called
+    if lab.phase is LabPhase.STOPPING:  # keep its last address and server id readable
         new = replace(lab, machine_runs=runs, available=False, cloud_status=cloud_status)
         return record if new == lab else replace(record, lab=new, changed_at=now)
     available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not (silent or handle.paused)
@@ -225,7 +224,7 @@ def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False)
 
 
 def warned(record: LabUser, now: float) -> LabUser:
-    """Its user is told that it ends soon: once, and once more after each extension."""
+    """Warn the user that the lab ends soon: once, and again after each extension."""
     lab = record.lab
     if lab is None or lab.warned or lab.expires_at is None or lab.phase is LabPhase.STOPPING:
         return record
@@ -234,7 +233,7 @@ def warned(record: LabUser, now: float) -> LabUser:
 
 
 def stopping(record: LabUser, ending: LabEvent, reason: str, now: float) -> LabUser:
-    """It ends: its machine shall go, and then `ending` is told. Without a machine it is gone at once."""
+    """End the lab: its VM is to be removed, and then `ending` is reported. Without a VM it ends at once."""
     lab = record.lab
     if lab is None or lab.phase is LabPhase.STOPPING:
         return record
@@ -247,7 +246,7 @@ def stopping(record: LabUser, ending: LabEvent, reason: str, now: float) -> LabU
 
 
 def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
-    """Its machine is gone. So is the lab, and the one that shall follow begins."""
+    """End the lab after its VM is gone, and start the next one if requested."""
     lab = record.lab
     if lab is None or lab.phase is LabPhase.WAITING:
         return record
@@ -262,20 +261,20 @@ def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
     return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False, own=own, door=door)
 
 
-# Inside
+# Internals
 
 
 def left_today(record: LabUser, lab_id: int, template: LabTemplate, now: float) -> float:
-    """Return how many seconds of the lab its user may still have today, where the user starts it."""
+    """Return how many seconds of the lab its user may still use today, if the user starts it."""
     use = record.used.get(str(lab_id))
     spent = use.seconds if use is not None and use.day == int(now // DAY) else 0.0
     return (template.life if template.per_day is None else template.per_day) - spent
 
 
 def _used(record: LabUser, now: float, *, failed: bool = False) -> dict[str, LabUse]:
-    """What the user has had of each lab today, with the one that ends now.
+    """Return the user's usage of each lab today, including the one that ends now.
 
-    Time that a teacher added is not counted, nor a lab that failed before it was ever available.
+    Time that a teacher added does not count, nor does a lab that failed before it was ever available.
     """
     lab, today = record.lab, int(now // DAY)
     used = {name: use for name, use in record.used.items() if use.day == today}
@@ -315,14 +314,14 @@ def _ending(lab: Lab, ending: LabEvent, reason: str) -> Lab:
 
 
 def _limit(lab: Lab, handle: VmHandle, now: float) -> float | None:
-    """None while no node has room for it; all of the time from when one has."""
+    """Return the deadline to become available: None while no node has room; the full time from when one has."""
     if handle.state is MachineState.PENDING:
         return None
     return now + PROVISIONED_WITHIN if lab.provisioned_by is None else lab.provisioned_by
 
 
 def _end(lab: Lab, handle: VmHandle, now: float) -> float | None:
-    """While no node has room for it its end moves on, now and then; all of its life is left when one has."""
+    """Return the expiry. While no node has room it is postponed at intervals, so that the full lifetime remains."""
     if lab.expires_at is None:
         return None
     pending = handle.state is MachineState.PENDING
@@ -334,6 +333,6 @@ def _end(lab: Lab, handle: VmHandle, now: float) -> float | None:
 def _unknown(lab_id: int, catalogue: LabCatalogue) -> str:
     known = sorted(catalogue.labs or (), key=lambda name: (len(name), name))
     if not known:
-        return f"there is no lab {lab_id}, nor any other"
+        return f"there is no lab {lab_id}; the catalogue is empty"
     shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     return f"there is no lab {lab_id}; there are {shown}"

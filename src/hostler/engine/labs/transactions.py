@@ -1,4 +1,4 @@
-"""Steps as transactions: what each compares, and what it writes. Pure; the leader's guard is added when it is sent."""
+"""Steps as transactions: what each compares and writes. Pure; the leader's guard is added when it is sent."""
 
 from __future__ import annotations
 
@@ -23,64 +23,65 @@ if TYPE_CHECKING:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What is known of a user's lab. Each family may be of another instant."""
+    """The known state of a user's lab. Each record family may be from a different time."""
 
     user: str
     entry: Entry[LabUser] | None
     vm: Entry[VirtualMachine] | None = None
-    """The machine that the record names."""
+    """The VM that the record names."""
     handle: Entry[VmHandle] | None = None
     strays: tuple[Entry[VirtualMachine], ...] = ()
-    """Other machines of labs that the user has."""
+    """Other lab VMs of the user."""
     silent: bool = False
-    """Its node gives no sign of life."""
+    """Its node is unreachable."""
     silent_in: float | None = None
-    """Seconds after which its node will count as silent, if it is not back by then."""
+    """Seconds after which its node counts as unreachable, if it is not back by then."""
     unreadable: bool = False
-    """Somebody must look at it; nothing is done, for nobody knows what would be right."""
+    """A record cannot be decoded: an operator must repair it. No step is taken, because the state is not known."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A machine of the pool that becomes a user's, and what that takes beside the lab's record."""
+    """A pool VM to be assigned to a user, and the pieces of the transaction other than the lab's record."""
 
     vm: str
     when: list[Comparison]
     then: list[Operation]
     read: tuple[Entry[Any], ...] = ()
-    """What it was decided from."""
+    """The records that the decision is based on."""
 
 
 class Pool(Protocol):
-    """Machines that are ready ahead. It starts, runs and stops with the controller, and writes under its leadership."""
+    """The warm pool. It starts, runs and stops with the controller, and writes under its leadership."""
 
     async def start(self, standing: Standing) -> None:
-        """As a service."""
+        """Start, as a controller."""
 
     async def run(self) -> None:
-        """As a service."""
+        """Run, as a controller."""
 
     async def stop(self) -> None:
-        """As a service."""
+        """Stop, as a controller."""
 
     async def claim(self, entry: Entry[LabUser], template: LabTemplate, now: float) -> Claim | None:
-        """A machine for this lab, which nobody else is given until `settled`; None: there is none.
+        """Return a VM for this lab, which is assigned to no other lab until `settled`; None: there is none.
 
-        Whoever gets one must settle it, whatever happens. The quotas of both projects are among its pieces, so they are
-        read (Unavailable, Uncertain, Conflict: there is no claim then). QuotaExceeded: its user may have no more.
-        `expires_at` of the machine becomes what `decide.kept_until` says of a lab that begins now.
+        The caller must call `settled` for every claim, whatever happens. The pieces include the quotas of both
+        projects, which are therefore read; if that raises Unavailable, Uncertain or Conflict, there is no claim. Raise
+        QuotaExceeded if the user's quota is used up. `expires_at` of the VM becomes `decide.kept_until` of a lab that
+        begins now.
         """
 
     def settled(self, claim: Claim, *, written: bool) -> None:
-        """It was written; or it was not, or nobody knows."""
+        """End a claim: it was written; or (False) it was not, or the outcome is unknown."""
 
     def make_room(self, lab: Lab, template: LabTemplate) -> None:
-        """No node has room for the lab: a machine of another lab that nobody uses may have to go."""
+        """Report that no node has room for the lab: an unused VM of another lab may have to be removed."""
 
 
 def created(
     user: str, lab: Lab, template: LabTemplate, spec: VmSpec, *, vm: str, name: str, at: float
 ) -> VirtualMachine:
-    """The machine of a lab that has just been admitted."""
+    """Return the VM of a lab that has just been admitted."""
     return VirtualMachine(
         id=vm,
         name=name,
@@ -95,7 +96,7 @@ def created(
 
 
 def entered(entry: Entry[LabUser], record: LabUser, vm: VirtualMachine) -> Txn:
-    """A lab gets a new machine. The quota is still to be added."""
+    """Give a lab a new VM. The caller adds the quota."""
     place: dict[str, Any] = {"org": vm.org, "project": vm.project}
     return Txn(
         [LAB.unchanged(entry), VM.absent(vm=vm.id, **place), NAME.absent(name=vm.name, **place)],
@@ -104,12 +105,12 @@ def entered(entry: Entry[LabUser], record: LabUser, vm: VirtualMachine) -> Txn:
 
 
 def claimed(entry: Entry[LabUser], record: LabUser, claim: Claim) -> Txn:
-    """A lab gets a machine of the pool."""
+    """Give a lab a VM of the pool."""
     return Txn([LAB.unchanged(entry), *claim.when], [_lab(entry, record), *claim.then])
 
 
 def rewritten(seen: Seen, entry: Entry[LabUser], record: LabUser) -> Txn:
-    """The record alone, as what was seen of the machine says."""
+    """Write only the record, on condition that the VM and handle are unchanged."""
     when = [LAB.unchanged(entry)]
     if seen.vm is not None:
         when.append(VM.unchanged(seen.vm))
@@ -119,9 +120,9 @@ def rewritten(seen: Seen, entry: Entry[LabUser], record: LabUser) -> Txn:
 
 
 def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], record: LabUser | None) -> Txn:
-    """Delete the machine, if the lab is still as it was, and there or not.
+    """Delete the VM, on condition that the lab's record is unchanged or still absent.
 
-    Without a record of the user its disk is retained: a record that is missing is no request.
+    Without a record of the user the disk is retained: a missing record is not a request to delete.
     """
     when = [LAB.absent(user=user) if entry is None else LAB.unchanged(entry), VM.unchanged(vm)]
     then: list[Operation] = [changed(vm, deleting=True, keep_disk=entry is None)]
@@ -131,12 +132,12 @@ def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], 
 
 
 def kept(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
-    """The machine runs, and lives for longer than the lab."""
+    """Set the VM's power to on, and its expiry to later than the lab's."""
     return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [changed(vm, expires_at=kept_until(lab), power=Power.ON)])
 
 
 def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
-    """The lab is gone, if its machine is."""
+    """End the lab, on condition that its VM is gone."""
     when = [LAB.unchanged(entry)]
     if vm:
         when.append(VM.absent(org=ORG, project=lab_project(record.user), vm=vm))
@@ -144,7 +145,7 @@ def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
 
 
 def forgotten(entry: Entry[LabUser]) -> Txn:
-    """Nothing was heard of the user for long."""
+    """Delete the record of a user who has had no lab for long."""
     return Txn([LAB.unchanged(entry)], [Delete(entry.key)])
 
 

@@ -1,14 +1,14 @@
-"""A machine that becomes another project's, in one transaction: it runs on, and nobody makes, moves or removes it.
+"""Transfer of a VM to another project in one transaction. The VM keeps running and is not created, moved or removed.
 
-    VM, NAME, HANDLE   go from the one project to the other; the id stays
-    COMMAND            stays where it is, and names the other project from now on
-    QUOTA              of both, where there is one
+    VM, NAME, HANDLE   move from one project to the other; the id stays
+    COMMAND            stays where it is, and now names the other project
+    QUOTA              of both projects, if they have one
 
-The command is what keeps the machine: it is never away, so its agent and every sweep find it commanded all the time.
-Whoever has decided anything from the records as they were before compares one of them, and each of them has changed.
-So it does not matter in which order others learn of it.
+The command is what keeps the machine. It exists at all times, so the agent and every sweep always find the machine
+commanded. A decision based on the earlier records compares at least one of them, and each of them has changed. So the
+order in which other processes learn of the transfer does not matter.
 
-Only a machine that is at rest changes hands: it was told all that is wished for, and goes nowhere.
+Only a VM at rest can be transferred: its node has the current spec, and it is not being migrated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AT_REST = (MachineState.RUNNING, MachineState.STOPPED)
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A machine and its records, as they were read; each may be of another instant."""
+    """A VM and its records as read; each may be from a different time."""
 
     vm: Entry[VirtualMachine]
     handle: Entry[VmHandle]
@@ -46,7 +46,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who gets it, and what it is there."""
+    """The new owner, and the properties of the VM there."""
 
     org: str
     project: str
@@ -56,7 +56,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unfit(held: Held) -> str:
-    """Why it cannot change hands now; empty: it can."""
+    """Return why the VM cannot be transferred now; empty: it can."""
     vm, handle, command = held.vm.value, held.handle.value, held.command.value
     why = ""
     if vm.deleting or command.deleting:
@@ -68,15 +68,15 @@ def unfit(held: Held) -> str:
     elif command.departing is not None or wished(vm, handle):
         why = "it is being moved"
     elif command.generation != vm.generation:
-        why = "its node was not told yet what is wished for"
+        why = "its node does not have the current spec yet"
     return why
 
 
 async def transfer(store: Store, held: Held, to: Owner, *, fence: int) -> Pieces:
-    """What the transaction compares and writes; the leader's guard, whose `fence` it is, is to be added.
+    """Return the comparisons and operations of the transaction. The caller adds the leader's guard, with this `fence`.
 
-    Conflict: it cannot change hands now. QuotaExceeded: who gets it may have no more. Unavailable, Uncertain: the
-    quotas could not be read.
+    Raise Conflict if the VM cannot be transferred now, QuotaExceeded if the new owner's quota is used up, and
+    Unavailable or Uncertain if the quotas could not be read.
     """
     if why := unfit(held):
         raise Conflict(f"vm {held.vm.value.name}: {why}; it cannot be given to {to.org}/{to.project} now")
@@ -87,7 +87,7 @@ async def transfer(store: Store, held: Held, to: Owner, *, fence: int) -> Pieces
 
 
 def moved(held: Held, to: Owner, *, fence: int) -> Pieces:
-    """The same, without the quotas. Pure."""
+    """Return the comparisons and operations without the quotas. Pure."""
     old = held.vm.value
     new = msgspec.structs.replace(
         old,

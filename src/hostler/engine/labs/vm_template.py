@@ -1,4 +1,4 @@
-"""What a lab's machine is made of. Pure; shared by what makes machines on demand and what makes them ahead."""
+"""The VM of a lab. Pure; used for VMs created on demand and for the warm pool."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from hostler.model.lab import LabTemplate
 
 MACHINES_LABEL = "machines"
-"""Of a node: the kind of machines it makes."""
+"""Node label with the kind of machines that the node creates."""
 
 
 def shape_of(template: LabTemplate, keys: Sequence[str]) -> VmSpec:
-    """The machine's shape. `keys`: public SSH keys that may log in beside those of the template."""
+    """Return the spec of the VM. `keys`: public SSH keys that may log in, in addition to the template's."""
     return VmSpec(
         cpus=template.cpus,
         memory_mib=template.memory_mib,
@@ -31,18 +31,18 @@ def shape_of(template: LabTemplate, keys: Sequence[str]) -> VmSpec:
 
 
 def digest(template: LabTemplate) -> str:
-    """The same for machines of the same shape, and for no others.
+    """Return a digest that is equal exactly for VMs of the same spec.
 
-    Keys that a leader adds do not count: the next one may have others, and what is ready stays so.
+    Keys that a leader adds do not count: the next leader may have others, and ready VMs stay usable.
     """
     return hashlib.sha256(shape_of(template, ()).encode()).hexdigest()[:12]
 
 
 def labels_of(lab_id: int, user: str, template: LabTemplate) -> dict[str, str]:
-    """The labels of a lab's machine."""
+    """Return the labels of a lab's VM."""
     return {LAB_LABEL: str(lab_id), USER_LABEL: user, SHAPE_LABEL: digest(template)}
 
 
 def node_labels_of(template: LabTemplate) -> dict[str, str]:
-    """What a node must be labelled with."""
+    """Return the labels that a node must have."""
     return {MACHINES_LABEL: template.provider} if template.provider else {}

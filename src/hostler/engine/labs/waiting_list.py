@@ -1,6 +1,6 @@
-"""Who waits for a lab, in which order, and how many labs of each kind there are: kept up by the mirrors, for people.
+"""The waiting users in order, and the number of labs of each kind. Derived from the caches, for display.
 
-Each change costs what it touches; so does each question, however many labs there are.
+The cost of each update and query does not depend on the number of labs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _HANDLES = HANDLE.prefix(org=POOL_ORG)
 
 
 class Line:
-    """One per process. It follows the view, and is never older than that."""
+    """The waiting list; one per process. It follows the view and is never older than it."""
 
     def __init__(self, view: View) -> None:
         self._labs, self._vms, self._handles = view.labs, view.vms, view.handles
         self._places: list[_Place] = []
-        self._known: dict[str, tuple[int, _Place | None]] = {}  # by key: the lab, and where it waits
+        self._known: dict[str, tuple[int, _Place | None]] = {}  # by key: the lab id, and its place in the list
         self.running: Counter[int] = Counter()
-        """By lab id: those that have a machine."""
+        """By lab id: labs with a VM."""
         self.waiting: Counter[int] = Counter()
-        """By lab id: those that have none."""
-        self._pool: defaultdict[str, set[str]] = defaultdict(set)  # by lab id: keys of its machines in the pool
+        """By lab id: labs without a VM."""
+        self._pool: defaultdict[str, set[str]] = defaultdict(set)  # by lab id: keys of its pool VMs
         for key in self._labs.entries:
             self._lab_changed(key)
         for key in self._vms.entries:
@@ -41,18 +41,18 @@ class Line:
         self._vms.listen(self._vm_changed)
 
     def position(self, user: str, requested_at: float) -> int:
-        """Where somebody who asked then stands, from 1; also where the mirror does not know of it yet."""
+        """Return the position of a request of that time, from 1; also if the cache does not contain it yet."""
         return bisect_left(self._places, (requested_at, user)) + 1
 
     def warm(self, lab_id: int) -> int:
-        """Machines that are ready ahead."""
+        """Return the number of ready VMs in the warm pool of a lab."""
         return sum(self._is_ready(key) for key in self._pool.get(str(lab_id), ()))
 
     def warm_in_all(self) -> int:
-        """Machines that are ready ahead, of all labs."""
+        """Return the number of ready VMs in the warm pools of all labs."""
         return sum(self._is_ready(key) for keys in self._pool.values() for key in keys)
 
-    # Inside
+    # Internals
 
     def _is_ready(self, key: str) -> bool:
         handle = self._handles.entries.get(_HANDLES + key[len(_POOL) :])

@@ -1,8 +1,9 @@
-"""The worker at the lab door: takes requests from the queues, writes them down, acknowledges them.
+"""The lab worker: takes requests from the queues, writes them to the store, acknowledges them.
 
-Any number of workers share the queues. Each is present in the store, by a key on a lease, under a name that it has
-once; every write compares that key. What a worker holds that is present no more was worked, and its user's record says
-so, or never will be: the others give it back to the queues. So each request is worked once, whoever dies when.
+Any number of workers share the queues. Each has a presence key in the store, on a lease, under a name that is used only
+once. Every write compares that key. A request held by a worker without a presence key was either processed, which its
+user's record shows, or never will be; the other workers return it to the queues. So each request is processed exactly
+once, whichever worker dies at whatever time.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
     from hostler.ports.store import Lease, Store
 
 TTL = 10.0
-"""Seconds after which a worker that gives no sign of life is dead."""
+"""Seconds without a heartbeat after which a worker counts as dead."""
 RENEWALS = 4
 RECLAIM_EVERY = 2.0
 WIDTH = 512
-"""Requests that it holds at most. Where the leader works in the same process, few round trips count for more."""
+"""Maximum number of held requests. If the leader runs in the same process, few round trips matter more."""
 PATIENCE = 2.0
-"""Seconds that saying goodbye may take."""
+"""Seconds that the shutdown may take."""
 
 
 class LabWorker:
-    """One per process. `labs` is a mirror that is kept up; `catalogue` tells which labs there are now.
+    """The lab worker; one per process. `labs` is a running cache; `catalogue` returns the current catalogue.
 
-    `warn`: of what somebody has to mend, once, and when it is mended; `tell`, of the rest.
+    `warn` reports problems that an operator must fix, once, and their end; `tell` reports everything else.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class LabWorker:
         self._shift: Shift | None = None
         self.counters = dict.fromkeys(("taken", "worked", "buried", "coalesced", "reclaimed", "outages", "shifts"), 0)
         self.worker = ""
-        """Its name while it is present; it never has it again."""
+        """Its name while it is present; a name is never used again."""
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes, for metrics."""
         shift = self._shift
         return {**self.counters, "held": 0 if shift is None else shift.held, "present": int(shift is not None)}
 
     async def run(self) -> None:
-        """Until cancelled. Closed: the store or the inbox were closed."""
+        """Run until cancelled. Raise Closed if the store or the inbox were closed."""
         backoff, patience = Backoff(0.05, 2.0, rng=self._rng), Backoff(1.0, 30.0, rng=self._rng)
         while True:
             try:
@@ -96,11 +97,11 @@ class LabWorker:
             try:
                 await self._be_present(worker, lease, since)
             except Lapsed:
-                self._tell(f"lab worker {worker}: the store has not heard of it for too long; it begins anew")
+                self._tell(f"lab worker {worker}: its lease expired; it registers again")
                 continue
             except Closed:
                 raise
-            except Refused as error:  # the door is not as it should be: somebody has to look, and may
+            except Refused as error:  # the queues are misconfigured: an operator has to act
                 self._refused(error)
             finally:
                 self._shift, self.worker = None, ""
@@ -108,20 +109,20 @@ class LabWorker:
             await self._clock.sleep(patience.next())
 
     def _refused(self, error: Refused) -> None:
-        why = str(error).rpartition(": ")[2]  # before it stands what was tried, and by whom, which is another each time
+        why = str(error).rpartition(": ")[2]  # the part before it names the attempt, which differs each time
         if why != self._refusal:
             self._refusal = why
-            self._warn(f"lab worker: {error}; it goes on once that is mended")
+            self._warn(f"lab worker: {error}; it continues once that is fixed")
 
     def _mended(self) -> None:
         if self._refusal:
             self._refusal = ""
             self._warn("lab worker: takes requests again")
 
-    # Being present
+    # Presence
 
     async def _appear(self) -> tuple[str, Lease, int]:
-        """A name that nobody ever had, the lease that it lives by, and the revision in which it appeared."""
+        """Return a new unique name, its lease, and the revision in which its key was created."""
         worker = self._new_id()
         lease = await self._store.grant(self._ttl)
         record = Present(started_at=self._clock.wall(), source=self._source)
@@ -161,13 +162,13 @@ class LabWorker:
                 await self._clock.sleep(backoff.next())
 
     async def _leave(self, worker: str, lease: Lease) -> None:
-        """Be present no more, and give back what is held. Where that fails it lapses, and others will do it."""
+        """Delete the presence key and return what is held. If that fails, the lease expires and other workers do it."""
         with suppress(HostlerError, TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                await lease.revoke()  # first: from now on nothing that is still on its way is written
+                await lease.revoke()  # first: from now on no write that is still in flight succeeds
                 await self._give_back(worker)
 
-    # The dead
+    # Dead workers
 
     async def _reclaiming(self, worker: str, shift: Shift) -> None:
         while True:
@@ -181,8 +182,8 @@ class LabWorker:
             await self._clock.sleep(RECLAIM_EVERY)
 
     async def _is_gone(self, worker: str) -> bool:
-        """Asked of the store itself. Who stands at the door was present before, and is never again once it is not."""
-        with suppress(Invalid):  # none of ours is called that
+        """Return whether a worker is dead, by the store. A worker in the inbox had a key, and never gets it again."""
+        with suppress(Invalid):  # no worker can have this name
             return await self._store.get(LAB_WORKER.fill(worker=worker)) is None
         return False
 
@@ -192,17 +193,17 @@ class LabWorker:
         done = [taken for taken, was in zip(held, worked, strict=True) if was]
         for taken in done:
             why = self._rules.judged(taken)[1]
-            if why is not None:  # its user was told, and it is not yet among the dead letters
+            if why is not None:  # its user was informed, and it is not in the dead-letter queue yet
                 await self._inbox.bury(worker, taken, why, self._clock.wall())
         self.counters["reclaimed"] += await self._inbox.release(worker, done)
 
     async def _was_worked(self, taken: Taken) -> bool:
         request, _ = self._rules.judged(taken)
-        if request is None:  # whoever takes it next will bury it
+        if request is None:  # the next worker that takes it will dead-letter it
             return False
         found = await self._store.get(LAB.fill(user=request.user))
         try:
             entry = record_of(found)
-        except Unreadable:  # the same
+        except Unreadable:  # the next worker will dead-letter it, too
             return False
         return entry is not None and entry.value.worked.get(taken.queue) == taken.token

@@ -1,19 +1,21 @@
-"""Workloads: a number of machines of one shape, made, kept, replaced and removed by their number.
+"""Workloads: a number of identical VMs, created, replaced and removed by instance number.
 
-    machine     pure: the machine that stands for an instance, and what of it is changed in place
-    roll        all instances of one workload, sorted by what they are; kept up one by one
-    decide      pure: from the wish and the roll to what is to be made, removed, replaced and changed
-    sight       keeps the rolls up by the mirrors
-    steps       pure: what each step compares, and what it writes
-    controller  on the leader: does what was decided, a batch at a time (writing, targets)
-    document    workload files, as people write them
-    wish        pure: what each request makes of the wish
-    shown       pure: what callers are told
-    service     what HTTP and the command line call
+    vm_template     pure: the VM of an instance, and the part of it that is changed in place
+    instance_index  all instances of one workload, indexed by their condition
+    instance_cache  the indexes of all workloads, kept current from the caches of the store
+    decide          pure: from the spec and the index to the instances to create, remove, replace and change
+    transactions    pure: what each step compares and writes
+    guarded_writer  the leader's guarded writes
+    targets         keeps targets consistent with the commands of the VMs
+    controller      on the leader: executes decisions in batches
+    workload_file   workload files
+    changes         pure: how each request changes the spec
+    views           pure: API views
+    service         called by the HTTP API and the CLI
 
-An instance is an index record, a target and a machine, which come in one transaction and go in one. The machine is an
-ordinary machine: it is placed, taken and forgotten by the controllers of machines, which write its target as they do.
-What is seen of it is its actual, and is written by the agent that sees it. So target and actual never share a writer.
+An instance is an index record, a target and a VM, which are created in one transaction and deleted in one. The VM is an
+ordinary VM: the VM controllers place, move and delete it, and write its target when they do. The agent that observes
+the VM writes its actual state. So target and actual never share a writer.
 
-Not here: where a machine fits (placement), and what a node does (its agent).
+Placement of VMs and the work of a node's agent do not belong in this package.
 """

@@ -1,6 +1,6 @@
-"""What each request makes of a workload's wish. Pure: the record in, the changed one out, or why it cannot be.
+"""Pure functions that apply each request to the workload record, or raise why that is impossible.
 
-A function that changes nothing returns what it got, or its equal. `generation` and `template` are left to the caller.
+A function without an effect returns its argument or an equal value. The caller updates `generation` and `template`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def wished(wanted: WorkloadApply, wall: float) -> Workload:
-    """A new workload. Invalid: it cannot be."""
+    """Return a new workload. Raise Invalid if the request is not valid."""
     check_part(wanted.name, "workload")
     if len(wanted.name) > MAX_NAME:
         raise Invalid(f"workload {wanted.name[:MAX_NAME]!r}…: its name has more than {MAX_NAME} characters; shorten it")
@@ -65,15 +65,15 @@ def wished(wanted: WorkloadApply, wall: float) -> Workload:
         created_at=wall,
     )
     size = len(VM.encode(vm_template.made(workload, 1, vm="-", name=wanted.name, at=wall)))
-    if size > PIECE_BYTES:  # every change of a machine writes its whole record, with others beside it
+    if size > PIECE_BYTES:  # every change of a VM writes its whole record, together with others
         raise Invalid(
-            f"{subject}: each machine's record has {size} bytes, at most {PIECE_BYTES} can be; shorten user_data"
+            f"{subject}: each machine's record has {size} bytes, at most {PIECE_BYTES} are allowed; shorten user_data"
         )
     return workload
 
 
 def applied(old: Workload, new: Workload, wanted: WorkloadApply) -> Workload:
-    """`old`, as the request has it. Conflict: it goes, or its machines would have to change their project."""
+    """Return `old` updated by the request. Raise Conflict if it is being deleted, or its VMs would change project."""
     _check_kept(old)
     if new.home != old.home:
         raise Conflict(
@@ -95,7 +95,7 @@ def applied(old: Workload, new: Workload, wanted: WorkloadApply) -> Workload:
 
 
 def scaled(old: Workload, wanted: WorkloadScale) -> Workload:
-    """With what the request names. Conflict: it goes."""
+    """Return the workload with the requested changes. Raise Conflict if it is being deleted."""
     _check_kept(old)
     return msgspec.structs.replace(
         old,
@@ -105,7 +105,7 @@ def scaled(old: Workload, wanted: WorkloadScale) -> Workload:
 
 
 def deleted(old: Workload) -> Workload:
-    """It shall be gone, for good."""
+    """Return the workload marked for deletion."""
     return old if old.deleting else msgspec.structs.replace(old, deleting=True)
 
 

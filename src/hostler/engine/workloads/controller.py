@@ -1,8 +1,8 @@
-"""The leader's work on workloads: as many instances as are wished for, made and removed a batch at a time.
+"""The workload controller of the leader: creates and removes instances in batches until the spec is met.
 
-A workload is looked at when its record or one of its instances changes, and all of them now and then. Looking costs as
-much as there is to do, however many instances there are: what they are is known (`sight`), one by one as they change.
-What is decided from the mirrors is written under their revisions and under the leader's guard.
+A workload is reconciled when its record or one of its instances changes, and periodically. The cost depends on the
+amount of work, not on the number of instances, because their conditions are indexed (`instance_cache`) as they change.
+Writes compare the revisions that the decision was based on, and carry the leader's guard.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 PASS_EVERY = 300.0
 ROUNDS = 50
-"""Batches in a row for one workload, before others have their turn."""
+"""Maximum number of consecutive batches for one workload before others are processed."""
 REST = 30.0
-"""Seconds before a project that may have no more is asked again."""
+"""Seconds before a project whose quota is used up is tried again."""
 BESIDE = 32_768
-"""Bytes for what goes into a transaction beside its pieces: what it compares, quota and trace."""
+"""Bytes reserved in a transaction in addition to its pieces: comparisons, quota and decision entry."""
 
 
 class WorkloadController:
-    """A service for a replica's controllers. Without `tracer` its decisions leave no trace."""
+    """The workload controller of a replica. Without `tracer` its decisions are not logged."""
 
     name = "workloads"
 
@@ -80,14 +80,14 @@ class WorkloadController:
         self._targets = Targets(
             view, self._rolls, self._writing, clock=clock, rng=rng, tell=tell, counters=self.counters
         )
-        self._resting: dict[str, tuple[float, int, int]] = {}  # until when none is asked for, the wish, and machines
-        self._suspected: dict[str, float] = {}  # what does not fit together, and since when
+        self._resting: dict[str, tuple[float, int, int]] = {}  # time of the next try, revision of the spec, VM count
+        self._suspected: dict[str, float] = {}  # inconsistencies, and since when each is seen
         self._ends_of_listening: list[Callable[[], None]] = []
 
-    # The service
+    # Controller lifecycle
 
     async def start(self, standing: Standing) -> None:
-        """Read everything anew, and begin from there."""
+        """Refresh all caches and start from there."""
         self._writing.standing = standing
         view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
         while True:
@@ -104,21 +104,21 @@ class WorkloadController:
         await self._rolls.load()
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. Raise LeadershipLost when another replica leads."""
         works = {"names": self._queue.run(), "targets": self._targets.run(), "pass": self._pass()}
         await run_together("workloads", works)
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening to changes."""
         for end in self._ends_of_listening:
             end()
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes, for metrics."""
         return {**self.counters, "looks_waiting": len(self._queue)}
 
     async def _pass(self) -> None:
-        """Look at everything, first of all at once and then in turn."""
+        """Check everything once at the start, and then periodically in portions."""
         view = self._view
         instances = Rounds(lambda: view.instances.entries, every=PASS_EVERY)
         targets = Rounds(lambda: view.targets.entries, every=PASS_EVERY)
@@ -128,7 +128,7 @@ class WorkloadController:
             await self._look_at(instances.next(), targets.next())
 
     async def _look_at(self, instances: Iterable[str], targets: Iterable[str]) -> None:
-        """Once at every workload, and at what is under these keys."""
+        """Queue every workload, and check the instances and targets at these keys."""
         view, fairness, now = self._view, Fairness(), self._clock.now()
         self._suspected = {what: since for what, since in self._suspected.items() if now - since < PASS_EVERY}
         names = (WORKLOAD.parse(key)["workload"] for key in view.workloads.entries)
@@ -155,13 +155,13 @@ class WorkloadController:
         self._queue.add(name, patient=True)
 
     async def _step(self, name: str) -> bool:
-        """The next batch of each kind; whether there was anything to do. Conflict: something has just changed."""
+        """Execute one batch of each kind; return whether there was work. Raise Conflict if a record just changed."""
         view, roll = self._view, self._rolls.roll(name)
         if WORKLOAD.fill(workload=name) in view.workloads.unreadable:
-            return False  # nobody knows what would be right
+            return False  # the spec is unknown
         entry = view.workloads.get(workload=name)
         if entry is not None and entry.value.held:
-            return False  # its machines are still on their way from a state file
+            return False  # its VMs are still being moved from a state file
         plan = decide(None if entry is None else entry.value, roll)
         done = await self._remove_strays(name, roll)
         done |= await self._drop(name, entry, roll, plan.drop)
@@ -175,10 +175,10 @@ class WorkloadController:
         done |= await self._make(name, entry, roll, plan)
         return done
 
-    # Fewer
+    # Scaling down
 
     async def _drop(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
-        """Instances without a machine."""
+        """Delete instances without a VM."""
         lost = roll.by[Is.LOST]
         drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
         held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.dropped(entry, one))
@@ -187,7 +187,7 @@ class WorkloadController:
         return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
-        # A record that is missing is no request: who deletes a workload marks it, and it goes after its instances.
+        # A missing record is not a request to delete: a deleted workload is marked, and removed after its instances.
         remove = functools.partial(transactions.removed, keep_disk=entry is None)
         held, pieces = transactions.cut(self._held(name, numbers), remove)
         if entry is None:
@@ -195,9 +195,9 @@ class WorkloadController:
         elif entry.value.deleting:
             why = "the workload is deleted"
         elif any(_template(roll, number) != entry.value.template for number in _numbers(held)):
-            why = "replaced, for the workload has changed"
+            why = "replaced, because the workload has changed"
         else:
-            why = f"{entry.value.instances} are wished for"
+            why = f"{entry.value.instances} are requested"
         told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
         return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
@@ -208,7 +208,7 @@ class WorkloadController:
             ids = None if vm is None else instance_parts(vm.value.instance)
             if vm is None or ids is None or vm.value.deleting or not self._is_certain(name, key):
                 continue
-            why = f"machine {vm.value.name} says it is instance {ids['instance']} of {name}, and is not"
+            why = f"machine {vm.value.name} claims to be instance {ids['instance']} of {name}, and is not"
             self._tell(f"{why}; it is removed, and its disk retained")
             instance = self._view.instances.get(**ids)
             told = Why(what="strays", why=why, read=(vm, instance))
@@ -216,7 +216,7 @@ class WorkloadController:
         return done
 
     def _is_certain(self, name: str, what: str) -> bool:
-        """Whether what does not fit together has not for a while; if not, it is looked at again."""
+        """Return whether an inconsistency has lasted long enough. If not, queue the workload again."""
         now = self._clock.now()
         left = self._suspected.setdefault(what, now) + LAG - now
         if left > 0:
@@ -224,7 +224,7 @@ class WorkloadController:
         return left <= 0
 
     def _held(self, name: str, numbers: Iterable[int]) -> list[Held]:
-        """As the mirrors have them."""
+        """Return the instances with their VMs, as the caches have them."""
         found = []
         for number in numbers:
             instance = self._view.instances.get(workload=name, instance=str(number))
@@ -232,19 +232,19 @@ class WorkloadController:
                 found.append(Held(instance, self._rolls.machine(instance_of(name, number), instance.value.vm)))
         return found
 
-    # Changed in place
+    # Changes in place
 
     async def _tune(self, name: str, entry: Entry[Workload], numbers: Sequence[int]) -> bool:
         tune = vm_template.tune_of(entry.value)
         held, pieces = transactions.cut(self._held(name, numbers), lambda one: transactions.tuned(one, tune))
-        why = f"{text.instances(_numbers(held))}: as the workload says"
+        why = f"{text.instances(_numbers(held))}: changed as the workload specifies"
         told = Why(what="tuned", why=why, read=(entry,), about=tuple(held))
         return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
-    # More
+    # Scaling up
 
     async def _make(self, name: str, entry: Entry[Workload], roll: Roll, plan: Plan) -> bool:
-        """Instances and their machines, as many as the project may have."""
+        """Create instances and their VMs, as far as the quota of the project allows."""
         numbers = plan.equip or plan.make
         if not numbers or self._rests(name, entry, roll):
             return False
@@ -273,7 +273,7 @@ class WorkloadController:
         txn = transactions.together(name, entry, pieces[: len(new)])
         txn.when += when
         txn.then += then
-        why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} were there"
+        why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} existed"
         return await self._writing.write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
 
     def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
@@ -283,7 +283,7 @@ class WorkloadController:
         return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
 
     async def _refused(self, name: str, entry: Entry[Workload], number: int, reason: Reason) -> bool:
-        """There can be no more machines: one instance says so, for all that would follow."""
+        """Record on one instance why no more VMs can be created. It represents all further instances."""
         self._resting[name] = (self._clock.now() + REST, entry.mod_revision, _machines(self._rolls.roll(name)))
         self._queue.add(name, after=REST)
         ids = {"workload": name, "instance": str(number)}
@@ -295,7 +295,7 @@ class WorkloadController:
         return await self._writing.write(name, txn, told)
 
     def _rests(self, name: str, entry: Entry[Workload], roll: Roll) -> bool:
-        """Whether its project was full a moment ago, it is the same wish, and none of its machines has gone since."""
+        """Return whether the quota was used up recently, the spec is unchanged, and no VM was removed since."""
         until, revision, machines = self._resting.get(name, (0.0, 0, 0))
         left = until - self._clock.now()
         if left > 0 and revision == entry.mod_revision and _machines(roll) >= machines:

@@ -1,13 +1,13 @@
-"""What is to be done about a workload's instances. Pure.
+"""Pure decision: which instances of a workload to create, remove, replace or change.
 
-There shall be as many as are wished for, all of the newest template. While there are older ones, they are replaced
-within two bounds: never more machines than are wished for and `max_surge`, those that are going included; and never
-fewer that serve than are wished for without `max_unavailable`, as far as it is our doing. What does not serve anyway is
-replaced first; new ones that do not come up hold the rest back.
+The goal is the requested number of instances, all of the newest template. Instances of older templates are replaced
+within two bounds. The number of VMs, including those being removed, never exceeds the requested number plus
+`max_surge`. The number of serving instances never falls below the requested number minus `max_unavailable` because of
+the controller. Instances that do not serve are replaced first. New instances that do not become ready stop the rollout.
 
-Where not as many can be had as are wished for (a quota is full, no node will do), as many as can be count instead: else
-nothing could ever be replaced. But never fewer than could be when the template changed (`had`): new ones that can be
-had nowhere hold the rest back, too.
+If fewer instances than requested are possible (the quota is used up, no node is suitable), the possible number is used
+instead; otherwise nothing could ever be replaced. It is never lower than the number possible when the template changed
+(`had`), so new instances that cannot be placed also stop the rollout.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from hostler.model.workload import Workload
 
 BATCH = 20
-"""Instances that are changed in one transaction: each takes a handful of its operations, and there may be 128."""
+"""Number of instances changed in one transaction: each takes several of its at most 128 operations."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of instances; of each kind at most as many as fit into a transaction."""
+    """Instance numbers; of each kind at most as many as fit into a transaction."""
 
     make: tuple[int, ...] = ()
-    """New ones: the lowest numbers that are free."""
+    """New instances: the lowest free numbers."""
     equip: tuple[int, ...] = ()
-    """Those that wait for a machine, and may have one now."""
+    """Waiting instances that get a VM now."""
     remove: tuple[int, ...] = ()
-    """Their machines shall be gone, and they with them."""
+    """Instances whose VMs are to be deleted; they are deleted with their VMs."""
     drop: tuple[int, ...] = ()
-    """They have no machine, and go at once."""
+    """Instances without a VM, to be deleted at once."""
     tune: tuple[int, ...] = ()
-    """Their machines are changed in place."""
+    """Instances whose VMs are changed in place."""
     over: bool = False
-    """Nothing is left of the workload but its own record, which is to go."""
+    """Only the workload's own record is left, and is to be deleted."""
 
     @property
     def is_empty(self) -> bool:
@@ -55,9 +55,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(workload: Workload | None, roll: Roll, *, most: int = BATCH) -> Plan:
-    """What is to be done now; nothing exactly when all is as wished, or something has to be waited for.
+    """Return what to do now; nothing exactly when spec and status agree, or the controller has to wait.
 
-    None: nobody wishes for it any more.
+    `workload` None: the workload no longer exists.
     """
     if workload is None or workload.deleting:
         kept = _highest([*roll.groups(ready=False), *roll.groups(ready=True)])
@@ -68,11 +68,11 @@ def decide(workload: Workload | None, roll: Roll, *, most: int = BATCH) -> Plan:
         )
     plan = _going(workload, roll, most)
     leaving = set(plan.remove)
-    wished = tune_of(workload)
+    requested = tune_of(workload)
     mistuned = (
         number
         for tune, numbers in roll.tunes.items()
-        if tune != wished
+        if tune != requested
         for number in numbers.above(0)
         if number not in leaving
     )
@@ -81,42 +81,42 @@ def decide(workload: Workload | None, roll: Roll, *, most: int = BATCH) -> Plan:
 
 
 def least_ready(workload: Workload, roll: Roll) -> int:
-    """Instances that have to serve while older ones are replaced."""
+    """Return how many instances must serve while older ones are replaced."""
     return max(0, can_have(workload, roll) - workload.rollout.max_unavailable)
 
 
 def can_have(workload: Workload, roll: Roll) -> int:
-    """Instances of those wished for that can be had; while older ones are replaced, those that could be before."""
-    wished, barred = workload.instances, len(roll.pending)
-    if roll.count(Is.WAITING):  # it speaks for all that have no machine
+    """Return how many of the requested instances are possible; during a rollout, at least as many as before it."""
+    requested, barred = workload.instances, len(roll.pending)
+    if roll.count(Is.WAITING):  # it represents all instances without a VM
         there = roll.count(Is.KEPT) + roll.count(Is.LEAVING) + roll.count(Is.BLIND) + roll.count(Is.LOST)
-        barred += max(0, wished - there)
+        barred += max(0, requested - there)
     older = any(template != workload.template for template, _ in roll.kept)
-    return min(wished, max(0, wished - barred, workload.had if older else 0))
+    return min(requested, max(0, requested - barred, workload.had if older else 0))
 
 
 def _coming(workload: Workload, roll: Roll, plan: Plan, most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """New instances, and those without a machine that get one."""
-    wished, current = workload.instances, workload.template
-    # What seems lost may only not have been heard of yet: others are made in its place once it is certainly gone.
+    """Return the numbers of new instances, and of waiting instances that get a VM."""
+    requested, current = workload.instances, workload.template
+    # A LOST instance may only not be in the cache yet: it is replaced once it is certainly gone.
     unclear = roll.count(Is.BLIND) + roll.count(Is.LOST)
     new = total(roll.groups(ready=False, template=current)) + total(roll.groups(ready=True, template=current))
-    room = wished + workload.rollout.max_surge - roll.count(Is.KEPT) - unclear - roll.count(Is.LEAVING)
-    missing = wished - new - unclear
+    room = requested + workload.rollout.max_surge - roll.count(Is.KEPT) - unclear - roll.count(Is.LEAVING)
+    missing = requested - new - unclear
     waiting = [number for number in roll.by[Is.WAITING] if number not in plan.drop]
-    if waiting:  # they speak for all that would follow, and go first
+    if waiting:  # they represent all further instances, and go first
         return (), _first(waiting, min(most, room, missing))
     return _first(roll.taken.free(1), min(most, room, missing - roll.count(Is.WAITING))), ()
 
 
 def _going(workload: Workload, roll: Roll, most: int) -> Plan:
-    """Too many of the newest template, and older ones as far as the rollout allows."""
-    wished, current = workload.instances, workload.template
+    """Plan the removal of surplus instances, and of older ones as far as the rollout allows."""
+    requested, current = workload.instances, workload.template
     drop = _first(roll.by[Is.LOST], most)
     unready, ready = (roll.groups(ready=is_ready, template=current) for is_ready in (False, True))
     waiting, new_ready = roll.count(Is.WAITING), total(ready)
-    surplus = max(0, waiting + total(unready) + new_ready + roll.count(Is.BLIND) - wished)
-    # First what has no machine, then what does not serve; of each the highest numbers.
+    surplus = max(0, waiting + total(unready) + new_ready + roll.count(Is.BLIND) - requested)
+    # First instances without a VM, then those that do not serve; of each the highest numbers.
     without = min(surplus, waiting)
     drop += _first(roll.by[Is.WAITING].below(), min(without, most - len(drop)))
     surplus -= without
@@ -125,7 +125,7 @@ def _going(workload: Workload, roll: Roll, most: int) -> Plan:
     new_ready -= serving
     old_unready, old_ready = (roll.groups(ready=is_ready, beside=current) for is_ready in (False, True))
     least = least_ready(workload, roll)
-    # However many of the new ones come up: those of the others that stay are enough.
+    # Even if none of the new instances becomes ready, the remaining other ones are enough.
     spare = max(0, new_ready + total(old_unready) + total(old_ready) - least)
     first = min(spare, total(old_unready))
     then = max(0, min(spare - first, new_ready + total(old_ready) - least, total(old_ready)))

@@ -1,4 +1,4 @@
-"""The transactions of the leader: under its guard, traced, counted, and remembered until the mirrors know of them."""
+"""The leader's writes for workloads: guarded, logged, counted, and remembered until the caches contain them."""
 
 from __future__ import annotations
 
@@ -33,41 +33,42 @@ _INSTANCES, _VMS = INSTANCE.prefix(), VM.prefix()
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace tells of a write."""
+    """The content of the decision entry of a write."""
 
     what: str
-    """As it is counted, too."""
+    """Kind of decision; also the name of its counter."""
     why: str
     reasons: tuple[Reason, ...] = ()
     read: tuple[Entry[Any] | None, ...] = ()
     about: tuple[Held, ...] = ()
-    """Instances that are changed by it."""
+    """Instances that the write changes."""
 
 
 class Writing:
-    """Made for one leadership, which is given to it when that begins (`standing`)."""
+    """Writes for one leadership, which is set when it begins (`standing`)."""
 
     def __init__(
         self, store: Store, view: View, counters: dict[str, int], *, clock: Clock, tracer: Tracer | None = None
     ) -> None:
         self._store, self._view, self._counters, self._clock, self._tracer = store, view, counters, clock, tracer
-        self._wrote: dict[str, list[Expected]] = {}  # what the mirrors do not know yet, by workload
-        self._doubts: dict[str, tuple[Txn, str]] = {}  # a write that may have happened, by workload
+        self._wrote: dict[str, list[Expected]] = {}  # writes that the caches do not contain yet, by workload
+        self._doubts: dict[str, tuple[Txn, str]] = {}  # a write of uncertain outcome, by workload
         self._names: set[tuple[str, int]] = set()
         self.standing: Standing | None = None
 
     def guard(self) -> Comparison:
-        """Of the leadership that the replica holds now. LeadershipLost: none."""
+        """Return the guard of the current leadership. Raise LeadershipLost if there is none."""
         return leadership_of(self.standing, "workloads").guard()
 
     def count(self, what: str) -> None:
-        """One more of these, for metrics."""
+        """Increment a counter."""
         self._counters[what] = self._counters.get(what, 0) + 1
 
     async def write(self, name: str, txn: Txn, why: Why, *, new: Sequence[New] = ()) -> bool:
-        """Whether there was anything to write. Conflict: a condition did not hold.
+        """Commit; return whether there was anything to write. Raise Conflict if a condition did not hold.
 
-        Uncertain: it may have happened. It has to be `resolved` before anything else is decided about the workload.
+        Raise Uncertain if it may have happened. Then `resolve` must succeed before any other decision about the
+        workload.
         """
         if not txn.then:
             return False
@@ -81,29 +82,29 @@ class Writing:
             raise
         if not result.succeeded:
             self._see_why(name, guard, new, result.responses)
-            raise Conflict(f"workload {name}: it has just changed; it will be looked at again")
+            raise Conflict(f"workload {name}: it has just changed; it will be checked again")
         self.count(why.what)
         self._note(name, result.revision, txn)
         return True
 
     async def aim(self, txn: Txn, about: Entry[Any], why: Why) -> None:
-        """A write about one target. Conflict: a condition did not hold."""
+        """Commit a write about one target. Raise Conflict if a condition did not hold."""
         self._trace(txn, about.key, why)
         guard = self.guard()
         result = await self._store.txn([guard, *txn.when], txn.then, [Get(guard.key)])
         if not result.succeeded:
             self._see_why("", guard, (), result.responses)
-            raise Conflict(f"{about.key}: it has just changed; it will be looked at again")
+            raise Conflict(f"{about.key}: it has just changed; it will be checked again")
         self.count(why.what)
 
     def in_doubt(self, name: str) -> bool:
-        """Whether the last write may have happened."""
+        """Return whether the outcome of the last write is uncertain."""
         return name in self._doubts
 
     async def resolve(self, name: str) -> None:
-        """Send the very same write again. Once it is answered, the first one can do nothing any more if it still comes.
+        """Send the same write again. Once it is answered, the first one can have no effect even if it arrives later.
 
-        Conflict: it did not do anything this time.
+        Raise Conflict if the second one had no effect.
         """
         txn, what = self._doubts[name]
         guard = self.guard()
@@ -111,18 +112,18 @@ class Writing:
         del self._doubts[name]
         if not result.succeeded:
             self._see_why(name, guard, (), result.responses)
-            raise Conflict(f"workload {name}: a write may have happened; it will be looked at again")
+            raise Conflict(f"workload {name}: a write may have happened; it will be checked again")
         self.count(what)
         self._note(name, result.revision, txn)
 
     def is_taken(self, name: str, number: int) -> bool:
-        """Whether somebody else has the name that the machine of this instance should have."""
+        """Return whether another VM has the intended name of this instance's VM."""
         return (name, number) in self._names
 
-    # What the mirrors know
+    # Read-your-writes
 
     async def caught_up(self, name: str) -> bool:
-        """Until the mirrors know what was written about the workload; False: they do not in time."""
+        """Wait until the caches contain all writes about the workload. Return False on timeout."""
         if name in self._wrote and not await known(self._wrote[name], self._clock):
             return False
         self._wrote.pop(name, None)
@@ -137,10 +138,10 @@ class Writing:
             elif key.startswith(_INSTANCES) and INSTANCE.match(key) is not None:
                 found.append(Expected(self._view.instances, key, revision, isinstance(operation, Put)))
 
-    # Inside
+    # Internals
 
     def _see_why(self, name: str, guard: Comparison, new: Sequence[New], found: Sequence[Response]) -> None:
-        """LeadershipLost: that is why. Machines whose names are somebody else's get others next time."""
+        """Handle a failed comparison: raise LeadershipLost if the guard failed, and note VM names that are taken."""
         check_guard(guard, found[0])
         self.count("conflicts")
         for one, taken in zip(new, found[1:]):

@@ -1,4 +1,4 @@
-"""What the mirrors say of all workloads' instances, kept up one change at a time from when it is first asked for."""
+"""The instance indexes of all workloads, derived from the caches of the store and updated with each change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOBODY = Roll()
 
 
 class Rolls:
-    """One roll for each workload of which there is anything. One per process: `View.rolls`."""
+    """One index for each workload that has instances. One per process: `View.rolls`."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -37,15 +37,15 @@ class Rolls:
         self._loading = asyncio.Lock()
         self._loaded = self._listening = False
         self._rolls: dict[str, Roll] = {}
-        self._claims: dict[str, dict[str, None]] = {}  # by instance: keys of machines that say they stand for it
-        self._claimed: dict[str, str] = {}  # the other way round
-        self._known: dict[Condition, Condition] = {}  # there are few that differ
+        self._claims: dict[str, dict[str, None]] = {}  # by instance: keys of VMs that claim to implement it
+        self._claimed: dict[str, str] = {}  # the inverse
+        self._known: dict[Condition, Condition] = {}  # shared values, because few differ
         self._tunes: dict[Tune, Tune] = {}
 
     async def load(self) -> None:
-        """Take what the mirrors hold, if that was not done yet, and follow them from then on."""
+        """Build the indexes from the caches, if not done yet, and follow changes from then on."""
         async with self._loading:
-            if not self._listening:  # first, for reading it all takes a while
+            if not self._listening:  # first, because reading everything takes long
                 self._listening = True
                 self._view.instances.listen(self._instance_changed)
                 self._view.vms.listen(self._vm_changed)
@@ -56,7 +56,7 @@ class Rolls:
                 self._loaded = True
 
     def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed(workload)` when anything of its instances has changed. What is returned ends it."""
+        """Call `changed(workload)` when any of its instances has changed. The returned function ends this."""
         self._listeners = [*self._listeners, changed]
 
         def end() -> None:
@@ -78,27 +78,27 @@ class Rolls:
             await fairness.share()
 
     def roll(self, workload: str) -> Roll:
-        """Of the workload with this folded name. To be looked at."""
+        """Return the index of the workload with this folded name. Read-only."""
         return self._rolls.get(workload, _NOBODY)
 
     def names(self) -> list[str]:
-        """Workloads of which there is any instance, or any machine that says it is one."""
+        """Return the workloads that have an instance, or a VM that claims to be one."""
         return list(self._rolls)
 
     def machine(self, instance: str, vm: str) -> Entry[VirtualMachine] | None:
-        """The machine of this id that stands for the instance."""
+        """Return the VM of this id that implements the instance."""
         key = self._key(instance, vm)
         return None if key is None else self._view.vms.entries.get(key)
 
     def handle(self, vm: Entry[VirtualMachine]) -> Entry[VmHandle] | None:
-        """What there is of a machine."""
+        """Return the handle of a VM."""
         return self._view.handles.entries.get(_HANDLES + vm.key[len(_VMS) :])
 
     def is_silent(self, node: str) -> bool:
-        """Whether the node gives no sign of life."""
+        """Return whether the node is unreachable."""
         return self._view.alive.get(node=node) is None
 
-    # News
+    # Changes
 
     def _instance_changed(self, key: str) -> None:
         parts = INSTANCE.parse(key)
@@ -107,7 +107,7 @@ class Rolls:
     def _vm_changed(self, key: str) -> None:
         entry = self._view.vms.entries.get(key)
         if entry is None and key in self._view.vms.unreadable:
-            if (claimed := self._claimed.get(key)) is not None:  # it stands for what it stood for
+            if (claimed := self._claimed.get(key)) is not None:  # keep the last known claim
                 self._look(claimed)
             return
         before, now = self._claimed.get(key), "" if entry is None else entry.value.instance
@@ -127,7 +127,7 @@ class Rolls:
             self._look(instance)
 
     def _is_the_same(self, instance: str, key: str) -> bool:
-        """Whether what is new of a machine is nothing to its instance: most of what is told of one is."""
+        """Return whether a changed handle does not affect the instance, which is the common case."""
         workload, _, name = instance.rpartition("/")
         roll, vm = self._rolls.get(workload), self._view.vms.entries.get(key)
         known = None if roll is None or not name.isdecimal() else roll.conditions.get(int(name))
@@ -150,7 +150,7 @@ class Rolls:
         workload, name = ids["workload"], ids["instance"]
         try:
             key = INSTANCE.fill(**ids)
-        except Invalid:  # another program's machine; no instance can be called that
+        except Invalid:  # a VM of another program; no instance can have this name
             return
         entry = self._view.instances.entries.get(key)
         unreadable = entry is None and key in self._view.instances.unreadable
@@ -190,7 +190,7 @@ class Rolls:
         key = self._key(instance, record.vm)
         vm = None if key is None else view.vms.entries.get(key)
         if vm is None:
-            # It was written in one transaction with its machine: the mirror of machines may not be as far.
+            # It was written in one transaction with its VM: the cache of VMs may lag behind.
             unsure = key is not None or view.vms.revision < entry.mod_revision or _unreadable(view, record.vm)
             return Condition(Is.BLIND if unsure else Is.LOST)
         handle = self.handle(vm)
@@ -199,17 +199,17 @@ class Rolls:
             return Condition(Is.AWAY if silent else Is.LEAVING)
         tune = tune_of_machine(vm.value)
         ready, pending = (False, False) if handle is None else self._serves(vm.value, handle.value)
-        # One that is said to be leaving and is not was begun by somebody else: it is replaced.
+        # Marked as leaving, but its VM is not being deleted: another program did this, so it is replaced.
         template = 0 if record.leaving else record.template
         return Condition(Is.KEPT, template, ready, self._tunes.setdefault(tune, tune), pending)
 
     def _serves(self, vm: VirtualMachine, handle: VmHandle) -> tuple[bool, bool]:
-        """Whether a machine is ready, and whether no node will do for it."""
+        """Return whether a VM is ready, and whether no node is suitable for it."""
         ready = bool(handle.node) and is_ready(vm, handle) and not self.is_silent(handle.node)
         return ready, handle.state is MachineState.PENDING
 
     def _key(self, instance: str, vm: str) -> str | None:
-        """Of the machine of this id that says it stands for the instance."""
+        """Return the key of the VM of this id that claims to implement the instance."""
         return next((key for key in self._claims.get(instance, ()) if key.endswith(f"/{vm}")), None)
 
     def _claim(self, key: str, instance: str) -> None:
@@ -217,7 +217,7 @@ class Rolls:
         self._claimed[key] = instance
 
     def _unclaim(self, key: str, instance: str) -> bool:
-        """Whether it was a stray."""
+        """Remove a claim. Return whether the VM was a stray."""
         del self._claimed[key]
         keys = self._claims[instance]
         del keys[key]
@@ -230,7 +230,7 @@ class Rolls:
         return True
 
     def _note_strays(self, roll: Roll, instance: str, own: str | None, *, blind: bool) -> bool:
-        """Which machines stand for the instance though it does not name them. Whether that is news."""
+        """Update the VMs that claim to implement the instance but are not named by it. Return whether this changed."""
         news = False
         for key in self._claims.get(instance, ()):
             entry = self._view.vms.entries.get(key)
@@ -245,7 +245,7 @@ class Rolls:
 
 
 def is_ready(vm: VirtualMachine, handle: VmHandle) -> bool:
-    """Whether a machine is as it shall be, and can be used, as far as its image tells."""
+    """Return whether a VM has its desired power state and is available, as far as its image can tell."""
     if vm.power is Power.OFF:
         return handle.state is MachineState.STOPPED
     readiness = handle.readiness
@@ -253,5 +253,5 @@ def is_ready(vm: VirtualMachine, handle: VmHandle) -> bool:
 
 
 def _unreadable(view: View, vm: str) -> bool:
-    """Whether the record of a machine of this id cannot be read."""
+    """Return whether the record of a VM of this id cannot be decoded."""
     return bool(view.vms.unreadable) and any(key.endswith(f"/{vm}") for key in view.vms.unreadable)

@@ -1,4 +1,4 @@
-"""All instances of one workload, sorted by what they are. Changing one costs the same however many there are."""
+"""All instances of one workload, indexed by their condition. The cost of an update does not depend on their number."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ if TYPE_CHECKING:
 
 
 class Is(enum.Enum):
-    """What an instance is."""
+    """Condition of an instance."""
 
     WAITING = enum.auto()
-    """It has no machine: its project may have no more."""
+    """It has no VM: the quota of its project is used up."""
     KEPT = enum.auto()
     LEAVING = enum.auto()
-    """Its machine is being removed, and it goes with it."""
+    """Its VM is being removed, and the instance with it."""
     AWAY = enum.auto()
-    """The same, on a node that gives no sign of life: others need not wait for it."""
+    """Its VM is being removed on an unreachable node; other instances need not wait for it."""
     LOST = enum.auto()
-    """The machine that it names is not there."""
+    """The VM that it names does not exist."""
     BLIND = enum.auto()
-    """Nobody can tell, for a record cannot be read, or has not been yet. It counts, and is left alone."""
+    """Unknown, because a record cannot be decoded or has not been read yet. It counts and is left alone."""
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):
-    """One instance."""
+    """Condition of one instance, with details."""
 
     what: Is
     template: int = 0
-    """Of the workload, that its machine was made from."""
+    """The workload template that its VM was created from."""
     ready: bool = False
-    """Its machine is as it shall be, and serves."""
+    """Its VM matches the desired state and serves."""
     tune: Tune | None = None
-    """KEPT: what its machine is, as far as that can be changed in place."""
+    """KEPT: those properties of its VM that can be changed in place."""
     pending: bool = False
-    """KEPT: no node will do for its machine."""
+    """KEPT: no node is suitable for its VM."""
 
 
 class Roll:
-    """Numbers of instances by what they are. To be looked at; changed only by `put` and whoever keeps `strays`."""
+    """Instance numbers by condition. Read-only, except for `put` and the owner of `strays`."""
 
     def __init__(self) -> None:
         self.conditions: dict[int, Condition] = {}
         self.taken = Numbers((0,))
-        """Numbers that cannot be given; numbers begin with 1."""
+        """Numbers that cannot be assigned; numbers begin with 1."""
         self.by: dict[Is, Numbers] = {what: Numbers() for what in Is}
         self.kept: dict[tuple[int, bool], Numbers] = {}
-        """By template, and by whether they are ready."""
+        """KEPT instances by template and readiness."""
         self.pending = Numbers()
-        """Those that are kept, and have no node."""
+        """KEPT instances without a node."""
         self.tunes: dict[Tune, Numbers] = {}
-        """Those that are kept, by what their machines are."""
+        """KEPT instances by the changeable properties of their VMs."""
         self.strays: dict[str, None] = {}
-        """Keys of machines that say they stand for an instance which does not name them."""
+        """Keys of VMs that claim to implement an instance which does not name them."""
         self.others: dict[str, None] = {}
-        """Instances whose names are no numbers: not ours, and in nobody's way."""
+        """Instances whose names are not numbers: created by other programs, and ignored."""
 
     def __len__(self) -> int:
         return len(self.conditions)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all is left of the workload's instances."""
+        """Whether no instance and no stray VM is left."""
         return not (self.conditions or self.strays or self.others)
 
     def put(self, number: int, condition: Condition | None) -> bool:
-        """The instance is this now; None: it is gone. Whether that is news."""
+        """Set the condition of an instance; None: it is deleted. Return whether this is a change."""
         old = self.conditions.get(number)
         if old == condition:
             return False
@@ -99,11 +99,11 @@ class Roll:
         return True
 
     def count(self, what: Is) -> int:
-        """How many are that."""
+        """Return the number of instances in this condition."""
         return len(self.by[what])
 
     def groups(self, *, ready: bool, template: int | None = None, beside: int | None = None) -> list[Numbers]:
-        """Those that are kept and ready, or not: of one template, or of all others than `beside`."""
+        """Return the KEPT instances by readiness: of one template, or of all except `beside`."""
         return [
             numbers
             for (of, is_ready), numbers in sorted(self.kept.items(), key=_order)
@@ -123,5 +123,5 @@ def _take(groups: dict[Tune, Numbers] | dict[tuple[int, bool], Numbers], key: ob
 
 
 def total(groups: Iterable[Numbers]) -> int:
-    """How many there are in all."""
+    """Return the total count."""
     return sum(map(len, groups))

@@ -1,7 +1,7 @@
-"""The workload service: what HTTP and the command line call. A write changes the wish, in one transaction.
+"""The workload service, called by the HTTP API and the CLI. A write changes the spec in one transaction.
 
-A workload belongs to the project of its machines: who sees that sees the workload. What the caller does not see is
-NotFound, exactly as if it did not exist; only its name is taken.
+A workload belongs to the project of its VMs: a caller who may see the project may see the workload. A workload that the
+caller may not see is NotFound, exactly as if it did not exist; only its name is taken.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 CREATED, DONE, ACCEPTED = 201, 200, 202
 _RIGHT = "modify_workloads"
 _AT_ONCE = 24
-"""Instances that are read in one transaction, with all that belongs to them."""
+"""Number of instances read in one transaction, with all their records."""
 
 
 class WorkloadService:
-    """One per process. Its view tells how far the instances are."""
+    """The workload service; one per process. Its view provides the state of the instances."""
 
     def __init__(self, store: Store, writer: Writer, view: View, *, clock: Clock, rng: random.Random) -> None:
         self._store, self._writer, self._view, self._clock, self._rng = store, writer, view, clock, rng
         self._rolls = view.rolls
         self._projects = Projects(store, writer, view, clock=clock)
 
-    # Reading
+    # Reads
 
     async def get(self, caller: Caller, name: str, *, stale: bool = False) -> WorkloadView:
-        """One workload. `stale`: as this process saw it last, also while the store is out of reach."""
+        """Return one workload. `stale`: from the cache of this process, also while the store is unreachable."""
         entry = self._known(caller, name) if stale else await self._find(caller, name)
         return await self._shown(caller, entry.value, entry.mod_revision)
 
     async def list(
         self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False
     ) -> WorkloadPage:
-        """A page of the workloads that the caller sees, in order of their names."""
+        """Return a page of the workloads that the caller may see, ordered by name."""
         check_limit(limit)
         start = None if after is None else WORKLOAD.fill(workload=check_part(after, "after"))
         found, revision = self._all(start) if stale else await self._read(caller, start, limit + 1)
@@ -75,8 +75,10 @@ class WorkloadService:
     async def instances(
         self, caller: Caller, name: str, *, limit: int = 100, after: str | None = None, stale: bool = False
     ) -> InstancePage:
-        """A page of a workload's instances, in order of their numbers. Which there are is as this process saw it last;
-        what is told of each is as it is now."""
+        """Return a page of a workload's instances, ordered by number.
+
+        The set of instances comes from the cache of this process. The state of each is read from the store.
+        """
         check_limit(limit)
         entry = self._known(caller, name) if stale else await self._find(caller, name)
         start = _number(after)
@@ -90,10 +92,10 @@ class WorkloadService:
         last = str(numbers[limit - 1]) if len(numbers) > limit else None
         return InstancePage(items=tuple(items), after=last, revision=self._view.instances.revision)
 
-    # Writing
+    # Writes
 
     async def apply(self, request: Request, wanted: WorkloadApply) -> Written[WorkloadView]:
-        """It shall be like this. One that is so already is left as it is. Conflict: its name is taken, or it goes."""
+        """Create or update a workload. Raise Conflict if its name is taken or it is being deleted."""
         request.caller.require(_RIGHT)
         new = changes.wished(wanted, self._clock.wall())
         if not request.caller.sees(*new.home):
@@ -107,7 +109,7 @@ class WorkloadService:
             if entry is None:
                 check_new(new.name, "workload")
                 check_home(*new.home, subject=f"workload {new.name}: ")
-                if wanted.org or wanted.project:  # else its project is made for it alone
+                if wanted.org or wanted.project:  # otherwise its own project is created for it
                     await self._projects.admit(request, *new.home)
                 return await self._enter(request, new)
             return await self._change(request, entry, "workload.apply", lambda old: changes.applied(old, new, wanted))
@@ -115,14 +117,14 @@ class WorkloadService:
         return await self._once(request, new.name, attempt)
 
     async def scale(self, request: Request, name: str, wanted: WorkloadScale) -> Written[WorkloadView]:
-        """It shall have so many instances, or be switched on or off."""
+        """Change the number of instances, or switch the workload on or off."""
         return await self._asked(request, name, "workload.scale", lambda old: changes.scaled(old, wanted))
 
     async def delete(self, request: Request, name: str) -> Written[WorkloadView]:
-        """It shall be gone, and its machines with it. Asking again while it goes is fine."""
+        """Delete the workload and its VMs. Repeating the request while it is being deleted is allowed."""
         return await self._asked(request, name, "workload.delete", changes.deleted, status=ACCEPTED)
 
-    # Inside: writing
+    # Internal: writes
 
     async def _asked(
         self, request: Request, name: str, verb: str, change: Callable[[Workload], Workload], *, status: int = DONE
@@ -179,7 +181,7 @@ class WorkloadService:
         )
         return Written(msgspec.structs.replace(view, revision=revision), revision, status)
 
-    # Inside: reading
+    # Internal: reads
 
     async def _find(self, caller: Caller, name: str) -> Entry[Workload]:
         entry = await WORKLOAD.get(self._store, workload=check_part(name, "workload"))
@@ -189,7 +191,7 @@ class WorkloadService:
         return _visible(caller, name, self._view.workloads.get(workload=check_part(name, "workload")))
 
     async def _read(self, caller: Caller, start: str | None, limit: int) -> tuple[Sequence[Entry[Workload]], int]:
-        """As many as the caller sees, and the store's revision when the first were read."""
+        """Return the workloads that the caller may see, and the store's revision at the first read."""
         found: list[Entry[Workload]] = []
         revision = 0
         while True:
@@ -223,12 +225,12 @@ class WorkloadService:
         return msgspec.structs.replace(view, spec=shown_spec(caller, *workload.home, view.spec))
 
     async def _roll(self, name: str) -> Roll:
-        """Kept up from when it is first asked for."""
+        """Return the instance index of a workload. It is kept current from the first call on."""
         await self._rolls.load()
         return self._rolls.roll(name)
 
     def _seen(self, workload: Workload, numbers: Sequence[int]) -> Sequence[InstanceView]:
-        """As this process saw them last."""
+        """Return the instances from the cache of this process."""
         name, found = fold(workload.name), []
         for number in numbers:
             ids: dict[str, Any] = {"workload": name, "instance": str(number)}
@@ -249,7 +251,7 @@ class WorkloadService:
         return found
 
     async def _read_some(self, workload: Workload, numbers: Sequence[int]) -> Sequence[InstanceView]:
-        """As they are now."""
+        """Return the instances as read from the store."""
         name = fold(workload.name)
         ids: list[dict[str, Any]] = [{"workload": name, "instance": str(number)} for number in numbers]
         reads: list[Operation] = [key.get_op(**one) for one in ids for key in (INSTANCE, TARGET, ACTUAL)]
@@ -301,11 +303,11 @@ def _number(after: str | None) -> int:
     if after is None:
         return 0
     if not (after.isascii() and after.isdigit() and len(after) < 10):
-        raise Invalid(f"after {after!r}: must be what the page before said")
+        raise Invalid(f"after {after!r}: must be the `after` of the previous page")
     return int(after)
 
 
 def _visible(caller: Caller, name: str, entry: Entry[Workload] | None) -> Entry[Workload]:
     if entry is None or not caller.sees(*entry.value.home):
-        raise NotFound(f"workload {name}: not found; look at the list of workloads")
+        raise NotFound(f"workload {name}: not found; see the list of workloads")
     return entry

@@ -1,5 +1,8 @@
-"""Targets follow their machines. Whoever commands a machine writes its target as well; this is about all the rest:
-an agent that handed a machine over, which writes no targets, and whatever somebody meddled with."""
+"""Keeps targets consistent with the commands of the VMs.
+
+The leader's VM controllers write the target together with the command. This module covers the other cases: an agent
+that migrated a VM, which writes no targets, and records changed by other programs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Targets:
-    """Part of the controller: it starts, runs and stops with it."""
+    """The part of the workload controller that repairs targets. It starts, runs and stops with the controller."""
 
     def __init__(
         self,
@@ -45,34 +48,34 @@ class Targets:
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=counters, width=8)
 
     def listen(self) -> list[Callable[[], None]]:
-        """From now on. What is returned ends it."""
+        """Start listening to changes. The returned functions end this."""
         return [
             self._view.commands.listen(self._command_changed),
             self._view.targets.listen(lambda key: self.check(TARGET.parse(key))),
         ]
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. Raise LeadershipLost when another replica leads."""
         await self._queue.run()
 
     def check(self, ids: dict[str, Any]) -> None:
-        """Look at an instance in a moment, if it seems that its target has to be written."""
+        """Queue an instance with a short delay if its target seems out of date."""
         if not self._is_aimed(ids):
             self._queue.add(instance_of(ids["workload"], ids["instance"]), after=LAG)
 
-    # Inside
+    # Internals
 
     def _command_changed(self, key: str) -> None:
         entry = self._view.commands.entries.get(key)
-        if entry is None:  # one that another node has now may have been heard of before
+        if entry is None:  # the command of the new node may have arrived earlier
             entry = self._command(COMMAND.parse(key)["vm"])
         ids = None if entry is None else instance_parts(entry.value.instance)
         if ids is not None:
-            with suppress(Invalid):  # another program's command; no instance can be called that
+            with suppress(Invalid):  # a command of another program; no instance can have this name
                 self.check(ids)
 
     def _is_aimed(self, ids: dict[str, Any]) -> bool:
-        """Whether target and command say the same, as far as the mirrors know; each may be of another instant."""
+        """Return whether target and command agree in the caches, which may lag by different amounts."""
         instance, target = self._view.instances.get(**ids), self._view.targets.get(**ids)
         if instance is None or target is None:
             return instance is None and target is None

@@ -1,7 +1,7 @@
-"""Steps as transactions: what each compares, and what it writes. Pure; the leader's guard is added when it is sent.
+"""Steps as transactions: what each compares and writes. Pure; the leader's guard is added when it is sent.
 
-Each compares the workload's record, so that what was decided from an older wish writes nothing. What is done to many
-instances at once is made piece by piece, one for each, and as many as fit go `together`.
+Each transaction compares the workload record, so a decision from an older spec writes nothing. A change of many
+instances consists of one piece per instance, and as many pieces as fit are sent `together`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class New(msgspec.Struct, frozen=True):
-    """An instance that gets a machine: a new one, or one that waited."""
+    """An instance that gets a VM: a new instance, or one that waited."""
 
     number: int
     vm: VirtualMachine
@@ -41,19 +41,19 @@ class New(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """An instance that is there, and its machine, if that is."""
+    """An existing instance, and its VM if it has one."""
 
     instance: Entry[WorkloadInstance]
     vm: Entry[VirtualMachine] | None = None
 
 
 def wished(workload: str, entry: Entry[Workload] | None) -> list[Comparison]:
-    """The wish is as it was."""
+    """Return the comparison that the spec is unchanged."""
     return [WORKLOAD.absent(workload=workload) if entry is None else WORKLOAD.unchanged(entry)]
 
 
 def cut(items: Iterable[T], piece: Callable[[T], Txn], *, most: int = PIECE_BYTES) -> tuple[list[T], list[Txn]]:
-    """The first of them whose pieces fit into one transaction, and these. One always does, however large it is."""
+    """Return the first items whose pieces fit into one transaction, and these pieces; always at least one."""
     taken: list[T] = []
     pieces: list[Txn] = []
     left = most
@@ -68,12 +68,12 @@ def cut(items: Iterable[T], piece: Callable[[T], Txn], *, most: int = PIECE_BYTE
 
 
 def size(txn: Txn) -> int:
-    """Its bytes, as the store counts them."""
+    """Return the size in bytes, as the store counts it."""
     return size_of(txn.when, txn.then)
 
 
 def together(workload: str, entry: Entry[Workload] | None, pieces: Sequence[Txn]) -> Txn:
-    """All of them, as long as the wish is as it was."""
+    """Combine the pieces into one transaction, on condition that the spec is unchanged."""
     txn = Txn(wished(workload, entry), [])
     for piece in pieces:
         txn.when += piece.when
@@ -81,11 +81,11 @@ def together(workload: str, entry: Entry[Workload] | None, pieces: Sequence[Txn]
     return txn
 
 
-# Pieces
+# Pieces for one instance
 
 
 def made(workload: str, entry: Entry[Workload], one: New, at: float) -> Txn:
-    """Index, target, machine and name. The quota is still to be added."""
+    """Create index, target, VM and name. The caller adds the quota."""
     vm, ids = one.vm, _ids(workload, one.number)
     place: dict[str, Any] = {"org": vm.org, "project": vm.project}
     created = at if one.waited is None else one.waited.value.created_at
@@ -106,7 +106,7 @@ def made(workload: str, entry: Entry[Workload], one: New, at: float) -> Txn:
 
 
 def removed(one: Held, *, keep_disk: bool = False) -> Txn:
-    """Its machine is wished away; who forgets a machine forgets its instance."""
+    """Mark the VM for deletion. The instance is deleted together with the VM record."""
     if one.vm is None:
         return Txn([], [])
     leaving = msgspec.structs.replace(one.instance.value, leaving=True)
@@ -117,7 +117,7 @@ def removed(one: Held, *, keep_disk: bool = False) -> Txn:
 
 
 def dropped(entry: Entry[Workload] | None, one: Held) -> Txn:
-    """An instance without a machine goes at once; what it names is certainly not there."""
+    """Delete an instance without a VM, on condition that the VM it names does not exist."""
     txn = Txn([INSTANCE.unchanged(one.instance)], _gone(one.instance.parts))
     if one.instance.value.vm and entry is not None:
         org, project = entry.value.home
@@ -126,15 +126,15 @@ def dropped(entry: Entry[Workload] | None, one: Held) -> Txn:
 
 
 def tuned(one: Held, tune: Tune) -> Txn:
-    """Its machine is changed in place."""
+    """Change the VM in place."""
     return Txn([], []) if one.vm is None else Txn([VM.unchanged(one.vm)], [changed(one.vm, **tune.fields())])
 
 
-# What concerns one at a time
+# Transactions for one instance
 
 
 def names(new: Sequence[New]) -> list[Operation]:
-    """What tells whose names stood in the way."""
+    """Return the reads that show which names are taken."""
     return [NAME.get_op(org=one.vm.org, project=one.vm.project, name=one.vm.name) for one in new]
 
 
@@ -147,7 +147,7 @@ def waits(
     why: Reason,
     at: float,
 ) -> Txn:
-    """An instance without a machine, which says why there is none."""
+    """Create or update an instance without a VM, with the reason."""
     ids = _ids(workload, number)
     target = Target(node=None, power=entry.value.power, reasons=(why,), decided_at=at)
     when = INSTANCE.absent(**ids) if waited is None else INSTANCE.unchanged(waited)
@@ -159,23 +159,23 @@ def waits(
 
 
 def stray(vm: Entry[VirtualMachine], instance: Entry[WorkloadInstance] | None, ids: dict[str, Any]) -> Txn:
-    """Delete a machine that says it stands for an instance which does not name it; its disk is retained."""
+    """Delete a VM that claims to implement an instance which does not name it; its disk is retained."""
     when = INSTANCE.absent(**ids) if instance is None else INSTANCE.unchanged(instance)
     return Txn([when, VM.unchanged(vm)], [changed(vm, deleting=True, keep_disk=True)])
 
 
 def forgotten(entry: Entry[Workload]) -> Txn:
-    """Nothing is left of it but the wish."""
+    """Delete the record of a workload without instances."""
     return Txn([WORKLOAD.unchanged(entry)], [Delete(entry.key)])
 
 
-# Targets that nobody else has written
+# Targets that the VM controllers do not write
 
 
 def retargeted(
     instance: Entry[WorkloadInstance], target: Entry[Target], vm: VirtualMachine, command: Entry[VmCommand], at: float
 ) -> Txn:
-    """An agent handed the machine over: the target follows."""
+    """Update the target after an agent migrated the VM."""
     node = command.parts["node"]
     record = aimed(vm, node, command.value.reasons or nowhere(node, "moved there"), at=at, command=command.value)
     when = [INSTANCE.unchanged(instance), TARGET.unchanged(target), COMMAND.unchanged(command)]
@@ -183,13 +183,13 @@ def retargeted(
 
 
 def untargeted(target: Entry[Target]) -> Txn:
-    """A target without an instance."""
+    """Delete a target without an instance."""
     ids = target.parts
     return Txn([INSTANCE.absent(**ids), TARGET.unchanged(target)], _gone(ids))
 
 
 def targeted(instance: Entry[WorkloadInstance], vm: VirtualMachine | None, at: float) -> Txn:
-    """An instance without a target."""
+    """Create the missing target of an instance."""
     ids, reasons = instance.parts, nowhere(instance.value.instance, "its target was missing")
     empty = Target(node=None, reasons=reasons, decided_at=at)
     record = empty if vm is None else aimed(vm, None, reasons, at=at)

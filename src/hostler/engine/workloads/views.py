@@ -1,4 +1,4 @@
-"""What callers are told of workloads and their instances. Pure."""
+"""API views of workloads and their instances. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def workload_view(workload: Workload, revision: int, roll: Roll, *, why_pending: str = "") -> WorkloadView:
-    """A workload. `why_pending`: of the first instance that has no node, or no machine."""
+    """Return the view of a workload. `why_pending`: why the first pending instance has no node or VM."""
     kept = roll.count(Is.KEPT)
     ready = total(roll.groups(ready=True))
     updated = total(
@@ -81,7 +81,7 @@ def _detail(phase: WorkloadPhase, workload: Workload, roll: Roll, why_pending: s
         return counted(len(roll), "instance is left", "instances are left")
     if phase is WorkloadPhase.PENDING:
         missing = workload.instances - made
-        more = f"; {missing} more {'is' if missing == 1 else 'are'} not made for that reason"
+        more = f"; {missing} more {'is' if missing == 1 else 'are'} not created for that reason"
         return why_pending + (more if missing > 0 else "")
     if phase is WorkloadPhase.UPDATING:
         return f"{updated} of {workload.instances} are of the newest template"
@@ -89,31 +89,31 @@ def _detail(phase: WorkloadPhase, workload: Workload, roll: Roll, why_pending: s
 
 
 def _held_back(workload: Workload, roll: Roll, *, older: int, moves: bool) -> str:
-    """Why older instances are not replaced now."""
+    """Return why older instances are not replaced now."""
     if workload.deleting or not older or moves:
         return ""
-    return f"; {older} of an older template stay, for at least {least_ready(workload, roll)} shall serve"
+    return f"; {older} of an older template stay, because at least {least_ready(workload, roll)} must serve"
 
 
 def first_pending(roll: Roll) -> int | None:
-    """An instance that tells why some are pending."""
+    """Return an instance that shows why some are pending."""
     return next(iter(roll.by[Is.WAITING]), None) or next(iter(roll.pending), None)
 
 
 def why_pending(number: int, target: Target | None, handle: VmHandle | None) -> str:
-    """Why an instance has no node, in a sentence."""
-    return f"instance {number}: {_nowhere(target, handle) or 'nobody has decided anything about it yet'}"
+    """Return why an instance has no node, in one sentence."""
+    return f"instance {number}: {_nowhere(target, handle) or 'not scheduled yet'}"
 
 
 def _nowhere(target: Target | None, handle: VmHandle | None) -> str:
-    """The leader's own sentence, if it has said one; else the first reason."""
+    """Return the leader's own explanation, if there is one; otherwise the first reason."""
     if handle is not None and handle.state is MachineState.PENDING and handle.detail:
         return handle.detail
     return target.reasons[0].why if target is not None and target.reasons else ""
 
 
 class Seen:
-    """What is known of one instance."""
+    """The records of one instance."""
 
     __slots__ = ("actual", "alive", "handle", "instance", "target", "vm")
 
@@ -127,13 +127,13 @@ class Seen:
         handle: VmHandle | None,
         alive: bool,
     ) -> None:
-        """`alive`: the node that the handle names gives signs of life."""
+        """`alive`: the node that the handle names is reachable."""
         self.instance, self.target, self.actual = instance, target, actual
         self.vm, self.handle, self.alive = vm, handle, alive
 
 
 def instance_view(workload: Workload, seen: Seen) -> InstanceView:
-    """An instance."""
+    """Return the view of an instance."""
     record, vm, handle, target = seen.instance.value, seen.vm, seen.handle, seen.target
     now = Phase.PENDING if vm is None else phases.phase(vm, handle, seen.alive)
     ready = vm is not None and handle is not None and seen.alive and not vm.deleting and is_ready(vm, handle)
@@ -159,14 +159,14 @@ def instance_view(workload: Workload, seen: Seen) -> InstanceView:
 def _instance_detail(seen: Seen, now: Phase) -> str:
     target, handle = seen.target, seen.handle
     if now is Phase.SILENT and handle is not None:
-        return f"node {handle.node} gives no sign of life; what runs there is not known"
+        return f"node {handle.node} is unreachable; what runs there is not known"
     if now is Phase.PENDING:
         return _nowhere(target, handle)
     return "" if handle is None else handle.detail
 
 
 def actual_of(handle: VmHandle | None, vm: str) -> Actual | None:
-    """What its agent reported last, where only the handle is at hand: both say the same."""
+    """Return the last report of the agent, derived from the handle, which has the same content."""
     if handle is None or not handle.node:
         return None
     return Actual(

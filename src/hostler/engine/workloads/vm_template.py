@@ -1,4 +1,4 @@
-"""The machine that stands for an instance. Pure."""
+"""The VM of a workload instance. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from hostler.model.workload import Workload
 
 LABEL = "workload"
-"""Every machine of a workload carries its folded name under this label."""
+"""Every VM of a workload has this label, with the folded name of the workload."""
 
 
 class Tune(msgspec.Struct, frozen=True, gc=False):
-    """What can be changed of a machine in place; what else it is made from is its template."""
+    """Properties of a VM that can be changed in place. The others form the template."""
 
     power: Power
     restart: RestartPolicy
@@ -27,7 +27,7 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[tuple[str, str], ...]
 
     def fields(self) -> dict[str, Any]:
-        """As fields of a machine."""
+        """Return the properties as fields of a VM."""
         return {
             "power": self.power,
             "restart": self.restart,
@@ -38,29 +38,29 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
 
 
 def tune_of(workload: Workload) -> Tune:
-    """What the workload wants of its machines, whatever they were made from."""
+    """Return the properties that the workload specifies for all its VMs."""
     labels = {**workload.labels, LABEL: fold(workload.name)}
     loss = workload.on_node_loss, workload.returns
     return Tune(workload.power, workload.restart, *loss, tuple(sorted(labels.items())))
 
 
 def tune_of_machine(vm: VirtualMachine) -> Tune:
-    """What a machine is, as far as it can be changed in place."""
+    """Return the properties of a VM that can be changed in place."""
     return Tune(vm.power, vm.restart, vm.on_node_loss, vm.returns, tuple(sorted(vm.labels.items())))
 
 
 def same_template(one: Workload, other: Workload) -> bool:
-    """Whether machines of both are made from the same."""
+    """Return whether both workloads have the same template."""
     return (one.spec, one.affinity, one.node_labels) == (other.spec, other.affinity, other.node_labels)
 
 
 def name_of(workload: Workload, number: int, *, vm: str = "") -> str:
-    """What its machine is called; with its id, where that name is somebody else's."""
+    """Return the name of an instance's VM; `vm` is added if the plain name is taken."""
     return f"{workload.name}-{number}" + (f"-{vm[:8]}" if vm else "")
 
 
 def made(workload: Workload, number: int, *, vm: str, name: str, at: float) -> VirtualMachine:
-    """The machine of an instance."""
+    """Return the VM record of an instance."""
     org, project = workload.home
     folded = fold(workload.name)
     return VirtualMachine(

@@ -1,6 +1,6 @@
-"""Workload files, as people write them: YAML or JSON. The format: docs/workloads.md.
+"""Workload files in YAML or JSON. The format: docs/workloads.md.
 
-`read_workload(text, file)` reads a file, `workload_of(piece)` a part of one. What is wrong is told with its line.
+`read_workload(text, file)` reads a file, `workload_of(piece)` a part of one. Errors are reported with their lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST = 1_000_000
 
 
 def read_workload(text: str | bytes, file: str = "workload") -> WorkloadApply:
-    """What a file holds. Invalid: something is wrong; the message has a line for everything that is."""
+    """Parse a file. Raise Invalid if it has errors; the message has one line for each."""
     doubts = Doubts(file)
     top = read(text, doubts)
     found = None if top is None else workload_of(top)
@@ -42,7 +42,7 @@ def read_workload(text: str | bytes, file: str = "workload") -> WorkloadApply:
 
 
 def workload_of(top: Piece) -> WorkloadApply:
-    """What a part of a file holds. What is wrong goes to its doubts; then the value is not to be used."""
+    """Parse a part of a file. Errors are added to its doubts; then the returned value must not be used."""
     fields = top.fields(
         *("name", "org", "project", "enabled", "instances", "spec", *_SHAPE, "affinity", "node_labels"),
         *("on_node_loss", "restart", "rollout", "labels"),
@@ -67,11 +67,11 @@ def workload_of(top: Piece) -> WorkloadApply:
 
 
 def _spec(top: Piece, fields: Mapping[str, Piece]) -> VmSpec:
-    """The shape stands under `spec`, or beside the name."""
-    beside = [name for name in _SHAPE if name in fields]
+    """Parse the spec, which is under `spec` or at the top level."""
+    at_top = [name for name in _SHAPE if name in fields]
     if "spec" in fields:
-        for name in beside:
-            fields[name].doubt("stands beside spec; put it into spec")
+        for name in at_top:
+            fields[name].doubt("is next to spec; put it into spec")
         top, fields = fields["spec"], fields["spec"].fields(*_SHAPE)
     memory = _size(top, fields, "memory", "memory_mib", 1)
     if not memory:
@@ -98,9 +98,9 @@ def _spec(top: Piece, fields: Mapping[str, Piece]) -> VmSpec:
 
 
 def _size(top: Piece, fields: Mapping[str, Piece], name: str, exact: str, unit: int) -> int | None:
-    """`memory: 2GiB`, or `memory_mib: 2048`; None: neither is there. `unit` is in MiB."""
+    """Parse `memory: 2GiB` or `memory_mib: 2048`; None: neither is given. `unit` is in MiB."""
     if name in fields and exact in fields:
-        top.doubt(f"is there twice, as {exact}, too; leave one out", field=name)
+        top.doubt(f"is given twice, also as {exact}; leave one out", field=name)
     if exact in fields:
         return fields[exact].whole(least=0 if unit > 1 else 1, most=2**30)
     if name not in fields:
