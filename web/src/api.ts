@@ -42,8 +42,8 @@ let csrf = "";
 let signedOut: () => void = () => {};
 let swapped: (refused: Problem) => Promise<Problem> = async (refused) => refused;
 
-/** What a signed-in page knows; `whenSignedOut` is called when the session counts no more, `whenSwapped` when the browser has
- * another one: it says what is told then. */
+/** Sets the session of a signed-in page; `whenSignedOut` is called when the session has ended, `whenSwapped` when the browser has
+ * another session: it returns the problem to show. */
 export function useSession(value: string, whenSignedOut: () => void, whenSwapped: typeof swapped): void {
   csrf = value;
   signedOut = whenSignedOut;
@@ -151,12 +151,12 @@ async function send(method: string, path: string, body: unknown, extra: Extra = 
   }
   if (answer.ok) return answer;
   const problem = await problemOf(answer);
-  // A password that is wrong is answered with 401 as well, and nobody was signed in then.
+  // A wrong password is answered with 401 too, and then there is no session.
   if (answer.status === 401 && path !== "/v1/sessions/browser") signedOut();
   throw answer.status === 403 && problem.kind === "csrf" ? await swapped(problem) : problem;
 }
 
-/** The answer. `repeat`: where none came, or it says that nobody knows, it is asked for once more with the same key. */
+/** The answer. `repeat`: if none came, or its outcome is uncertain, the request is sent once more with the same key. */
 async function fetched(path: string, asked: RequestInit, repeat: boolean): Promise<Response> {
   try {
     const answer = await fetchTimed(path, asked);
@@ -171,7 +171,7 @@ async function fetched(path: string, asked: RequestInit, repeat: boolean): Promi
 
 const isAbort = (error: unknown): boolean => error instanceof DOMException && error.name === "AbortError";
 
-/** By hand, for crypto.randomUUID is not there on a page that came without TLS from another machine. */
+/** Made by hand: crypto.randomUUID is missing on a page that was loaded without TLS from another machine. */
 function newKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -185,7 +185,7 @@ async function problemOf(answer: Response): Promise<Problem> {
   }
 }
 
-/** Whatever was thrown, as a problem. */
+/** A thrown value as a problem. */
 export function asProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
   return new Problem(0, "about:hostler/page", "The page failed", error instanceof Error ? error.message : String(error), "Load the page again; if it happens again, report it.");

@@ -42,7 +42,7 @@ export function App() {
     follow();
     return unfollow;
   }, [user?.name]);
-  // Who sees labs and nothing else is there right away.
+  // Users who see only labs go to that page directly.
   const astray = Boolean(user) && labsOnly.value && location.hash.replace(/^#\/?/, "") === "";
   useEffect(() => {
     if (astray) go(to("labs"), true);
@@ -215,7 +215,7 @@ function Nowhere({ name }: { name: string }) {
   );
 }
 
-/** Of what stands there a student would see nothing. */
+/** For pages on which a student would see nothing. */
 function Withheld({ title }: { title: string }) {
   return (
     <div class="empty">

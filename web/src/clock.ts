@@ -20,8 +20,8 @@ setInterval(() => (clock.value = now()), 1000);
 
 /**
  * Ask, and look at the answer's `Date`. It was written between the question and the answer, and is cut to a second: so
- * it is now, by the server, something between two bounds. What is known changes only if it is well outside of them, so
- * that a slow answer changes nothing. The time of a simulation may stand still or run: its answers say so, too.
+ * it is now, by the server, something between two bounds. What is known changes only if it is far outside of them, so
+ * that a slow answer changes nothing. The time of a simulation may be paused or run: its answers say so, too.
  */
 export async function fetchTimed(path: string, asked: RequestInit): Promise<Response> {
   const begun = here();

@@ -1,5 +1,5 @@
 // What has the focus may go away: a button with what it has done, a list when one of it is opened. The focus would fall
-// to the top of the document then, and who works by keyboard or ear would begin anew. It goes to the heading of where it was.
+// to the top of the document then, and users of a keyboard or screen reader would start over. It goes to the nearest heading.
 
 const WAIT = 100;
 

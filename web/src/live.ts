@@ -22,7 +22,7 @@ const STALE_AFTER = 12_000;
 const BROKEN = new Problem(0, "about:hostler/unreachable", "No answer", "The connection to the server broke.", "The page tries again.");
 const SLEEP_AFTER = 60_000;
 const SECONDS = 120;
-/** Changes that are remembered for whoever comes later. */
+/** Changes that are kept for listeners that subscribe later. */
 const KEPT = 2000;
 
 export const live = {
@@ -47,7 +47,7 @@ let counted = 0;
 let lastId = "";
 let running: AbortController | null = null;
 
-/** Be told of changes of these kinds (null: of all), in batches, at most once per frame. Ends by what is returned. */
+/** Subscribe to changes of these kinds (null: all), in batches, at most once per frame. Returns the unsubscribe function. */
 export function on(kinds: readonly string[] | null, call: (changes: Change[]) => void): () => void {
   const listener = { kinds: kinds && new Set(kinds), call };
   listeners.add(listener);
@@ -57,7 +57,7 @@ export function on(kinds: readonly string[] | null, call: (changes: Change[]) =>
 /** What was heard since signing in, oldest first; of much, the newest. */
 export const heardLately = (): readonly Change[] => recent.slice(-KEPT);
 
-/** Be told when changes were missed: read everything again. */
+/** Subscribe to resets: changes were missed, so everything must be read again. */
 export function onReset(call: () => void): () => void {
   resets.add(call);
   return () => resets.delete(call);
@@ -228,8 +228,8 @@ function deliver(): void {
   }
 }
 
-// A browser keeps six connections to one server for all its pages together. One that nobody looks at gives its own
-// back after a while, and goes on where it was when somebody looks again.
+// A browser keeps six connections to one server for all its pages together. A hidden page gives its own
+// back after some time, and resumes when it is visible again.
 let asleep: ReturnType<typeof setTimeout> | undefined;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(asleep);

@@ -11,7 +11,7 @@ export interface Thing {
   words: string;
   /** Without its kind: "acme/web/www". */
   name: string;
-  /** As `GET /v1/why?object=` takes it; empty: nobody can be asked about it. */
+  /** As `GET /v1/why?object=` takes it; empty: it cannot be explained. */
   object: string;
   /** Its page; null: it has none. */
   link: string | null;
@@ -129,7 +129,7 @@ function linkOf(kind: string, parts: string[]): string | null {
   }
 }
 
-/** Whatever names it: a key, an object, or what a trace calls it. */
+/** From a key, an object name, or the subject of a decision. */
 export function thing(text: string): Thing {
   for (const [shape, kind] of KEYS) {
     const found = shape.exec(text);

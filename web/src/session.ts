@@ -32,13 +32,13 @@ interface BrowserSession {
 
 export type Credentials = { name: string; password: string } | { token: string } | { ticket: string };
 
-/** undefined: not known yet; null: nobody. */
+/** undefined: not known yet; null: signed out. */
 export const me = signal<User | null | undefined>(undefined);
 export const sessionEndsAt = signal(0);
-/** Why somebody who was signed in no longer is. */
+/** Why the user is no longer signed in. */
 export const signedOutBecause = signal("");
 
-/** For people, and so that nobody is taken for another: a full name can be chosen at will. */
+/** The display name with the account name, because a full name can be chosen freely. */
 export const titled = (user: User): string => (user.full_name && user.full_name !== user.name ? `${user.full_name} (${user.name})` : user.name);
 
 export const everywhere = computed(() => me.value?.memberships.includes("*") ?? false);
@@ -49,7 +49,7 @@ export const can = (right: Right): boolean => (me.value?.rights[right] ?? false)
 export const deploys = computed(() => can("modify_workloads") && everywhere.value);
 export const sees = (org: string, project: string): boolean =>
   me.value?.memberships.some((one) => one === "*" || one === org || one === `${org}/${project}`) ?? false;
-/** Whether it is somebody who has a lab, and nothing else. */
+/** Whether the user has a lab and no other rights. */
 export const student = computed(() => {
   const [first, ...others] = me.value?.memberships ?? [];
   return first !== undefined && others.length === 0 && first.startsWith("labs/") && !can("manage_accounts");
@@ -71,7 +71,7 @@ const openedAs = (before: User, now: User): string => `This page was opened as $
 
 let looking: Promise<void> | undefined;
 
-/** The session counts no more, or another tab changed it: who is it now? `because`: what is said where it is nobody. */
+/** The session ended, or another tab changed it: read it again. `because`: the message if there is none. */
 function lookAgain(because: string): void {
   const before = me.value;
   looking ??= resume().then(() => {

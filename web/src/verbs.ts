@@ -1,4 +1,4 @@
-// Verbs of the audit, and of what was wished for, in words.
+// Verbs of the audit log and of requests, in words.
 
 const DID: Record<string, string> = {
   "blueprint.apply": "applied",

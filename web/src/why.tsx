@@ -1,4 +1,4 @@
-// How something came to be as it is: what was decided and wished for, newest first, and under each step what led to it.
+// Why an object has its state: decisions and requests, newest first, each with its causes.
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, get, type Problem, withQuery } from "./api";
 import { ObjectLink, thing, told } from "./objects";
@@ -31,7 +31,7 @@ export interface WhyView {
   cut: boolean;
 }
 
-/** One step in words. `about`: what the reader knows it is about, and need not be told again. */
+/** One step in words. `about`: the object of the page, which is not repeated. */
 export function Step({ of, about }: { of: Trace; about?: string }) {
   const own = of.subject === about;
   return (

@@ -31,12 +31,12 @@ interface Again {
 export interface TerminalProps {
   /** Take a ticket, and say what to open: "/v1/…/console?ticket=…". `empty`: nothing is on the screen yet. */
   open: (empty: boolean) => Promise<string>;
-  /** "bytes": binary messages, as the doors of machines speak; "json": those of docs/terminal.md. */
+  /** "bytes": binary messages, as consoles use; "json": the protocol of docs/terminal.md. */
   protocol: Protocol;
   /** What it is, for those who cannot see it: "Serial port of web-1". */
   label: string;
   onState?: (state: TerminalState) => void;
-  /** What to say where the door did not open at all, as a browser is not told why. */
+  /** The message if the connection did not open: a browser does not learn why. */
   shut?: string;
 }
 
@@ -82,7 +82,7 @@ export function Terminal({ open, protocol, label, onState, shut }: TerminalProps
     if (!lost) tell({ phase: "opening", message: "" });
     try {
       const path = await latest.current.open(shown.empty);
-      // Meanwhile the page may have been left.
+      // The user may have left the page.
       if (screen.current === shown) shown.connect(path, protocol);
     } catch (error) {
       if (screen.current !== shown) return;

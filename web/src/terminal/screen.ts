@@ -139,7 +139,7 @@ export class Screen {
     this.shell = shell;
   }
 
-  /** What people say, on a line of its own; not into the picture of a program that has the whole screen. */
+  /** A message on a separate line; not while a program uses the whole screen. */
   private told(message: string): void {
     if (this.term.buffer.active.type !== "normal") return;
     this.term.write(`\r\n\x1b[1m» ${message.replace(/[\p{Cc}\p{Cf}]/gu, " ")}\x1b[0m\r\n`);

@@ -77,7 +77,7 @@ export function confirm(question: Question): Promise<boolean> {
   });
 }
 
-/** Where questions are asked. When it goes, what was asked was answered with no: the next one here may be somebody else. */
+/** Shows questions. When it is removed, open questions are answered with no: the next user may be another. */
 export function Confirmations() {
   const question = asked.value;
   useEffect(() => () => asked.peek()?.answer(false), []);

@@ -1,4 +1,4 @@
-// What is wrong with a text that somebody has written: each mistake leads to its line.
+// Mistakes in a text: each one leads to its line.
 import type { ComponentChildren, RefObject } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Button } from ".";

@@ -1,5 +1,5 @@
 /**
- * Scroll a box sideways until one of it is seen, and `peek` pixels beside it. By hand: scrollIntoView would move the page as
+ * Scroll a box sideways until one of its elements is visible, and `peek` pixels next to it. By hand: scrollIntoView would move the page as
  * well, and in newer browsers the next Tab would begin there, past the link that skips to the page.
  */
 export function bring(box: HTMLElement, one: HTMLElement, peek = 0): void {

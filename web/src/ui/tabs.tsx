@@ -10,7 +10,7 @@ interface TabsProps {
   children: ComponentChildren;
 }
 
-/** So much of the next one is seen beside the selected one, where there is a next one. */
+/** Pixels of the next tab that stay visible next to the selected one. */
 const PEEK = 24;
 
 /** Arrow keys go from tab to tab, as everywhere. */

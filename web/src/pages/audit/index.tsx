@@ -18,7 +18,7 @@ interface Line {
   after: number;
   at: number;
   source: string;
-  /** What people call the subject; empty: its key says it, or nobody knows any more. */
+  /** The display name of the subject; empty: its key says it, or the name is no longer known. */
   name: string;
   /** How many refused requests of a minute the line stands for. Other lines stand for one write. */
   count: number;

@@ -119,7 +119,7 @@ async function look(name: string): Promise<Found> {
   return { status, view, slices: by(slices), endpoints: by(endpoints) };
 }
 
-/** The first page: nobody looks through more. */
+/** Only the first page is shown. */
 async function some<T>(path: string): Promise<T[]> {
   return (await get<{ items: T[] }>(path)).items;
 }

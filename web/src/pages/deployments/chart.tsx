@@ -116,7 +116,7 @@ function drawMarks(plot: uPlot, marks: number[], colour: string): void {
   ctx.restore();
 }
 
-/** Dark or light, as it is now: the lines are drawn anew when that changes. */
+/** Dark or light; the lines are drawn again when it changes. */
 function useScheme(): string {
   const query = matchMedia("(prefers-color-scheme: dark)");
   const [dark, setDark] = useState(query.matches);

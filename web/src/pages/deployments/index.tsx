@@ -52,7 +52,7 @@ export default function Page() {
   );
 }
 
-/** Whoever comes with the name of a slice is led to the blueprint that has it. */
+/** A link with the name of a slice leads to the blueprint that contains it. */
 async function lead(slice: string): Promise<void> {
   const found = await get<Listed<BlueprintView>>("/v1/blueprints?limit=1000").catch(() => null);
   const view = found && owner(found.items, slice);

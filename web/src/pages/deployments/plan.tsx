@@ -14,7 +14,7 @@ const SIGNS: Record<SlicePlan["what"], readonly [sign: string, word: string, loo
   keep: ["=", "stays as it is", "same"],
 };
 
-/** `rolls`: whatever a strategy says, as going back does. */
+/** `rolls`: roll regardless of the strategy, as a rollback does. */
 export function Plan({ plan, rolls }: { plan: BlueprintPlan; rolls?: boolean }) {
   const sum = (field: "to_load" | "to_unload" | "to_move" | "waiting"): number => plan.slices.reduce((total, one) => total + one[field], 0);
   return (

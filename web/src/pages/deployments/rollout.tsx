@@ -53,12 +53,12 @@ export function Rollout({ slice, measured }: { slice: SliceStatus; measured: Mea
   );
 }
 
-/** What was decided about the slice's deployment, oldest first; asked anew at each step. */
+/** Decisions about the slice's rollout, oldest first; read again at each step. */
 function useStory(slice: SliceStatus): Trace[] {
   const [story, setStory] = useState<Trace[]>([]);
   const changed = `${slice.step} ${slice.stage} ${slice.rollout?.changed_at}`;
   useEffect(() => {
-    if (!everywhere.value) return; // others are told no decisions about slices
+    if (!everywhere.value) return; // other accounts cannot read decisions about slices
     let ended = false;
     get<Page<Trace>>(withQuery("/v1/traces", { object: `slice/${slice.base}`, limit: 200 })).then(
       (page) => {
@@ -130,7 +130,7 @@ function Verdict({ slice, going, measured, story }: Shown) {
   const [look, text] = verdict({ slice, going, measured, story });
   const versions = [slice.previous, slice.artifact].filter(Boolean);
   const ended = over(slice);
-  // The gate counts anew at each step; once it has judged, what it judged by is of more interest.
+  // The gate counts again at each step; after its verdict, the values of the verdict matter more.
   const counted = measured ? (ended ? sumsOf(measured, going.started_at) : measured.counted) : {};
   return (
     <>
@@ -180,7 +180,7 @@ function verdict({ slice, going, measured, story }: Shown): ["" | "good" | "warn
     return ["bad", `${slice.step === "failed" ? "Rolled back" : "Rolling back"}: ${going.why}.${serves}`];
   }
   if (slice.step === "done") {
-    // A stage that passes while the next share is ready at once leaves no decision of its own.
+    // A stage that passes while the next batch is ready at once leaves no decision.
     const staged = story.some((one) => one.why.startsWith("stage "));
     const last = story.findLast((one) => one.why.includes(" passed: "));
     return ["good", staged ? `Passed: ${last?.why ?? "every stage kept to the gate"}. ${going.why}.` : `${going.why}.`];

@@ -39,7 +39,7 @@ export function useCalls(name: string, wanted: boolean): (base: string) => Measu
           since = Math.max(0, Math.floor(told.now) - AGAIN);
           changed((n) => n + 1);
         } catch {
-          // It is a picture beside the page: what is wrong is said where the blueprint itself is read.
+          // Errors are shown where the blueprint itself is read.
         }
       }
       if (!ended) timer = setTimeout(ask, EVERY);

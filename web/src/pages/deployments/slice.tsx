@@ -251,7 +251,7 @@ function Endpoints({ slice, endpoints }: { slice: SliceStatus; endpoints: Endpoi
   );
 }
 
-/** What an instance printed: read once somebody wants to see it. */
+/** What an instance printed: read when the user opens it. */
 function Printed({ node, artifact, instance }: { node: string; artifact: string; instance: number }) {
   const [open, setOpen] = useState(false);
   return (

@@ -20,7 +20,7 @@ const STATES: Record<SliceState, readonly [look: Look, word: string]> = {
 
 export const stateWord = (state: SliceState): string => STATES[state]?.[1] ?? state;
 
-/** Of one instance: one that is active and whose process is started again serves nobody. */
+/** State of one instance: an active one whose process is restarting serves no calls. */
 export function instanceState(one: SliceInstance): readonly [look: Look, word: string] {
   if (one.state === "ACTIVE" && !one.ready) return ["warn", "starting again"];
   return STATES[one.state] ?? ["idle", one.state];

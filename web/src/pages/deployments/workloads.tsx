@@ -1,4 +1,4 @@
-// Numbers of machines of one shape: how far each is, how many there shall be, and why an instance is where it is.
+// Workloads: the state of each, the requested number of instances, and the reasons for their placement.
 import { useEffect, useState } from "preact/hooks";
 import { all, at, changeShown, get, type Page, patch, withQuery } from "../../api";
 import { useLive } from "../../live";

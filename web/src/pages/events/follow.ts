@@ -8,7 +8,7 @@ const BEFORE = 300;
 const READ_WITHIN = 1500;
 const TELL_EVERY = 250;
 
-/** A change that can be told from every other. */
+/** A change with a unique key. */
 export interface Heard extends Change {
   id: number;
 }

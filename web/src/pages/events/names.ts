@@ -1,4 +1,4 @@
-// Events of machines name them by id. Their names come with the wishes that pass by, and for the rest project by project.
+// Events of machines contain ids. Their names come from the specs in the stream, and otherwise from a read per project.
 import { signal } from "@preact/signals";
 import { at, get, type Page } from "../../api";
 import type { Change } from "../../live";

@@ -1,4 +1,4 @@
-// Decisions and wishes, each under what led to it; the newest trees first.
+// Decisions and requests, each under its cause; the newest trees first.
 import { useState } from "preact/hooks";
 import { asProblem, get, type Problem, withQuery } from "../../api";
 import { useLive } from "../../live";

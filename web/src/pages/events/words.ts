@@ -51,11 +51,11 @@ const TIMES: Record<string, string> = {
   leader: "at",
 };
 
-/** When it happened, in milliseconds: as it was heard, or else as its record says; null: nobody knows. */
+/** When it happened, in milliseconds: when the event arrived, or else the time in its record; null: unknown. */
 export function happenedAt(change: Change): number | null {
   if (change.heardAt) return change.heardAt;
   const record = fields(change.record);
-  // The wish for a machine has only the time of the first one.
+  // The spec of a machine has only its creation time.
   const at = record[change.kind === "vm" && record["generation"] === 1 ? "created_at" : (TIMES[change.kind] ?? "")];
   return typeof at === "number" && at > 0 ? at * 1000 : null;
 }

@@ -17,7 +17,7 @@ export function mine(): string[] | null {
   return memberships.filter((one) => one.startsWith(`${ORG}/`)).map((one) => labUser(one.slice(ORG.length + 1)));
 }
 
-/** Accounts are told apart without regard to case, users of labs with it. */
+/** Account names ignore case; users of labs do not. */
 const accounts = new Intl.Collator("en", { sensitivity: "accent" });
 
 /** Whether one may start and stop this user's lab, and log into it: it is one's own, by membership and by name, or one has the right. */
@@ -122,7 +122,7 @@ function names(labs: Lab[]): string {
 
 const AT_ONCE = 6;
 
-/** The same for each of many, and one line on how it went. What was refused is told with the first reason. */
+/** Do the same for each of many, and show one line with the result. A refusal shows the first reason. */
 export async function forEach<T>(items: readonly T[], action: (item: T) => Promise<unknown>, done: (n: number) => string): Promise<void> {
   const left = [...items];
   const problems: Problem[] = [];

@@ -1,4 +1,4 @@
-// Labs. A student has one page for the own lab; whoever looks after labs has all of them, and each with its story.
+// Labs. A student has one page for the own lab; a teacher has all labs, and each with its events.
 import { labProject } from "../../objects";
 import { Empty, Head } from "../../ui";
 import { route } from "../../route";

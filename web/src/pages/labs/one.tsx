@@ -1,4 +1,4 @@
-// One user's lab, for whoever looks after it: how it stands, what happened, and why.
+// One user's lab, for a teacher: its state, its events, and the reasons.
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem } from "../../api";
 import { useLive } from "../../live";

@@ -96,7 +96,7 @@ function Card({ offer, offers, may, begin }: { offer: Offer; offers: Offers; may
   );
 }
 
-// While it is there
+// While it runs
 
 function Running({ lab, offers, reload }: { lab: Lab; offers: Offers; reload: () => Promise<void> }) {
   const [look, word] = stateOf(lab);
@@ -149,7 +149,7 @@ function Progress({ lab }: { lab: Lab }) {
   );
 }
 
-/** Said once, with the hour: a countdown that is read aloud every second helps nobody. */
+/** Announced once, with the time: a screen reader must not read a countdown every second. */
 function EndsSoon({ lab, warn }: { lab: Lab; warn: number }) {
   const end = lab.expires_at;
   if (end === null || lab.phase === "stopping") return null;

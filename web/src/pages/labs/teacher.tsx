@@ -64,7 +64,7 @@ export function Teacher() {
       <section class="stack" aria-labelledby="labs-all">
         <h2 id="labs-all">Who has one</h2>
         {labs.length === 0 ? (
-          offers.items.length > 0 && <Nobody teaches={teaches} begin={() => ask("start")} />
+          offers.items.length > 0 && <NoLabs teaches={teaches} begin={() => ask("start")} />
         ) : (
           <>
             <search class="filters">
@@ -211,7 +211,7 @@ function Off() {
   );
 }
 
-function Nobody({ teaches, begin }: { teaches: boolean; begin: () => void }) {
+function NoLabs({ teaches, begin }: { teaches: boolean; begin: () => void }) {
   return (
     <Empty title="No labs">
       <p>Students who sign in start their own. An account for one:</p>

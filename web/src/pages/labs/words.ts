@@ -28,7 +28,7 @@ export function stateOf(lab: Lab): [Look, string] {
   return lab.available ? ["good", "Ready"] : ["warn", "Does not answer"];
 }
 
-/** What is happening, in a sentence for whoever waits for it. */
+/** The state in a sentence, for the user who waits. */
 export function happening(lab: Lab): string {
   const detail = lab.detail ? ` (${localTimes(lab.detail)})` : "";
   switch (lab.phase) {
@@ -78,7 +78,7 @@ const ENDS: Record<string, string> = {
   failed: "it failed",
 };
 
-/** How the last lab ended; empty: it has not, or nobody remembers. */
+/** How the last lab ended; empty: it has not, or its events are gone. */
 export function ending(news: News[]): string {
   const last = news.findLast((one) => one.event in ENDS);
   if (!last) return "";
@@ -86,13 +86,13 @@ export function ending(news: News[]): string {
   return `${last.labId === null ? "The last lab" : `Lab ${last.labId}`} is gone: ${ENDS[last.event]}${reason}.`;
 }
 
-/** Whether one who asks for it now has to wait. */
+/** Whether a new request has to wait. */
 function isFull(offers: Offers, offer: Offer): boolean {
   const all = offers.at_once !== null && offers.running >= offers.at_once;
   return all || (offer.template.at_once !== null && offer.running >= offer.template.at_once);
 }
 
-/** What one who asks for it now can expect. */
+/** What a new request can expect. */
 export function outlook(offers: Offers, offer: Offer): string {
   if (isFull(offers, offer)) {
     const waiting = offers.waiting;

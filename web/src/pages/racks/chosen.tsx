@@ -9,7 +9,7 @@ import { can, everywhere } from "../../session";
 import { keptText, machinesOn, ownerOf, retainedOn, Stake } from "../../stake";
 import { Ago, attempt, type Branch, Busy, Button, confirm, count, Failure, mib, Select, Share, State, Tabs, Tree } from "../../ui";
 import { Break } from "./controls";
-import { amiss, component, fold, nodeOf, type Part, partsOf, type Rack } from "./floor";
+import { faultyParts, component, fold, nodeOf, type Part, partsOf, type Rack } from "./floor";
 import { feedWord, lifeWord, type LookName, LOOKS, words } from "./look";
 import { Sign } from "./legend";
 import { refresh, sim } from "./simulation";
@@ -113,7 +113,7 @@ function Parts({ rack, parts, current = "" }: { rack: Rack; parts: Part[]; curre
                 <a href={address(rack, part.name)}>{part.name}</a>
               </th>
               <td>
-                <State look={lookState(part.look)}>{part.feed ? feedWord(part.feed, amiss.value.get(component(rack, part.name))) : LOOKS[part.look].word}</State>
+                <State look={lookState(part.look)}>{part.feed ? feedWord(part.feed, faultyParts.value.get(component(rack, part.name))) : LOOKS[part.look].word}</State>
               </td>
               <td class="number">{part.kind === "blade" ? rack.vms[part.index] || "" : ""}</td>
             </tr>
@@ -173,7 +173,7 @@ export function FeedPanel({ rack, part }: { rack: Rack; part: Part }) {
   const detail = details.value.get(rack.key);
   const all: Feed[] = (part.kind === "pdu" ? detail?.pdus : detail?.tors) ?? [];
   const feed = all.find((one) => fold(one.name) === fold(part.name));
-  const hardware = amiss.value.get(component(rack, part.name));
+  const hardware = faultyParts.value.get(component(rack, part.name));
   const title = part.kind === "pdu" ? "Pdu" : "Tor";
   return (
     <>
@@ -232,7 +232,7 @@ interface Known {
 
 const KINDS = ["node", "alive", "handle", "slice", "blade", "deployment"];
 
-/** All that is told of a node; read again when something about it has changed. */
+/** All data of a node; read again when it changes. */
 function useNode(node: string, there: boolean): [Known | null, Problem | null] {
   const [known, setKnown] = useState<Known | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
@@ -281,7 +281,7 @@ export function BladePanel({ rack, part }: { rack: Rack; part: Part }) {
   const there = state === "out_for_repair" ? (blade?.lifecycle ?? null) !== null : state !== "no_node";
   const [known, problem] = useNode(node, there);
   const [tab, setTab] = useState("now");
-  const hardware = amiss.value.get(component(rack, part.name));
+  const hardware = faultyParts.value.get(component(rack, part.name));
   return (
     <>
       <Title close={rack.loose ? address(null) : address(rack)} crumbs={rack.loose ? "Not in the inventory" : <a href={address(rack)}>Rack {rack.name}</a>}>
@@ -539,7 +539,7 @@ function Wires({ rack, part, detail }: { rack: Rack; part: Part; detail: RackDet
       {found.length === 0 && <p class="soft">It is wired to nothing.</p>}
       <ul class="racks-list">
         {found.map(({ kind, feed, port }) => {
-          const state = amiss.value.get(`${component(rack, feed.name)}:${port}`) ?? feedWord(feed, amiss.value.get(component(rack, feed.name)));
+          const state = faultyParts.value.get(`${component(rack, feed.name)}:${port}`) ?? feedWord(feed, faultyParts.value.get(component(rack, feed.name)));
           return (
             <li key={kind + feed.name + port}>
               {kind === "pdu" ? "Power from " : "Network by "}

@@ -1,6 +1,6 @@
 // The picture. Only what is visible is drawn, state by state, so that colours change seldom; all of it in whole pixels.
 import { colour } from "../../theme";
-import { amiss, bladeLook, component, fold } from "./floor";
+import { faultyParts, bladeLook, component, fold } from "./floor";
 import { type Box, bladeBox, type Cabinet, type Found, pduBox, type Plan, torBox } from "./layout";
 import { feedLook, type LookName, LOOKS, NAMES, type Shape } from "./look";
 import type { Feed, RackDetail } from "./types";
@@ -151,7 +151,7 @@ function clipped(pen: Pen, text: string, room: number): string {
 function blades(pen: Pen, scene: Scene, seen: Cabinet[]): void {
   const { plan, colours } = scene;
   const { pitch, width } = plan.scale;
-  const broken = amiss.value;
+  const broken = faultyParts.value;
   const close = pitch >= READABLE;
   const height = pitch - 1;
   const by = new Map<LookName, number[]>(NAMES.map((name) => [name, []]));
@@ -219,7 +219,7 @@ export function shaped(pen: Pen, shape: Shape, x: number, y: number, width: numb
 
 function feeds(pen: Pen, scene: Scene, seen: Cabinet[]): void {
   const { plan, colours } = scene;
-  const broken = amiss.value;
+  const broken = faultyParts.value;
   for (const one of seen) {
     const { rack } = one;
     rack.pdus.forEach((pdu, n) => feed(pen, colours, pduBox(one, plan.scale, n), feedLook(pdu, broken.get(component(rack, pdu.name))), true));
@@ -247,7 +247,7 @@ function feed(pen: Pen, colours: Palette, box: Box, look: LookName, upright: boo
 function labels(pen: Pen, scene: Scene, seen: Cabinet[]): void {
   const { plan, colours, only } = scene;
   const { pitch, tor, width } = plan.scale;
-  const broken = amiss.value;
+  const broken = faultyParts.value;
   const size = pitch >= 34 ? 13 : pitch >= 24 ? 12 : pitch >= 18 ? 11 : 9;
   const sign = Math.round(pitch * 0.9);
   pen.textBaseline = "middle";
@@ -319,7 +319,7 @@ function cables(pen: Pen, scene: Scene, found: Found): void {
   if (!cabinet || !detail) return;
   const { rack } = cabinet;
   const { scale } = scene.plan;
-  const broken = amiss.value;
+  const broken = faultyParts.value;
   const index = new Map(rack.blades.map((name, i) => [fold(name), i]));
   const close = scale.pitch >= READABLE;
   const wire = (kind: "pdu" | "tor", feed: Feed, n: number): void => {
@@ -359,7 +359,7 @@ function power(pen: Pen, cabinet: Cabinet, { scale }: Plan, pdu: number, blade: 
   pen.stroke();
 }
 
-/** Out at the right, and up beside the blades. */
+/** Out at the right, and up next to the blades. */
 function network(pen: Pen, cabinet: Cabinet, { scale }: Plan, tor: number, blade: number): void {
   const box = bladeBox(cabinet, scale, blade);
   const end = torBox(cabinet, scale, tor);

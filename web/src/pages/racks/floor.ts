@@ -56,7 +56,7 @@ const moved = (before: Rack | undefined, after: FloorRack): boolean => before?.r
 const KINDS = ["node", "alive", "handle", "rack", "blade", "pdu", "tor", "region", "zone"];
 const MANY = 24;
 const EVERY = 500;
-/** Counts of machines that nobody told of are put right by this. */
+/** Corrects counts of machines whose events were missed. */
 const WHOLE_EVERY = 60_000;
 
 const ANYWHERE = "?";
@@ -76,7 +76,7 @@ function touched(change: Change): string[] {
       const node = (change.record as { node?: string } | null)?.node ?? "";
       const before = places.get(change.subject);
       places.set(change.subject, node);
-      // Where a machine was that is heard of for the first time, nobody knows.
+      // The previous node of a machine is unknown when its first event arrives.
       if (before === undefined) return [ANYWHERE, ...(node ? [rackOf(node)] : [])];
       return before === node ? [] : [before, node].filter(Boolean).map(rackOf);
     }
@@ -145,7 +145,7 @@ export function useFloor(): void {
 }
 
 /** States of simulated hardware that is not as it was when it was new, by component. */
-export const amiss = computed(() => new Map((sim.value?.racks ?? []).flatMap((rack) => rack.amiss.map((one) => [one.component, one.state] as const))));
+export const faultyParts = computed(() => new Map((sim.value?.racks ?? []).flatMap((rack) => rack.amiss.map((one) => [one.component, one.state] as const))));
 
 export const component = (rack: Rack, part: string): string => `${rack.key}/${fold(part)}`;
 
@@ -165,7 +165,7 @@ export interface Part {
 
 /** All that is in a rack, from the top: tors, blades, pdus. */
 export function partsOf(rack: Rack): Part[] {
-  const broken = amiss.value;
+  const broken = faultyParts.value;
   const feed = (kind: "tor" | "pdu") => (one: FloorFeed, index: number): Part => ({
     kind,
     name: one.name,
@@ -184,7 +184,7 @@ export const partOf = (rack: Rack, name: string): Part | undefined => partsOf(ra
 
 /** How many blades look how. */
 export const counts = computed(() => {
-  const broken = amiss.value;
+  const broken = faultyParts.value;
   const found = Object.fromEntries(NAMES.map((name) => [name, 0])) as Record<LookName, number>;
   for (const rack of floor.value?.racks ?? []) for (let i = 0; i < rack.blades.length; i += 1) found[bladeLook(rack, i, broken)] += 1;
   return found;

@@ -48,12 +48,12 @@ export function Loading() {
   const [file, setFile] = useState("inventory");
   const [planned, setPlanned] = useState<Planned | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
-  /** Somebody has written in it, and nothing else has it. */
+  /** The text has unsaved edits. */
   const [typed, setTyped] = useState(false);
   const area = useRef<HTMLTextAreaElement>(null);
   const result = useRef<HTMLHeadingElement>(null);
   const mistakes = useMemo(() => (problem?.status === 400 ? found(problem.detail, file) : []), [problem]);
-  // Beside or below the text it would not be seen.
+  // Next to or below the text it would not be seen.
   useEffect(() => {
     if (!planned) return;
     result.current?.focus({ preventScroll: true });
@@ -175,7 +175,7 @@ export function Loading() {
   );
 }
 
-/** The mistakes that the server has found: `FILE:LINE: PLACE: WHAT`, each in a line of its own. */
+/** The mistakes that the server found: `FILE:LINE: PLACE: WHAT`, one per line. */
 function found(detail: string, file: string): Mistake[] {
   return detail.split("\n").map((text) => {
     const told = text.startsWith(`${file}:`) ? text.slice(file.length + 1).trim() : text;

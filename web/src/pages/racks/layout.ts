@@ -9,7 +9,7 @@ export interface Scale {
   width: number;
   /** Of a pdu, which hangs at the side. */
   strip: number;
-  /** Between blades and what is beside them: cables run here. */
+  /** Between blades and their neighbours: cables run here. */
   gutter: number;
   /** Of a tor. */
   tor: number;
@@ -96,7 +96,7 @@ export function plan(racks: readonly Rack[], scale: Scale, room: number): Plan {
       x += width + scale.gap;
     }
     widest = Math.max(widest, x - scale.gap + EDGE);
-    // They stand on the floor, whatever their height.
+    // They are aligned at the bottom, regardless of their height.
     for (const one of cabinets.slice(first)) one.y = y + tallest - one.height;
     rows.push({ y, height: tallest, first, last: cabinets.length - 1, title, titleY });
     y += tallest + scale.gap + 8;
@@ -104,7 +104,7 @@ export function plan(racks: readonly Rack[], scale: Scale, room: number): Plan {
   return { scale, cabinets, rows, width: widest, height: y };
 }
 
-/** The closest look from which all can be seen at once, with neighbours beside each other. */
+/** The largest zoom at which all racks are visible, with neighbours next to each other. */
 export function fitting(racks: readonly Rack[], width: number, height: number): number {
   for (let level = SCALES.length - 1; level > 0; level -= 1) {
     const found = plan(racks, SCALES[level] as Scale, width);

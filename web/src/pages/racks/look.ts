@@ -12,7 +12,7 @@ interface Look {
   shape: Shape;
 }
 
-/** In the order of the legend: what is well first, then what needs somebody. */
+/** In the order of the legend: healthy states first, then those that need an operator. */
 export const LOOKS: Record<LookName, Look> = {
   on_duty: { word: "On duty", letter: "✓", colour: "good", shape: "full" },
   joining: { word: "Joining", letter: "J", colour: "accent", shape: "left" },

@@ -4,7 +4,7 @@ import { go } from "../../route";
 import { theme } from "../../theme";
 import { Button, count } from "../../ui";
 import { boxOf, draw, type Palette, palette } from "./draw";
-import { amiss, component, floor, type Part, type Rack } from "./floor";
+import { faultyParts, component, floor, type Part, type Rack } from "./floor";
 import { at, fitting, type Plan, plan, SCALES, type Scale } from "./layout";
 import { feedWord, LOOKS } from "./look";
 import { address, chosen, cursor, details, foundAt, hover, keyed, look, marked, only, partAt, rackAt, type Spot, spotAt, stepped, zoom } from "./view";
@@ -59,7 +59,7 @@ class Picture {
         this.arrange();
       }),
       effect(() => {
-        void [amiss.value, only.value, hover.value, cursor.value, chosen.value, marked.value, details.value];
+        void [faultyParts.value, only.value, hover.value, cursor.value, chosen.value, marked.value, details.value];
         this.invalidate();
       }),
       effect(() => {
@@ -296,6 +296,6 @@ function said(spot: Spot | null): string {
 
 function describe(rack: Rack, part: Part): string {
   const where = rack.loose ? part.name : `${rack.name}/${part.name}`;
-  if (part.kind !== "blade") return `${part.kind === "pdu" ? "Pdu" : "Tor"} ${where}: ${part.feed ? feedWord(part.feed, amiss.value.get(component(rack, part.name))).toLowerCase() : ""}.`;
+  if (part.kind !== "blade") return `${part.kind === "pdu" ? "Pdu" : "Tor"} ${where}: ${part.feed ? feedWord(part.feed, faultyParts.value.get(component(rack, part.name))).toLowerCase() : ""}.`;
   return `${rack.loose ? "Node" : "Blade"} ${where}: ${LOOKS[part.look].word.toLowerCase()}, ${count(rack.vms[part.index] ?? 0, "machine")}.`;
 }

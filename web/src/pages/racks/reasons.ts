@@ -1,4 +1,4 @@
-// What followed from what: the log of a simulation as trees. Whatever names its cause hangs under that; what does not
+// Causes and effects: the log of a simulation as trees. An entry that names its cause is placed under it; any other
 // hangs under the last thing that happened to what it is about, and is marked as a guess. What only goes on (a machine that is created, started
 // and runs) is one line.
 import { baseOf, thing } from "../../objects";
@@ -16,7 +16,7 @@ export interface Happening {
   /** What became of it, one after the other. */
   steps: { at: number; text: string }[];
   children: Happening[];
-  /** The log does not say what led to it: where it hangs is likely, and no more. */
+  /** The log does not name its cause: its position is only likely. */
   guess: boolean;
 }
 
@@ -30,7 +30,7 @@ export function grown(log: readonly Told[], parents: ReadonlyMap<string, string>
   return new Grower(parents).grow(log);
 }
 
-/** What somebody broke or repaired. */
+/** A fault or repair by an operator. */
 export const wasDone = (one: Happening): boolean => ROOTS.has(one.kind);
 
 class Grower {
@@ -143,7 +143,7 @@ function subjectOf(key: string): string {
 
 const placeOf = (text: string): string => / (?:on|from) (\S+?)(?::|$)/.exec(text)?.[1] ?? "";
 
-/** Without decisions whose every effect is told as the next step of something else. */
+/** Without decisions whose effects all appear as the next step of another entry. */
 function pruned(one: Happening): Happening | null {
   const children = one.children.map(pruned).filter((child): child is Happening => child !== null);
   if (one.kind === "decision" && !children.length && one.text.startsWith("next step: ")) return null;
@@ -158,7 +158,7 @@ export function line(one: Happening): string {
   return texts.map((text, i) => (i < texts.length - 1 && text.endsWith(ending) ? text.slice(0, -ending.length) : text)).join(" → ");
 }
 
-/** The first so many lines of it; all that is there hangs where it hung. */
+/** The first lines of it, with their positions unchanged. */
 export function cut(trees: readonly Happening[], lines: number): Happening[] {
   let left = lines;
   const taken = (one: Happening): Happening[] => {

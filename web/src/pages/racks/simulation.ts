@@ -1,4 +1,4 @@
-// A simulation, where the server is one: how time goes, what is broken, and what was told of it.
+// The simulation, if the server is one: its time, its faults, and its log.
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { asProblem, get, Problem, withQuery } from "../../api";
@@ -17,7 +17,7 @@ const PAGE = 1000;
 
 let reading: Promise<void> | null = null;
 
-/** Read it now. Who asks while it is being read gets what is read after that. */
+/** Read it now. A caller that asks during a read gets the result of the next read. */
 export async function refresh(): Promise<void> {
   if (reading) await reading.catch(() => undefined);
   reading = read();
@@ -59,7 +59,7 @@ async function readLog(): Promise<void> {
   log.value = entries;
 }
 
-/** Follow it while the page is open: it is in no store, so nothing tells of its changes. */
+/** Poll it while the page is open: it is in no store, so it has no events. */
 export function useSimulation(there: boolean): void {
   useEffect(() => {
     if (!there) return;

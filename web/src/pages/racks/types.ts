@@ -1,4 +1,4 @@
-// What the server tells of racks, nodes and simulations, as far as this page uses it.
+// Racks, nodes and simulations as the API returns them, as far as this page uses them.
 
 export type Standing = "on_duty" | "out_of_use" | "draining" | "joining" | "silent" | "off" | "out_for_repair" | "drained" | "left" | "no_node";
 export type Condition = "operational" | "not_in_service" | "burn_in" | "out_for_repair" | "retiring" | "retired";

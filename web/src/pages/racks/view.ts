@@ -114,7 +114,7 @@ export function stepped(plan: Plan, from: Spot | null, key: string): Spot | null
     const next = all[(all.findIndex((part) => fold(part.name) === from.part) + 1) % all.length];
     return next ? { rack: from.rack, part: fold(next.name) } : from;
   };
-  const beside = (index: number): Spot => {
+  const neighbour = (index: number): Spot => {
     const other = plan.cabinets[Math.max(0, Math.min(plan.cabinets.length - 1, index))] as Plan["cabinets"][number];
     return { rack: other.rack.key, part: fold(other.rack.blades[Math.min(Math.max(0, blade), other.rack.blades.length - 1)] ?? "") };
   };
@@ -128,9 +128,9 @@ export function stepped(plan: Plan, from: Spot | null, key: string): Spot | null
     case "End":
       return inside(blades.length - 1);
     case "ArrowRight":
-      return beside(here + 1);
+      return neighbour(here + 1);
     case "ArrowLeft":
-      return beside(here - 1);
+      return neighbour(here - 1);
     case "p":
       return feed("pdu");
     case "t":
@@ -142,7 +142,7 @@ export function stepped(plan: Plan, from: Spot | null, key: string): Spot | null
       for (let i = row.first; i <= row.last; i += 1) {
         if (Math.abs((plan.cabinets[i]?.x ?? 0) - cabinet.x) < Math.abs((plan.cabinets[best]?.x ?? 0) - cabinet.x)) best = i;
       }
-      return beside(best);
+      return neighbour(best);
     }
   }
 }
@@ -172,7 +172,7 @@ effect(() => {
   for (const spot of [chosen.value, cursor.value]) if (spot && route.value.page === "racks") look(spot.rack);
 });
 
-/** What is opened, by whatever way, is where the keyboard goes on from. */
+/** The keyboard focus continues from the part that was opened last. */
 let opened = "";
 effect(() => {
   const spot = chosen.value;

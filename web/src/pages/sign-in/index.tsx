@@ -11,7 +11,7 @@ export function SignIn() {
   const [way, setWay] = useState("password");
   const { page, parts } = route.value;
   const ticket = page === "sign-in" ? parts[0] : undefined;
-  // Decided when the link is opened: signing in makes somebody of nobody.
+  // Decided when the link is opened, because signing in changes the session.
   const [asks, setAsks] = useState("");
   const leave = (): void => go(to(homePage.value), true);
   const enter = async (credentials: Credentials): Promise<void> => {
@@ -75,7 +75,7 @@ function plain({ status, type, title, detail, next }: Problem): Problem {
   return new Problem(status, type, title, whole && !/[.?!]$/.test(whole) ? `${whole}.` : whole, next);
 }
 
-/** A link may be anybody's: whoever sent it would see what is done in their account. */
+/** A link may come from another person, who would see what is done in that account. */
 function Instead({ of, stay, enter }: { of: string; stay: () => void; enter: () => Promise<void> }) {
   return (
     <main class="sign-in">

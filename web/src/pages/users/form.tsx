@@ -156,7 +156,7 @@ function Memberships({ kept, memberships, onChange, typed, onType, wrong, onAdd 
   );
 }
 
-/** Set somebody's password. */
+/** Set the password of a user. */
 export function PasswordForm({ user, onClose, onDone }: { user: User; onClose: () => void; onDone: (user: User) => void }) {
   const [password, setPassword] = useState("");
   const [problem, setProblem] = useState<unknown>(null);

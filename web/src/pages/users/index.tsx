@@ -9,7 +9,7 @@ import { Tokens } from "./tokens";
 import { inShort, PROTECTED, RIGHTS, untouchable } from "./words";
 import "./users.css";
 
-/** More rows than that nobody reads: search. */
+/** Longer lists are cut: users search instead. */
 const MOST = 300;
 
 export default function Users() {

@@ -72,7 +72,7 @@ export function Tokens({ user, enabled }: { user: string; enabled: boolean }) {
 }
 
 function List({ user, own, tokens, again }: { user: string; own: boolean; tokens: Token[]; again: () => Promise<void> }) {
-  /** The one that this page goes by. It is told apart by its end, for nothing else of it is known here. */
+  /** The token of this page, recognised by its last characters; the page does not keep more of it. */
   const isThis = (token: Token): boolean => own && token.purpose === "session" && Math.abs((token.expires_at ?? 0) - sessionEndsAt.value) < 0.001;
   const revoke = async (token: Token): Promise<void> => {
     const what = token.purpose === "session" ? "session" : "token";

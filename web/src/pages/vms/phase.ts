@@ -2,7 +2,7 @@
 import type { Look } from "../../ui";
 import { PHASES, type Labels, type Phase, type VmRow } from "./types";
 
-export interface Wish {
+export interface VmRecord {
   id: string;
   name: string;
   org: string;
@@ -26,7 +26,7 @@ const BY_STATE: Record<string, Phase> = { deleting: "stopping", gone: "pending",
 const WITHOUT_NODE = new Set(["pending", "gone"]);
 const LONGEST = 160;
 
-/** `silent`: the node gives no sign of life. `paused`: the guest stands still, though its machine runs. */
+/** `silent`: the node is unreachable. `paused`: the guest is paused, though its process runs. */
 function phaseOf(deleting: boolean, state: string | null, node: string | null, silent: boolean, paused: boolean): Phase {
   if (deleting) return "deleting";
   if (state === null) return "pending";
@@ -35,27 +35,27 @@ function phaseOf(deleting: boolean, state: string | null, node: string | null, s
   return BY_STATE[state] ?? PHASES.find((one) => one === state) ?? "unknown";
 }
 
-/** The row after its wish was written. */
-export function wished(wish: Wish, before: VmRow | undefined, silent: (node: string | null) => boolean): VmRow {
+/** The row after its spec was written. */
+export function rowOf(record: VmRecord, before: VmRow | undefined, silent: (node: string | null) => boolean): VmRow {
   const state = before?.state ?? null;
   const node = before?.node ?? null;
-  const phase = phaseOf(wish.deleting ?? false, state, node, silent(node), before?.phase === "paused");
+  const phase = phaseOf(record.deleting ?? false, state, node, silent(node), before?.phase === "paused");
   return {
-    id: wish.id,
-    name: wish.name,
-    org: wish.org,
-    project: wish.project,
+    id: record.id,
+    name: record.name,
+    org: record.org,
+    project: record.project,
     phase,
     state,
     node,
     available: phase === "running" && (before?.ready ?? false),
     ready: before?.ready,
     detail: before?.detail ?? "waits for its first placement",
-    cpus: wish.spec.cpus,
-    memory_mib: wish.spec.memory_mib,
-    labels: wish.labels ?? {},
-    created_at: wish.created_at,
-    expires_at: wish.expires_at ?? null,
+    cpus: record.spec.cpus,
+    memory_mib: record.spec.memory_mib,
+    labels: record.labels ?? {},
+    created_at: record.created_at,
+    expires_at: record.expires_at ?? null,
   };
 }
 

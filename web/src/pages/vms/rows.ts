@@ -2,11 +2,11 @@
 import { effect, signal } from "@preact/signals";
 import { asProblem, get, type Page, type Problem, withQuery } from "../../api";
 import { type Change, live, on, onReset } from "../../live";
-import { type Handle, seen, wished, type Wish } from "./phase";
+import { type Handle, seen, rowOf, type VmRecord } from "./phase";
 import type { VmRow } from "./types";
 
 const PAGE = 1000;
-/** Milliseconds for which the stream of events is waited for: what changes before it is there would be missed. */
+/** Milliseconds to wait for the event stream: earlier changes would be missed. */
 const STREAM_WITHIN = 1500;
 /** Milliseconds between two readings that were not asked for. */
 const REST = 1000;
@@ -108,7 +108,7 @@ export class Rows {
       const row = this.all.get(subject);
       if (kind === "vm") {
         if (type === "delete") this.all.delete(subject);
-        else this.all.set(subject, wished(record as Wish, row, isSilent));
+        else this.all.set(subject, rowOf(record as VmRecord, row, isSilent));
       } else if (row) {
         this.all.set(subject, seen(row, type === "delete" ? null : (record as Handle), isSilent));
       }
@@ -135,7 +135,7 @@ export class Rows {
     return { ...seen(row, state, () => silent), ready: row.ready };
   }
 
-  /** A row that was read: it tells of its node as well, unless an event has said something newer of that. */
+  /** A row that was read: it also updates its node, unless a newer event did. */
   private placed(row: VmRow, revision: number): VmRow {
     if (row.phase !== "silent") row.ready = row.available;
     if (row.node === null || row.phase === "deleting") return row;
@@ -145,7 +145,7 @@ export class Rows {
     return row;
   }
 
-  /** Read everything again soon, once for all that ask for it meanwhile. */
+  /** Read everything again soon, once for all callers. */
   private later(): void {
     this.soon ??= setTimeout(() => {
       this.soon = undefined;
@@ -158,7 +158,7 @@ export class Rows {
 /** Where `newer` has what was said of a node: no machine is named like that. */
 const aliveKey = (node: string): string => `alive ${node}`;
 
-/** Until the stream of events is there; false: it is not there in time. */
+/** Wait for the event stream; false: it did not open in time. */
 function streaming(within: number): Promise<boolean> {
   if (live.state.peek() === "live") return Promise.resolve(true);
   return new Promise((done) => {

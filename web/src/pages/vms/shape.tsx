@@ -35,7 +35,7 @@ const READ: Record<Name, (text: string) => unknown> = {
   expires_in: durationOf,
 };
 
-/** Fields in which somebody typed something, and somebody else wrote another thing. */
+/** Fields that this user edited and another user changed. */
 const clashesOf = (touched: Touched, now: Values): Name[] => NAMES.filter((name) => touched[name] && touched[name].from !== now[name] && touched[name].mine !== now[name]);
 
 export function Shape({ vm, path, reload }: One) {
@@ -52,7 +52,7 @@ export function Shape({ vm, path, reload }: One) {
     return typeof read === "string" ? read : null;
   };
   const ready = !clashes.length && NAMES.every((name) => name === "name" || !touched[name] || typeof READ[name](touched[name].mine) !== "string");
-  /** null: somebody else was quicker, and it was not sent. */
+  /** null: another user changed it first, and nothing was sent. */
   const sent = async (): Promise<Vm | null> => {
     for (let tried = 1; ; tried += 1) {
       const found = await get<Vm>(path);
