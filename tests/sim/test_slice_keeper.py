@@ -19,7 +19,7 @@ from hostler.ports.slices import Life, Method
 from .slice_scene import LIMITS, NODE, TTL, A, Hand, S, Scene, played
 
 NAME = f"{A}#1"
-LEFT = "the agent was restarted and the instance is not running"
+LEFT = "the agent was restarted and it does not run"
 
 
 def test_an_instance_walks_every_state_and_is_gone_at_the_end() -> None:

@@ -17,7 +17,7 @@ RESTARTS = 5
 """Restarts of a process within `WINDOW` seconds before its instance counts as failed."""
 WINDOW = 120.0
 MAX_WHY = 1000
-LEFT = "the agent was restarted and the instance is not running"
+LEFT = "the agent was restarted and it does not run"
 AGAIN = "it is tried again: "
 """Separates the reason for the placement of an instance from the error that delays it."""
 SHOWN = (SliceState.ACTIVATING, SliceState.ACTIVE, SliceState.DEACTIVATE)
