@@ -111,7 +111,7 @@ def test_what_is_refused_writes_nothing_and_names_its_place() -> None:
             scene,
             service(scene).apply(asked(ADMIN), "shop", blueprint(API, spec("db:2"))),
             Conflict,
-            r"blueprint shop: slices\[1\].artifact: org:db is a slice of blueprint base; take it out there",
+            r"blueprint shop: slices\[1\].artifact: org:db is a slice of blueprint base; remove it there",
         )
         await nothing_written(
             scene,
@@ -659,7 +659,7 @@ def test_a_blueprint_that_another_program_wrote_is_listed_and_taken_over_by_an_a
             scene,
             service(scene).apply(asked(ADMIN), "shop", blueprint(API)),
             Conflict,
-            r"slices\[0\].needs\[0\]: org:db is nobody's yet; apply the blueprint that has it, and try again",
+            r"slices\[0\].needs\[0\]: org:db is in no applied blueprint; apply the one that contains it first",
         )
         view = await applied(scene, "production", DB)
         assert view.number == 2, "the leader counts what others wrote by the versions of the key"

@@ -148,7 +148,7 @@ def test_every_node_that_was_not_chosen_is_told_why() -> None:
     nodes = chosen(2, roster, ground, failed=failed)
     reasons = {one.subject: one.why for one in passed_over(nodes, roster, ground, labels={}, failed=failed)}
     assert set(reasons) == set(ground.sites) - set(nodes)
-    assert "sign of life" in reasons["r0_0"]
+    assert "unreachable" in reasons["r0_0"]
     assert "drained" in reasons["r0_1"]
     assert "failed there 2 times" in reasons["r1_0"]
     assert "registered" in reasons["gone"]
@@ -168,7 +168,7 @@ def test_a_choice_says_why() -> None:
     ground, roster = racks(2, 1), Roster()
     put(roster, ground, "r0_0")
     choice = assign(1, roster, ground, labels={}, failed={})[0]
-    assert (choice.node, choice.why) == ("r1_0", "0 of it here, 0 in rack r1")
+    assert (choice.node, choice.why) == ("r1_0", "0 on this node, 0 in rack r1")
 
 
 def test_numbers_are_the_lowest_free_ones_and_never_twice() -> None:

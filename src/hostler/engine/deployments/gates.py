@@ -36,7 +36,7 @@ def judge(gate: Gate, measured: Measured, *, held: float, hold: float) -> tuple[
         )
     if told and gate.max_latency_ms is not None and measured.p95_ms > gate.max_latency_ms:
         return Verdict.FAIL, (
-            f"the p95 latency is {measured.p95_ms:.0f} ms, and at most {gate.max_latency_ms:.0f} ms is allowed"
+            f"the p95 latency of calls is {measured.p95_ms:.0f} ms, and the limit is {gate.max_latency_ms:.0f} ms"
         )
     if held < hold:
         return Verdict.HOLD, f"held for {hold:g} s"
@@ -51,7 +51,7 @@ def exceeded(gate: Gate, measured: Measured) -> str:
         calls = counted(measured.calls, "call")
         return f"{measured.errors} of {calls} failed, and at most {gate.max_error_rate:.2%} may"
     if gate.max_latency_ms is not None and measured.p95_ms > gate.max_latency_ms:
-        return f"the p95 latency is {measured.p95_ms:.0f} ms, and at most {gate.max_latency_ms:.0f} ms is allowed"
+        return f"the p95 latency of calls is {measured.p95_ms:.0f} ms, and the limit is {gate.max_latency_ms:.0f} ms"
     return ""
 
 
