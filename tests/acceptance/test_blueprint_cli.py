@@ -309,7 +309,7 @@ def test_d33_orders_for_an_upgrade_that_is_under_way(place: Place, tmp_path: Pat
     _, err = place.hostler("blueprint", "promote", "shop", code=4)
     assert "resume it first" in err
     _, err = place.hostler("blueprint", "approve", "shop", "--slice", "org.example:cart", code=4)
-    assert "it is paused" in err
+    assert "the rollout is paused" in err
     found = place.json("blueprint", "resume", "shop")
     assert found["slices"][0]["rollout"]["actions"] == ["promote", "pause", "abort"]
     _, err = place.hostler("blueprint", "abort", "shop", "--slice", "org:none", "--yes", code=3)

@@ -288,7 +288,7 @@ def test_what_waits_says_why() -> None:
     whole = [seen("n1"), seen("n2"), seen("n3")]
     status = told(A1, *whole, deployment=deployment(), decision=decision, drained=frozenset(["n3"]))
     assert status.phase is BlueprintPhase.READY
-    assert status.detail == "what is on n3 cannot leave: there is no other node for it"
+    assert status.detail == "instances on n3 cannot leave: no other node accepts them"
     assert told(A1, *whole, deployment=deployment(), decision=decision).detail == "", "an old decision says nothing"
 
 
@@ -302,7 +302,7 @@ def test_failures_are_told_and_a_version_that_was_given_up_until_it_is_applied_a
     again = slice_status(Known(base="org:a", spec=A2, number=2, seen=(), deployment=failed))
     assert again.phase is BlueprintPhase.CHANGING, "the leader has not seen number 2 yet"
     starting = told(A2, deployment=deployment("a:2", Phase.STARTING), retries=retries)
-    assert starting.detail == "its first version comes up; failed 5 times in a row: start raised"
+    assert starting.detail == "its first version is starting; failed 5 times in a row: start raised"
 
 
 def test_a_blueprint_is_as_far_as_its_worst_slice() -> None:

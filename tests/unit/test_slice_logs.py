@@ -310,9 +310,7 @@ def test_of_several_instances_the_one_that_is_not_well_is_asked_else_the_first()
         assert await where(ADMIN, "org:a:1") == ("n2", "org:a:1", 1)
         assert await where(ADMIN, "org:a:1", node="n3") == ("n3", "org:a:1", 0)  # it may have been there
         for wanted, node in (("org:a:3", None), ("org:a", "n4"), ("org:ab", None)):
-            with pytest.raises(
-                NotFound, match=f"slice {wanted}: there is no instance.*what there is: hostler slice list"
-            ):
+            with pytest.raises(NotFound, match=f"slice {wanted}: there is no instance.*see hostler slice list"):
                 await where(ADMIN, wanted, node=node)
         with pytest.raises(Invalid):
             await where(ADMIN, "nonsense")

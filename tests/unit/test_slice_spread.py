@@ -230,7 +230,7 @@ def test_d10_a_move_to_an_empty_rack_improves_the_spread_and_then_none_does() ->
     assert found is not None
     source, target, why = found
     assert (source[:2], target[:2]) == ("r0", "r1")
-    assert why == f"fewer of it share rack r1 than those of {source}"
+    assert why == f"fewer instances share rack r1 than share those of {source}"
     _move(roster, ground, source, target)
     assert better(roster, ground, lambda _: True) is None
 
