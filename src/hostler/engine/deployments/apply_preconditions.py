@@ -1,8 +1,8 @@
 """What an apply is based on, reasons to reject it, and what must still hold when it is written. Pure.
 
 Two applies that are valid alone but not together must not both succeed. Therefore each compares the blueprints that it
-depends on, also indirectly. An apply that removes a slice must notice new dependents: whoever needs a slice of another
-blueprint rewrites that slice's owner record unchanged, and a removal compares the revision of that record.
+depends on, also indirectly. An apply that removes a slice must notice new dependents: an apply that needs a slice of
+another blueprint rewrites that slice's owner record unchanged, and a removal compares the record's revision.
 """
 
 from __future__ import annotations

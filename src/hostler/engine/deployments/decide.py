@@ -132,8 +132,8 @@ def decide(look: Look) -> Plan:
 
 def _served_without(look: Look, party: Party) -> bool:
     """Return whether the previous version serves and all slices that it needs are active."""
-    wished = look.aim.deployment
-    is_previous = wished is not None and party.side.artifact == wished.previous != wished.artifact
+    now = look.aim.deployment
+    is_previous = now is not None and party.side.artifact == now.previous != now.artifact
     return is_previous and look.may_activate_previous and party.totals[Is.ACTIVE] > 0
 
 

@@ -144,7 +144,7 @@ class Wishes:
 
 
 def transitive_needs(base: str, specs: Mapping[str, SliceSpec]) -> set[str]:
-    """The slices that `base` needs, directly or through other slices of `specs`."""
+    """Return the slices that `base` needs, directly or through other slices of `specs`."""
     found: set[str] = set()
     waiting = [base]
     while waiting:

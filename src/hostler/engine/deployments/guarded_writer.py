@@ -109,7 +109,7 @@ class Writing:
         self._expected.pop(name, None)
         return True
 
-    # Inside
+    # Internal
 
     async def _send(self, name: str, txn: Txn, why: Why) -> None:
         guard = self.guard()

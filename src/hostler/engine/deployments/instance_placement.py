@@ -89,8 +89,8 @@ class Loading:
         roster, now = fleet.planned(base), self._clock.wall()
         said: dict[str, Mapping[str, Any]] = {"labels": spec.node_labels, "failed": self._failed_on(artifact, now)}
         damaged, muted = self._view.slices.unreadable, self._silenced()
-        barred = (lambda node: node in muted or not fleet.is_readable(node, artifact)) if damaged or muted else _nobody
-        same = roster.party(side).there_on if len(roster.parties) > 1 else _nobody
+        barred = (lambda node: node in muted or not fleet.is_readable(node, artifact)) if damaged or muted else _never
+        same = roster.party(side).there_on if len(roster.parties) > 1 else _never
         choices = spread.assign(count, roster, fleet.ground, barred=barred, same=same, **said)
         numbers = roster.numbers_of(artifact).take(len(choices))
         loads.numbers.setdefault(artifact, []).extend(numbers)
@@ -155,5 +155,5 @@ class Loading:
                 ground.add(node, -count)
 
 
-def _nobody(_: str) -> bool:
+def _never(_: str) -> bool:
     return False

@@ -189,7 +189,7 @@ class Ground:
         """Return why the nodes of this kind accept no slices."""
         return _KINDS.get(kind, kind)
 
-    # Inside
+    # Internal
 
     def _leave(self, site: Site) -> None:
         same = site.place.by_total[site.total]

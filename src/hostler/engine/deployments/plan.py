@@ -53,14 +53,14 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
     """Return the plan for one slice. `known.spec` is the new spec, `before` the stored one; None: there is none."""
     spec = known.spec
     stays, goes = _divided(known)
-    wished = _wished(known)
+    desired = _desired_count(known)
     drained = {node: count for node, count in stays.items() if node in known.drained}
     fixed = {node: count for node, count in stays.items() if node not in known.drained}
-    surplus = _surplus(fixed, drained, wished)
+    surplus = _surplus(fixed, drained, desired)
     for node, count in surplus.items():
         for side in (fixed, drained):
             side[node] = side.get(node, 0) - min(count, side.get(node, 0))
-    missing = wished - sum(fixed.values())
+    missing = desired - sum(fixed.values())
     # An instance on a node being drained stays until its replacement is ready; without a replacement it stays there.
     asked = min(missing, MOST)
     placed = Placed() if spec is None or missing <= 0 else place(spec, asked, _positive(fixed))
@@ -78,7 +78,7 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
         what=_what(spec, before),
         artifact="" if spec is None else spec.artifact,
         previous="" if before is None else before.artifact,
-        instances=wished,
+        instances=desired,
         previous_instances=0 if before is None else before.instances,
         how=how(spec, before) + _together(spec, before),
         to_load=got,
@@ -119,16 +119,16 @@ def _divided(known: Known) -> tuple[dict[str, int], dict[str, int]]:
     return stays, goes
 
 
-def _wished(known: Known) -> int:
+def _desired_count(known: Known) -> int:
     """Return the desired number as the leader computes it: from the blueprint, or the current autoscale number."""
     if known.spec is None:
         return 0
     return autoscale.wished(known.spec, None if known.deployment is None else known.deployment.scale)
 
 
-def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], wished: int) -> dict[str, int]:
+def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], desired: int) -> dict[str, int]:
     """Return the instances above the desired number: on nodes being drained first, then where there are most."""
-    over = sum(fixed.values()) + sum(drained.values()) - wished
+    over = sum(fixed.values()) + sum(drained.values()) - desired
     found = _first(drained, over)
     over -= sum(found.values())
     if over <= 0:

@@ -96,7 +96,7 @@ class Rebalance:
             return False
         return await self._finish(base, wish, deployment, move)
 
-    # Inside
+    # Internal
 
     def _may_start(self, look: Look, now: Deployment, retries: Iterable[Entry[Retries]]) -> bool:
         """Return whether the slice is as desired, and no failure, change or drain prevents a move."""

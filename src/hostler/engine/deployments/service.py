@@ -177,14 +177,13 @@ class BlueprintService:
         case = await self._reading.case(name, wanted)
         against = problems(case, wanted) or await self._missing(case, wanted)
         before = {spec.base: spec for spec in case.slices}
-        wished = {spec.base: spec for spec in wanted.slices}
-        bases = [*wished, *(base for base in before if base not in wished)]
+        specs = {spec.base: spec for spec in wanted.slices}
+        bases = [*specs, *(base for base in before if base not in specs)]
         await self._view.fleet.load()
         seen = self._reading.seen({*bases, *(base for spec in wanted.slices for base in spec.needs)})
         placing = Placing(self._view)
         slices = [
-            slice_plan(self._reading.known(base, wished.get(base), 0, seen), before.get(base), placing)
-            for base in bases
+            slice_plan(self._reading.known(base, specs.get(base), 0, seen), before.get(base), placing) for base in bases
         ]
         changes = self._differs(case, wanted)
         return BlueprintPlan(

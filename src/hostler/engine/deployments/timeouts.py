@@ -35,8 +35,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     deactivating: float = 30.0
     unloading: float = 120.0
     min_ready: float = 5.0
-    """Seconds for which an instance must have been active before it replaces an old one. Failures before it are
-        forgotten after twice as long."""
+    """Seconds for which an instance must have been active before it replaces an old one. Earlier failures are forgotten
+    once it has been active for twice as long."""
     rebalance_every: float | None = 30.0
     """Seconds between two moves of a slice, and for which a node must have accepted slices first; None: no moves."""
 

@@ -292,9 +292,9 @@ def _failures(known: Known) -> str:
 
 def _versions(known: Known) -> tuple[VersionStatus, ...]:
     """Return the desired version first, even if it has no instances yet; then the others."""
-    wished = "" if known.spec is None else known.spec.artifact
-    artifacts = {seen.artifact for seen in known.seen} | ({wished} if wished else set())
-    ordered = sorted(artifacts, key=lambda artifact: (artifact != wished, artifact))
+    desired = "" if known.spec is None else known.spec.artifact
+    artifacts = {seen.artifact for seen in known.seen} | ({desired} if desired else set())
+    ordered = sorted(artifacts, key=lambda artifact: (artifact != desired, artifact))
     return tuple(_version(known, artifact) for artifact in ordered)
 
 

@@ -101,7 +101,7 @@ class Measures:
         )
         return Told(router, now, seconds, dict(sorted(self.in_flight.items())), self.cpu.rates())
 
-    # Inside
+    # Internal
 
     def _turn(self, at: int) -> None:
         """Start a new second and drop old ones; the wall clock may have gone back."""

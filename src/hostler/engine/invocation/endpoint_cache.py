@@ -100,7 +100,7 @@ class Routes:
         """Return whether an endpoint exists, or one existed within the last `within` seconds."""
         return len(self.routing) > 0 or self._clock.now() - self._served_at < within
 
-    # Inside
+    # Internal
 
     async def _is_known(self) -> bool:
         """Return whether the slice has a blueprint or an endpoint. Callers can invent names, and watches cost."""

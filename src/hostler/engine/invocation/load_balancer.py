@@ -235,7 +235,7 @@ class Routing:
             artifact for artifact, of in self._pools if of == method and self.weights and not self.weights.get(artifact)
         )
 
-    # Inside
+    # Internal
 
     def _again(self, method: str, now: float, avoided: Avoided) -> Place | None:
         """Choose again after a failure: another instance of the same version, or of another version with a share.

@@ -144,7 +144,7 @@ class Collector:
         """Number of polls, successful or not."""
         return self._answers + self._failures
 
-    # Inside
+    # Internal
 
     def _since(self, artifact: str) -> float:
         entry = self._view.deployments.get(base=base_of(artifact))

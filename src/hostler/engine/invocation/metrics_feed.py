@@ -57,7 +57,7 @@ class CallWatch:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
 
-    # Inside
+    # Internal
 
     async def _watch(self, collector: Collector) -> None:
         asking = asyncio.create_task(collector.run(), name="calls: asking")

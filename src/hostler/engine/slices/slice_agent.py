@@ -122,7 +122,7 @@ class SliceKeeper:
         """The number of instances on this node, according to the store."""
         return sum(len(entry.value.each()) for entry in self.slices.entries.values())
 
-    # Inside
+    # Internal
 
     def _compare(self, key: str) -> None:
         """Queue those instances of a key that have changed."""

@@ -149,7 +149,7 @@ class Ledger:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Inside
+    # Internal
 
     def _is_own(self, kv: KeyValue) -> bool:
         try:

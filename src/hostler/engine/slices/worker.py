@@ -108,7 +108,7 @@ class Workers:
                 await self._told(known, key, Change(number, instance, step.instance, show=step.show, running=running))
         self.parked[name] = None
 
-    # Inside
+    # Internal
 
     def _met(self, name: str, instance: SliceInstance | None, running: Running | None) -> Known:
         now = self._clock.now()
