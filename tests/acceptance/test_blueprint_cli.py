@@ -167,7 +167,7 @@ def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path) -> N
     planned = place.json("blueprint", "apply", file, "--plan")
     assert [one["what"] for one in planned["slices"]] == ["upgrade"]
     out, _ = place.hostler("blueprint", "plan", file)
-    how = "canary: 25 % for 5 s and at least 50 calls each, then all; back if more than 1 %"
+    how = "canary: 25 % for 5 s and at least 50 calls each, then all; rollback if more than 1 %"
     assert f"~ org.example:cart 1.0.0 → 1.1.0 × 3: {how}" in out
     assert "unload  n1 × 2, n2" in out
     assert place.json("blueprint", "get", "shop")["slices"][0]["artifact"] == "org.example:cart:1.0.0"
@@ -299,7 +299,7 @@ def test_d33_orders_for_an_upgrade_that_is_under_way(place: Place, tmp_path: Pat
     place.hostler("blueprint", "apply", file, "--yes")
     place.do(runs("1.0.0", n1=2, n2=1))
     _, err = place.hostler("blueprint", "pause", "shop", code=4)
-    assert "cannot pause: no version follows another one now" in err
+    assert "cannot pause: no rollout is in progress" in err
     file.write_text(TOML.replace("1.0.0", "1.1.0"))
     place.hostler("blueprint", "apply", file, "--yes")
     place.do(runs("1.1.0", Phase.CANARY, previous="org.example:cart:1.0.0", n1=1))
@@ -309,7 +309,7 @@ def test_d33_orders_for_an_upgrade_that_is_under_way(place: Place, tmp_path: Pat
     _, err = place.hostler("blueprint", "promote", "shop", code=4)
     assert "resume it first" in err
     _, err = place.hostler("blueprint", "approve", "shop", "--slice", "org.example:cart", code=4)
-    assert "it is paused" in err
+    assert "the rollout is paused" in err
     found = place.json("blueprint", "resume", "shop")
     assert found["slices"][0]["rollout"]["actions"] == ["promote", "pause", "abort"]
     _, err = place.hostler("blueprint", "abort", "shop", "--slice", "org:none", "--yes", code=3)

@@ -211,7 +211,7 @@ async def _blueprints(client: Client) -> None:
     assert (await client.blueprints.rollback("shop", 1)).instances == 1
     blueprints = client.blueprints
     for order in (blueprints.promote, blueprints.pause, blueprints.resume, blueprints.approve, blueprints.abort):
-        with pytest.raises(Conflict, match="no version follows another|has not looked at it yet|has not begun"):
+        with pytest.raises(Conflict, match="no rollout is in progress|has not processed it yet|has not started"):
             await order("shop", "org.example:greeting")
     assert [one async for one in client.blueprints.slices()] == [one async for one in client.blueprints.endpoints()]
     with pytest.raises(NotFound, match="there is no instance, and none has failed"):

@@ -76,7 +76,7 @@ def test_d40_all_or_nothing_takes_the_whole_revision_back_once() -> None:
         revision = await last(stage)
         assert (revision.rollback_to, revision.by, revision.blueprint.slices) == (1, "leader", both(1, 1, TOGETHER))
         whys = [entry.value.why for entry in (await TRACE.list(stage.store)).entries]
-        [said] = [why for why in whys if "are upgraded or none" in why]
+        [said] = [why for why in whys if "is all or nothing" in why]
         assert "org:api failed" in said
         assert "no such module" in said
         await stage.lead()

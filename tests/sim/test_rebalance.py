@@ -57,7 +57,7 @@ def test_d10_instances_move_to_nodes_that_join_one_at_a_time_and_then_stay() -> 
         assert deployment.phase is Phase.DONE
         decision = await stage.decision("org:web:1")
         assert decision is not None
-        assert "of it on" in decision.chosen[0].why
+        assert "instances on" in decision.chosen[0].why
 
     play(story)
 

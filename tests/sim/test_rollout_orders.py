@@ -124,13 +124,13 @@ def test_d33_every_stage_of_a_manual_canary_is_approved_by_a_person_and_it_is_wr
                 assert await at(stage, Phase.CANARY, V2, weight)
                 status = await people.service.status(ADMIN, "shop")
                 assert status.phase is BlueprintPhase.WAITING
-                assert "waits for approval" in status.detail
+                assert "waiting for approval" in status.detail
                 found = await people.rollout()
                 assert (found.awaits_approval, found.actions) == (True, (V.PROMOTE, V.PAUSE, V.APPROVE, V.ABORT))
                 await stage.lead()
                 await people.order(V.APPROVE, seen={WEB: found.changed_at})
                 await stage.until(lambda: gone_on(people))
-                with pytest.raises(Conflict, match="has gone on since you looked"):
+                with pytest.raises(Conflict, match="has changed since you read it"):
                     await people.order(V.APPROVE, seen={WEB: found.changed_at})
             await ended(stage, Phase.DONE, wanted(V2, MANUAL), V2)
             assert calls.weights == [{V1: 100, V2: 0}, {V1: 90, V2: 10}, {V1: 50, V2: 50}, {V1: 0, V2: 100}, {}]
@@ -140,7 +140,7 @@ def test_d33_every_stage_of_a_manual_canary_is_approved_by_a_person_and_it_is_wr
             ] * 2
             whys = [entry.value.why for entry in (await TRACE.list(stage.store)).entries]
             assert any(why.endswith("approved by ada") for why in whys)
-            assert any(why.endswith("waits for approval") for why in whys)
+            assert any(why.endswith("waiting for approval") for why in whys)
 
     play(story)
 
@@ -148,11 +148,11 @@ def test_d33_every_stage_of_a_manual_canary_is_approved_by_a_person_and_it_is_wr
 def test_d33_orders_need_the_right_to_deploy_and_a_rollout_that_is_under_way() -> None:
     async def story(stage: Stage) -> None:
         async with serving(stage, SLOW), desk(stage) as people:
-            with pytest.raises(Conflict, match="no version follows another one now"):
+            with pytest.raises(Conflict, match="no rollout is in progress"):
                 await people.order(V.PAUSE)
             await stage.depose()
             await stage.apply(wanted(V2, SLOW))
-            with pytest.raises(Conflict, match="has not begun revision 2 yet"):
+            with pytest.raises(Conflict, match="has not started revision 2 yet"):
                 await people.order(V.ABORT)
             await stage.lead()
             await stage.until(lambda: at(stage, Phase.CANARY, V2, 10))
@@ -218,7 +218,7 @@ def test_d33_an_order_never_overwrites_what_the_leader_wrote_meanwhile() -> None
 
             before = (await people.rollout()).changed_at
             people.store.happens = goes_on
-            with pytest.raises(Conflict, match="has gone on since you looked"):
+            with pytest.raises(Conflict, match="has changed since you read it"):
                 await people.order(V.PAUSE, seen={WEB: before})
             found = await stage.deployment(WEB)
             assert found is not None

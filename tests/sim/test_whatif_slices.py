@@ -67,7 +67,7 @@ def test_what_has_nowhere_to_go_is_told_with_a_reason() -> None:
     (fate,) = answer.slices
     assert (fate.ready, fate.least, fate.after) == (2, 0, 0)
     assert [move.after for move in fate.moves] == ["", ""]
-    assert all("label" in move.why or "sign of life" in move.why for move in fate.moves), fate.moves
+    assert all("label" in move.why or "unreachable" in move.why for move in fate.moves), fate.moves
 
 
 def test_what_nothing_happens_to_is_not_named() -> None:

@@ -90,8 +90,8 @@ def test_d41_a_blueprint_has_alerts() -> None:
         (['name = "a"\nmetric = "error_rate"\nabove = 5'], "an error rate is from 0 to 1"),
         (['name = "a"\nmetric = "cpu"\nabove = 1\nclear = 2'], r"alerts\[0\].clear: 2 is more than above, 1"),
         (['name = "a"\nmetric = "ready"\nbelow = 2\nclear = 1'], r"alerts\[0\].clear: 1 is less than below, 2"),
-        (['name = "a"\nmetric = "cpu"\nabove = 1'] * 2, r"alerts\[1\].name: 'a' is that of alerts\[0\] already"),
-        ([f'name = "a{n}"\nmetric = "cpu"\nabove = 1' for n in range(11)], "these are 11, at most 10"),
+        (['name = "a"\nmetric = "cpu"\nabove = 1'] * 2, r"alerts\[1\].name: 'a' is already the name of alerts\[0\]"),
+        ([f'name = "a{n}"\nmetric = "cpu"\nabove = 1' for n in range(11)], "has 11, at most 10"),
         (['name = "a"\nmetric = "cpu"\nabove = -1'], r"alerts\[0\].above"),
     ],
 )

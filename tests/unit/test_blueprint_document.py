@@ -131,15 +131,15 @@ def test_the_contracts_own_example_is_taken_and_kept_as_it_is() -> None:
         ('{"slices": [{"artifact": "a:b:1"}]}', "shop: slices[0]: lacks the field instances"),
         ("{}", "shop: lacks the field slices"),
         ('{"slices": [], "hostler:unknown": {}}', "shop: unknown field 'hostler:unknown'"),
-        ('{"slices": []}', "shop: slices: must name at least one"),
+        ('{"slices": []}', "shop: slices: must contain at least one"),
         ('{"slices": [],\n "slices": []}', "shop: field 'slices' is given twice"),
         ('{"slices": [1,\n  ]}', "shop: not JSON: Expecting value (at line 2, column 3)"),
         ('{"name": "Shop"}', "shop: name: expected str of at most 63 lower-case letters"),
         ("slices = [\n  {artifact = }\n]", "shop: not TOML: Invalid value (at line 2, column 15)"),
         ("[[slices]]\ninstances = nan\nartifact = 'a:b:1'", "shop: slices[0].instances: must be a finite number"),
-        ('{"slices": [{"x": NaN}]}', "shop: NaN is no number of JSON"),
+        ('{"slices": [{"x": NaN}]}', "shop: NaN is not a JSON number"),
         ('{"slices": [{"x": 1e999}]}', "shop: slices[0].x: must be a finite number"),
-        ('{"slices": [{"x": "\\ud800"}]}', "shop: slices[0].x: holds half of a surrogate pair"),
+        ('{"slices": [{"x": "\\ud800"}]}', "shop: slices[0].x: contains half of a surrogate pair"),
         ('{"slices": ' + "9" * 5000 + "}", "shop: a number in it has too many digits"),
         ("[" * 100_000, "shop: not TOML"),
         ('{"slices": ' + "[" * 100_000, "shop: it is nested too deeply"),
@@ -168,7 +168,7 @@ def canary(*weights: int) -> Strategy:
         ([spec("a:1", strategy=Strategy(max_surge=0))], "slices[0].strategy: max_surge and max_unavailable are both 0"),
         (
             [spec("a:1", 2, min_available=2, strategy=Strategy(max_surge=0, max_unavailable=1))],
-            "slices[0].strategy.max_surge: 0, while min_available lets none of 2 be missing",
+            "slices[0].strategy.max_surge: 0, while min_available requires all 2",
         ),
         ([spec("a:1", strategy=canary(5, 25, 25))], "slices[0].strategy.stages[2].weight: 25 is not above 25"),
         (
@@ -183,9 +183,9 @@ def canary(*weights: int) -> Strategy:
         ),
         (
             [spec("z:1"), spec("a:1", 1, "b"), spec("b:1", 1, "c"), spec("c:1", 1, "z", "a")],
-            "slices[1].needs[0]: they need each other in a circle: org:a → org:b → org:c → org:a; none could",
+            "slices[1].needs[0]: circular dependency: org:a → org:b → org:c → org:a; none of them could",
         ),
-        ([spec(f"a{number}:1") for number in range(101)], "slices: these are 101, at most 100"),
+        ([spec(f"a{number}:1") for number in range(101)], "slices: has 101, at most 100"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(slices: list[SliceSpec], said: str) -> None:
@@ -206,7 +206,7 @@ def test_a_blueprint_that_would_not_fit_into_a_transaction_is_refused() -> None:
     large = [
         spec(f"a{n}:1", settings=SliceSettings(environment={f"V{m}": "x" * 4096 for m in range(6)})) for n in range(10)
     ]
-    assert "at most 204800 are kept" in str(faults(blueprint(*large))[0])
+    assert "at most 204800 are stored" in str(faults(blueprint(*large))[0])
 
 
 def test_needs_across_blueprints() -> None:

@@ -96,7 +96,7 @@ def test_an_upgrade_replaces_in_place_and_moves_what_finds_another_node() -> Non
     assert on(plan.unload) == {"n1": 1, "n2": 1, "n4": 1}
     assert [(move.source, move.target, move.instances) for move in plan.move] == [("n4", "n3", 1)]
     assert (plan.to_load, plan.to_unload, plan.to_move) == (3, 3, 1)
-    assert plan.how == "rolling: at most 4 at a time, at least 3 of them serve"
+    assert plan.how == "rolling: at most 4 instances, at least 3 of them ready"
 
 
 def test_one_that_is_half_done_is_planned_from_where_it_is() -> None:
@@ -127,7 +127,7 @@ def test_fewer_go_where_there_are_most_and_from_emptied_nodes_first() -> None:
 def test_what_is_on_a_node_that_is_emptied_moves_or_stays_where_there_is_no_other() -> None:
     there = [seen("n1"), seen("n2"), seen("n9")]
     plan = planned(A1, A1, *there, drained=frozenset(["n9"]))
-    assert [(move.source, move.target, move.why) for move in plan.move] == [("n9", "n3", "n9 is being emptied")]
+    assert [(move.source, move.target, move.why) for move in plan.move] == [("n9", "n3", "n9 is being drained")]
     plan = planned(A1, A1, *there, drained=frozenset(["n9"]), place=Rows())
     assert (plan.load, plan.unload, plan.move, plan.waiting) == ((), (), (), 0), (
         "it serves, though nowhere else would do"
@@ -157,10 +157,10 @@ def test_no_more_are_planned_than_nodes_take_and_what_is_not_named_is_counted() 
     plan = planned(spec("a:1", 20_000), None, place=Roomy("n1", "n2", "n3", each=MOST))
     assert (plan.to_load, plan.waiting) == (15_000, 5_000)
     why = "no node gets more than 5,000 instances of one slice"
-    assert plan.passed_over == (Reason(subject="nodes that take it", why=why),)
+    assert plan.passed_over == (Reason(subject="nodes that accept it", why=why),)
     lines = dict(_inside(plan))
     assert lines["load"] == "n1 × 1667, n2 × 1667, n3 × 1666, … and 10,000 more"
-    assert lines["wait"] == f"5,000 instances, for there is no node (nodes that take it: {why})"
+    assert lines["wait"] == f"5,000 instances, for there is no node (nodes that accept it: {why})"
     plan = planned(spec("a:1", 15_000), None, place=Roomy("n1", "n2", "n3", each=MOST))
     assert (plan.to_load, plan.waiting, plan.passed_over) == (15_000, 0, ())
 
@@ -171,7 +171,7 @@ def test_no_more_are_planned_than_nodes_take_and_what_is_not_named_is_counted() 
         (
             Strategy(type=StrategyKind.CANARY, stages=(Stage(weight=10, hold=5), Stage(weight=40))),
             "canary: 10 % for 5 s, 40 % for 60 s and at least 50 calls each, then all;"
-            " back if more than 1 % of the calls fail",
+            " rollback if more than 1 % of calls fail",
         ),
         (
             Strategy(type=StrategyKind.CANARY),
@@ -179,9 +179,9 @@ def test_no_more_are_planned_than_nodes_take_and_what_is_not_named_is_counted() 
         ),
         (
             Strategy(type=StrategyKind.BLUE_GREEN, bake=5, keep=30),
-            "blue-green: 3 new beside the old, then all calls change over at once 5 s after the last",
+            "blue-green: 3 new instances next to the old ones, then all calls switch at once 5 s after the last",
         ),
-        (Strategy(max_surge=2, max_unavailable=1), "rolling: at most 5 at a time, at least 2 of them serve"),
+        (Strategy(max_surge=2, max_unavailable=1), "rolling: at most 5 instances, at least 2 of them ready"),
     ],
 )
 def test_how_an_upgrade_goes(strategy: Strategy, how: str) -> None:
@@ -288,7 +288,7 @@ def test_what_waits_says_why() -> None:
     whole = [seen("n1"), seen("n2"), seen("n3")]
     status = told(A1, *whole, deployment=deployment(), decision=decision, drained=frozenset(["n3"]))
     assert status.phase is BlueprintPhase.READY
-    assert status.detail == "what is on n3 cannot leave: there is no other node for it"
+    assert status.detail == "instances on n3 cannot leave: no other node accepts them"
     assert told(A1, *whole, deployment=deployment(), decision=decision).detail == "", "an old decision says nothing"
 
 
@@ -302,7 +302,7 @@ def test_failures_are_told_and_a_version_that_was_given_up_until_it_is_applied_a
     again = slice_status(Known(base="org:a", spec=A2, number=2, seen=(), deployment=failed))
     assert again.phase is BlueprintPhase.CHANGING, "the leader has not seen number 2 yet"
     starting = told(A2, deployment=deployment("a:2", Phase.STARTING), retries=retries)
-    assert starting.detail == "its first version comes up; failed 5 times in a row: start raised"
+    assert starting.detail == "its first version is starting; failed 5 times in a row: start raised"
 
 
 def test_a_blueprint_is_as_far_as_its_worst_slice() -> None:

@@ -111,7 +111,7 @@ def test_what_is_refused_writes_nothing_and_names_its_place() -> None:
             scene,
             service(scene).apply(asked(ADMIN), "shop", blueprint(API, spec("db:2"))),
             Conflict,
-            r"blueprint shop: slices\[1\].artifact: org:db is a slice of blueprint base; take it out there",
+            r"blueprint shop: slices\[1\].artifact: org:db is a slice of blueprint base; remove it there",
         )
         await nothing_written(
             scene,
@@ -136,7 +136,7 @@ def test_what_is_refused_writes_nothing_and_names_its_place() -> None:
             scene,
             service(scene).apply(asked(ADMIN), "base", blueprint(hidden)),
             Invalid,
-            r"slices\[0\].settings.environment.KEY: … stands for what was not shown",
+            r"slices\[0\].settings.environment.KEY: … replaces a value that was not shown",
         )
 
     play(story)
@@ -219,7 +219,7 @@ def test_circles_through_other_blueprints_are_refused() -> None:
             scene,
             service(scene).apply(asked(ADMIN), "base", blueprint(spec("db:1", 1, "web"))),
             Invalid,
-            r"slices\[0\].needs\[0\]: they need each other in a circle: org:db → org:web → org:api → org:db",
+            r"slices\[0\].needs\[0\]: circular dependency: org:db → org:web → org:api → org:db",
         )
 
     play(story)
@@ -359,7 +359,7 @@ def test_history_and_rollback_to_any() -> None:
         assert (back.value.number, back.value.slices[0].artifact) == (5, "org:db:1")
         same = await mine.rollback(asked(ADMIN), "shop", 5)
         assert same.value.number == 5, "it is so already"
-        with pytest.raises(NotFound, match=r"there is no revision 9; those from 1 to 5 are kept"):
+        with pytest.raises(NotFound, match=r"revision 9 not found; revisions 1 to 5 are kept"):
             await mine.rollback(asked(ADMIN), "shop", 9)
         page = await mine.history(VIEWER, "shop", limit=2)
         assert [(one.number, one.by, one.rollback_to, one.current) for one in page.items] == [
@@ -373,7 +373,7 @@ def test_history_and_rollback_to_any() -> None:
         with pytest.raises(NotFound, match="nothing was ever applied"):
             await mine.history(VIEWER, "else")
         await applied(scene, "single", spec("only:1"))
-        with pytest.raises(NotFound, match="there is nothing to go back to"):
+        with pytest.raises(NotFound, match="there is nothing to roll back to"):
             await mine.rollback(asked(ADMIN), "single")
 
     play(story)
@@ -453,7 +453,7 @@ def test_a_blueprint_of_a_hundred_slices_is_one_transaction_and_too_much_at_once
             scene,
             service(scene).apply(asked(ADMIN), "many", blueprint(*many[:40], *others)),
             Invalid,
-            "too many slices come, go and are needed",
+            "too many slices are added, removed or needed",
         )
         await applied(scene, "many", *many[:40])
         await service(scene).delete(asked(ADMIN, key="m", fingerprint="f"), "many")
@@ -473,8 +473,8 @@ def test_a_plan_has_no_more_than_nodes_take_and_tells_where_memory_may_be_short(
         assert (one.to_load, one.waiting) == (15_000, 5_000)
         assert [reason.why for reason in one.passed_over] == ["no node gets more than 5,000 instances of one slice"]
         assert plan.notes == (
-            "org:a: n1 would get 1,667 instances of up to 16 MiB, and has 8,192 MiB of memory in all;"
-            " so may 2 more nodes",
+            "org:a: n1 would get 1,667 instances of up to 16 MiB, and has 8,192 MiB of memory in total;"
+            " the same holds for 2 more nodes",
         )
         few = changed(many, instances=3 * 512)
         assert (await service(scene).plan(ADMIN, "shop", blueprint(few))).notes == ()
@@ -547,7 +547,7 @@ def test_status_from_the_first_command_to_ready() -> None:
         await applied(scene, "shop", spec("a:1", 2, "b"), spec("b:1"))
         now = await service(scene).status(VIEWER, "shop")
         assert (now.phase, now.number, now.slices[0].detail) == (
-            *(BlueprintPhase.CHANGING, 1, "nobody has looked at it yet"),
+            *(BlueprintPhase.CHANGING, 1, "not processed by the leader yet"),
         )
         for base in ("a", "b"):
             record = Deployment(
@@ -659,7 +659,7 @@ def test_a_blueprint_that_another_program_wrote_is_listed_and_taken_over_by_an_a
             scene,
             service(scene).apply(asked(ADMIN), "shop", blueprint(API)),
             Conflict,
-            r"slices\[0\].needs\[0\]: org:db is nobody's yet; apply the blueprint that has it, and try again",
+            r"slices\[0\].needs\[0\]: org:db is in no applied blueprint; apply the one that contains it first",
         )
         view = await applied(scene, "production", DB)
         assert view.number == 2, "the leader counts what others wrote by the versions of the key"

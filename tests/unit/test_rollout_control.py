@@ -196,7 +196,7 @@ def test_d33_with_manual_approval_each_stage_of_a_canary_waits_for_it() -> None:
         until(model, new=share)
         go(model, 100)
         assert (at(model).stage, at(model).weights[V2], at(model).control.awaiting) == (stage, share, True)
-        assert at(model).why.endswith("it waits for approval")
+        assert at(model).why.endswith("waiting for approval")
         order(model, V.APPROVE)
         model.step()
         assert at(model).stage == stage + 1
@@ -292,11 +292,11 @@ def test_d33_a_newer_version_is_not_bound_by_orders_for_the_one_before() -> None
 def test_d33_what_cannot_be_ordered_says_why() -> None:
     first = running(slice_spec(V1, 2))
     for verb in RolloutVerb:
-        assert "no version follows another" in rollout_control.refusal(verb, at(first))
+        assert "no rollout is in progress" in rollout_control.refusal(verb, at(first))
     model = upgrade({"type": "rolling"})
     go(model, 2)
-    assert "goes on by itself" in rollout_control.refusal(V.PROMOTE, at(model))
-    assert "asks for no approval" in rollout_control.refusal(V.APPROVE, at(model))
+    assert "continues by itself" in rollout_control.refusal(V.PROMOTE, at(model))
+    assert "requires no approval" in rollout_control.refusal(V.APPROVE, at(model))
     assert "not paused" in rollout_control.refusal(V.RESUME, at(model))
     order(model, V.ABORT)
     assert "ada aborted it" in rollout_control.refusal(V.PAUSE, at(model))

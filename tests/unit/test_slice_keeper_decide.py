@@ -202,14 +202,14 @@ def test_why_it_ended_stands_with_the_instance_while_and_after_it_is_started_aga
     one = SliceInstance(state=S.ACTIVE, why="fewest here")
     fell = decide(RUN, one, running(Life.ENDED), Memory(shown=True, right=True, ended=said, due_at=NOW + 1, now=NOW))
     assert fell.instance is not None
-    assert (fell.instance.ready, fell.instance.why) == (False, f"it is being started again: {said}")
+    assert (fell.instance.ready, fell.instance.why) == (False, f"restarting: {said}")
     back = decide(RUN, fell.instance, running(Life.ACTIVE), Memory(restarted=1, ended=said))
     assert back.instance is not None
-    assert (back.instance.ready, back.instance.why) == (True, f"it was started again: {said}")
+    assert (back.instance.ready, back.instance.why) == (True, f"restarted: {said}")
     # The store was away meanwhile, and is told of all of it at once.
     late = decide(RUN, one, running(Life.ACTIVE), Memory(restarted=2, ended=said))
     assert late.instance is not None
-    assert (late.instance.restarts, late.instance.why) == (2, f"it was started again: {said}")
+    assert (late.instance.restarts, late.instance.why) == (2, f"restarted: {said}")
     # Only endpoints are put anew: nothing has happened to it.
     again = decide(RUN, back.instance, running(Life.ACTIVE), Memory(ended=said))
     assert again.instance == back.instance
@@ -227,7 +227,7 @@ def test_as_whom_it_runs_stands_with_the_instance_once() -> None:
     assert (step.instance.state, step.instance.why) == (S.ACTIVE, f"fewest here; {about}")
     step = decide(RUN, step.instance, active, Memory(restarted=1, ended="boom"))
     assert step.instance is not None
-    assert step.instance.why == f"{about}; it was started again: boom"
+    assert step.instance.why == f"{about}; restarted: boom"
 
 
 @pytest.mark.parametrize(("state", "verb"), [(S.LOADING, Do.LOAD), (S.ACTIVATING, Do.ACTIVATE)])

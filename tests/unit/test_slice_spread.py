@@ -148,7 +148,7 @@ def test_every_node_that_was_not_chosen_is_told_why() -> None:
     nodes = chosen(2, roster, ground, failed=failed)
     reasons = {one.subject: one.why for one in passed_over(nodes, roster, ground, labels={}, failed=failed)}
     assert set(reasons) == set(ground.sites) - set(nodes)
-    assert "sign of life" in reasons["r0_0"]
+    assert "unreachable" in reasons["r0_0"]
     assert "drained" in reasons["r0_1"]
     assert "failed there 2 times" in reasons["r1_0"]
     assert "registered" in reasons["gone"]
@@ -168,7 +168,7 @@ def test_a_choice_says_why() -> None:
     ground, roster = racks(2, 1), Roster()
     put(roster, ground, "r0_0")
     choice = assign(1, roster, ground, labels={}, failed={})[0]
-    assert (choice.node, choice.why) == ("r1_0", "0 of it here, 0 in rack r1")
+    assert (choice.node, choice.why) == ("r1_0", "0 on this node, 0 in rack r1")
 
 
 def test_numbers_are_the_lowest_free_ones_and_never_twice() -> None:
@@ -230,7 +230,7 @@ def test_d10_a_move_to_an_empty_rack_improves_the_spread_and_then_none_does() ->
     assert found is not None
     source, target, why = found
     assert (source[:2], target[:2]) == ("r0", "r1")
-    assert why == f"fewer of it share rack r1 than those of {source}"
+    assert why == f"fewer instances share rack r1 than share those of {source}"
     _move(roster, ground, source, target)
     assert better(roster, ground, lambda _: True) is None
 

@@ -1,21 +1,23 @@
-"""Deployments, the cluster's side: from blueprints to commands for nodes, decided by the leader.
+"""Deployments on the leader: from blueprints to commands for nodes.
 
-The way of a change:
+How a change is processed:
 
-    blueprint + what runs ──strategy.aim──▶ how many of which version ──decide──▶ batches of moves ──writing──▶ store
-                                                    spread: on which nodes, and why not on the others
+    blueprint + instances ──strategy.aim──▶ count per version ──decide──▶ batches of changes ──guarded_writer──▶ store
+                                                  spread: on which nodes, and why not on the others
 
-- `moves`: the only way in which a slice's record changes; no illegal move passes it. The node's side uses it too.
-- `limits`: how long each step may take. `fleet`, `roster`: what runs, indexed as it changes. `ground`: the nodes, and
-  what stands against each. `spread`: which of them. `wishes`: which blueprint says what of a slice.
-- `strategy`, `gates`, `autoscale`, `measured`: how one version follows another.
-- `decide`: what is to be moved now. `loading`: new instances; `remedy`: failed and stuck ones; `doubles`: such as have
-  the same number; `rebalance`: moves to nodes that joined. `steps`, `writing`: the transactions. `controller`: the
-  service of the leader.
-- `document`: blueprint files. `judgement`: what stands against an apply, and what must still be so when it is written.
-  `plan`, `placing`: what it would do. `reading`, `shown`, `service`: what people ask, and are told.
+- `state_machine`: the only code that changes a slice's record; it rejects illegal transitions. The agent uses it too.
+- `timeouts`: how long each step may take. `slice_cache`, `instance_index`: the instances, indexed as they change.
+  `node_cache`: the nodes, and why a node accepts no slices. `spread`: chooses among them. `desired`: which blueprint
+  owns a slice, and its spec.
+- `strategy`, `gates`, `autoscale`, `call_metrics`: how one version replaces another.
+- `decide`: the changes to make now. `instance_placement`: new instances; `failed_instances`: failed and stuck ones;
+  `duplicate_instances`: instances that share a number; `rebalance`: moves to nodes that joined. `transactions`,
+  `guarded_writer`: the writes. `controller`: the leader's service.
+- `blueprint_file`: blueprint files. `apply_preconditions`: reasons to reject an apply, and what must still hold when it
+  is written. `plan`, `dry_run_placement`: what an apply would do. `queries`, `views`, `service`: the API's requests and
+  responses.
 
-Pure are `moves`, `limits`, `roster`, `spread`, `decide`, `steps`, the strategies, `document`, `judgement`, `plan` and
-`shown`. Nothing is remembered outside the store: what failed, how often, and how far an upgrade is stands there, and
-the next leader goes on from it.
+Pure modules: `state_machine`, `timeouts`, `instance_index`, `spread`, `decide`, `transactions`, the strategies,
+`blueprint_file`, `apply_preconditions`, `plan` and `views`. All durable state is in the store, including failure counts
+and the progress of a rollout, so the next leader continues from there.
 """

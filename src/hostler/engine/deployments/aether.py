@@ -1,8 +1,8 @@
-"""Aether's blueprint files, translated into ours. Pure. Which field becomes what: docs/deployments.md.
+"""Translates Aether's blueprint files into ours. Pure. The mapping of fields: docs/deployments.md.
 
 Three forms are read: the current one (`id`, `[[slices]]` with `minAvailable`, `[deployment]`, `[security]`), the one
-before it (`[slices.NAME]`), and the line language before that (`# Blueprint: name:version`, `g:a:v = N`,
-`[routing:http]`). What has no meaning here becomes a warning with its place. What Aether refuses is refused.
+before it (`[slices.NAME]`), and the older line language (`# Blueprint: name:version`, `g:a:v = N`, `[routing:http]`).
+Fields without an equivalent produce a warning with their place. What Aether refuses is refused.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ OWN_FIELDS = frozenset(
 )
 """Fields of a slice that only our own form has: a file with one of them is not Aether's."""
 USUAL_STAGES = ((1, 5), (5, 5), (25, 10), (50, 10), (100, 0))
-"""Of a canary without stages: per cent of the calls, and minutes."""
+"""Default stages of a canary: per cent of the calls, and minutes."""
 MAX_ERROR_RATE, MAX_LATENCY_MS, DRAIN_TIMEOUT_MS = 0.01, 500, 300_000
 _LONGEST_HOLD = 604_800
 LONGEST_LINE = 2000
-"""Characters of a line of the line language: the time to read one grows faster than its length."""
+"""Maximum characters of a line in the line language: the time to parse a line grows faster than its length."""
 _HEAD = re.compile(r"#\s*Blueprint:\s*(\S+)\s*$", re.IGNORECASE)
 _SECTION = re.compile(r"\[([^\[\]]+)\]$")
 _COUNT = re.compile(r"([^\s=\"':]+:[^\s=\"':]+:[^\s=\"':]+)\s*=\s*(.+)$")
 _ROUTE = re.compile(r"([A-Za-z]+)\s*:\s*(/\S*)\s*=>\s*([^\s()]+):([A-Za-z_]\w*)\s*(?:\(([^()]*)\))?$")
 _NAME_IN_PATH = re.compile(r"\{([^{}:]+)(?::[^{}]*)?\}")
 _IN_SLICE = {
-    "timeout_ms": "a caller sets its own time (`within`)",
-    "memory_mb": "write settings.memory_mib in our own form",
-    "load_balancing": "the router takes a local instance first, else the less loaded of two",
-    "affinity_key": "the router takes a local instance first, else the less loaded of two",
-    "placement": "write node_labels in our own form",
+    "timeout_ms": "each caller sets its own timeout (`within`)",
+    "memory_mb": "use settings.memory_mib in Hostler's own form",
+    "load_balancing": "the router prefers a local instance, otherwise the less loaded of two",
+    "affinity_key": "the router prefers a local instance, otherwise the less loaded of two",
+    "placement": "use node_labels in Hostler's own form",
 }
-"""Fields of a slice that Aether's documents name, each with what there is here in its place."""
+"""Fields of a slice in Aether's documentation, each with its replacement here."""
 
 
 class Wrong(Exception):
-    """The file breaks a rule that Aether has too."""
+    """The file breaks a rule that Aether has, too."""
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(what)
@@ -51,14 +51,14 @@ class Wrong(Exception):
 
 
 class Translated(NamedTuple):
-    """A file of ours, as a tree, and (place, what) of what was left out."""
+    """The file in our own form, as a tree, and (place, what) of everything that was left out."""
 
     tree: dict[str, Any]
     warnings: tuple[tuple[str, str], ...]
 
 
 def is_lines(text: str) -> bool:
-    """Whether it is written in the line language, which is no TOML."""
+    """Return whether a text is written in the line language, which is not TOML."""
     for line in text.splitlines():
         said = line.strip()
         if len(said) > LONGEST_LINE:
@@ -71,7 +71,7 @@ def is_lines(text: str) -> bool:
 
 
 def is_aether(tree: Any) -> bool:
-    """Whether a file is Aether's: it has one of its fields, and none that only ours has."""
+    """Return whether a file is Aether's: it has one of Aether's fields, and none that only our form has."""
     if not isinstance(tree, dict) or "name" in tree:
         return False
     slices = tree.get("slices")
@@ -84,7 +84,7 @@ def is_aether(tree: Any) -> bool:
 
 
 def translate(tree: Mapping[str, Any]) -> Translated:
-    """Either of the two forms in TOML. Wrong: Aether would refuse it too."""
+    """Translate either of the two TOML forms. Wrong: Aether would refuse it, too."""
     warnings: list[tuple[str, str]] = []
 
     def warn(place: str, what: str) -> None:
@@ -94,7 +94,7 @@ def translate(tree: Mapping[str, Any]) -> Translated:
     if "id" in tree:
         made["name"] = _name(tree["id"], warn)
     else:
-        warn("", "it has no id; the blueprint is called as its file, or as --name says")
+        warn("", "it has no id; the blueprint is named after its file, or by --name")
     strategy = _strategy(tree["deployment"], warn) if "deployment" in tree else None
     slices = []
     for place, one in _slices(tree.get("slices")):
@@ -106,8 +106,8 @@ def translate(tree: Mapping[str, Any]) -> Translated:
     if "security" in tree:
         _security(tree["security"], warn)
     for name in tree.keys() - {"id", "slices", "deployment", "security"}:
-        what = "revisions are numbered here" if name == "version" else "it has no meaning here"
-        warn(name, f"{what}; it is ignored")
+        what = "revisions are numbered here" if name == "version" else "not supported here"
+        warn(name, f"{what}; ignored")
     return Translated(made, tuple(sorted(warnings)))
 
 
@@ -116,7 +116,7 @@ def _name(id_: Any, warn: Callable[[str, str], None]) -> str:
     if len(parts) not in (2, 3) or not all(parts):
         raise Wrong("id", f"must be group:artifact:version, or name:version, not {str(id_)[:80]!r}")
     name = fold(parts[-2])
-    warn("id", f"the blueprint is called {name}; its version {parts[-1]} is ignored, revisions are numbered here")
+    warn("id", f"the blueprint is named {name}; its version {parts[-1]} is ignored, revisions are numbered here")
     return name
 
 
@@ -136,7 +136,7 @@ def _slice(place: str, one: Any, warn: Callable[[str, str], None]) -> dict[str, 
         raise Wrong(f"{place}.artifact", "is missing; write group:artifact:version")
     instances = one.get("instances", 1)
     if not _is_whole(instances):
-        warn(f"{place}.instances", f"{str(instances)[:80]!r} is no whole number; 1 is taken, as Aether does")
+        warn(f"{place}.instances", f"{str(instances)[:80]!r} is not a whole number; using 1, as Aether does")
         instances = 1
     if instances < 1:
         raise Wrong(f"{place}.instances", f"must be at least 1, not {instances}")
@@ -144,7 +144,7 @@ def _slice(place: str, one: Any, warn: Callable[[str, str], None]) -> dict[str, 
     if not _is_whole(least) or not 1 <= least <= instances:
         raise Wrong(f"{place}.minAvailable", f"must be 1 to {instances}, not {str(least)[:80]}")
     for name in one.keys() - {"artifact", "instances", "minAvailable"}:
-        warn(f"{place}.{name}", f"it is ignored; {_IN_SLICE.get(name, 'it has no meaning here')}")
+        warn(f"{place}.{name}", f"ignored; {_IN_SLICE.get(name, 'not supported here')}")
     return {"artifact": one["artifact"], "instances": instances, "min_available": least}
 
 
@@ -152,16 +152,16 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-# How versions change
+# Strategies
 
 
 def _strategy(said: Any, warn: Callable[[str, str], None]) -> dict[str, Any] | None:
     if not isinstance(said, dict) or "strategy" not in said:
-        warn("deployment", "it has no strategy, so all of it is ignored, as Aether does; versions change by rolling")
+        warn("deployment", "it has no strategy, so all of it is ignored, as Aether does; upgrades are rolling")
         return None
     kind = str(said["strategy"]).lower().replace("_", "-")
     if kind not in ("rolling", "canary", "blue-green"):
-        warn("deployment.strategy", f"{str(said['strategy'])[:80]!r} is none; rolling is taken, as Aether does")
+        warn("deployment.strategy", f"{str(said['strategy'])[:80]!r} is not a strategy; using rolling, as Aether does")
         kind = "rolling"
     used = {"strategy"}
     made: dict[str, Any] = {"type": kind}
@@ -176,7 +176,7 @@ def _strategy(said: Any, warn: Callable[[str, str], None]) -> dict[str, Any] | N
         used |= {"drain_timeout_ms"}
         made["keep"] = min(_LONGEST_HOLD, _number(said, "drain_timeout_ms", DRAIN_TIMEOUT_MS) / 1000)
     for name in said.keys() - used:
-        warn(f"deployment.{name}", f"it has no meaning here for {kind}; it is ignored")
+        warn(f"deployment.{name}", f"not supported here for {kind}; ignored")
     return made
 
 
@@ -208,36 +208,36 @@ def _stages(canary: Any, warn: Callable[[str, str], None]) -> Iterator[dict[str,
                 f"{place}.observation_minutes", f"must be 0 to {_LONGEST_HOLD // 60} minutes, not {_told(minutes)}"
             )
         for name in one.keys() - {"traffic_percent", "observation_minutes"}:
-            warn(f"{place}.{name}", "it has no meaning here; it is ignored")
+            warn(f"{place}.{name}", "not supported here; ignored")
         before = weight
         if weight < 100:
             yield {"weight": weight, "hold": float(minutes * 60)}
         elif minutes:
-            warn(place, "after the last stage all calls go to the new version; that is not observed, it is the end")
+            warn(place, "after the last stage all calls go to the new version; this stage is not observed")
 
 
 def _told(value: Any) -> str:
     return repr(value)[:80]
 
 
-# Who may call
+# Permissions
 
 
 def _security(said: Any, warn: Callable[[str, str], None]) -> None:
-    callers = "who may call a slice is its field callers (operators, everybody) in our own form"
+    callers = "set the field callers (operators, everybody) of a slice in Hostler's own form"
     overrides = said.get("overrides") if isinstance(said, dict) else None
     if isinstance(overrides, dict) and overrides:
         for route, level in overrides.items():
             warn(f"security.overrides.{route}", f"{str(level)[:80]!r} is ignored, only operators may call; {callers}")
     else:
-        warn("security", f"it is ignored, only operators may call; {callers}")
+        warn("security", f"ignored, only operators may call; {callers}")
 
 
 # The line language
 
 
 def translate_lines(text: str) -> Translated:
-    """A file in the line language. Wrong: a line is not of it."""
+    """Translate a file in the line language. Wrong: a line does not belong to it."""
     warnings: list[tuple[str, str]] = []
 
     def warn(place: str, what: str) -> None:
@@ -258,7 +258,7 @@ def translate_lines(text: str) -> Translated:
         elif found := _SECTION.match(said):
             section = found[1].strip().lower()
             if section not in ("slices", "routing:http"):
-                warn(place, f"section [{section}] has no meaning here; it is ignored")
+                warn(place, f"section [{section}] is not supported here; ignored")
         elif section == "slices":
             _count(place, said, slices, warn)
         elif section == "routing:http":
@@ -267,9 +267,9 @@ def translate_lines(text: str) -> Translated:
                 raise Wrong(place, f"must be METHOD:/path => slice:method(names), not {said[:80]!r}")
             routes.append((place, route))
         elif not section:
-            raise Wrong(place, f"stands before every section: {said[:80]!r}")
+            raise Wrong(place, f"must be inside a section: {said[:80]!r}")
     if "name" not in made:
-        warn("", "it has no line '# Blueprint: name:version'; the blueprint is called as its file, or as --name says")
+        warn("", "it has no line '# Blueprint: name:version'; the blueprint is named after its file, or by --name")
     for place, route in routes:
         _map_route(place, route, slices, warn)
     made["slices"] = list(slices.values())
@@ -300,13 +300,13 @@ def _map_route(
     ]
     if len(owners) != 1:
         raise Wrong(
-            place, f"{target} names {counted(len(owners), 'slice')} of this file, not one; write group:artifact"
+            place, f"{target} matches {counted(len(owners), 'slice')} of this file, not one; write group:artifact"
         )
     in_path = _NAME_IN_PATH.findall(path)
     listed = [name.strip() for name in (names or "").split(",") if name.strip()]
     unused = [name for name in in_path if listed and name not in listed]
     if unused:
-        warn(place, f"{', '.join(unused)} of the path is passed to {method} too: arguments go by their names here")
+        warn(place, f"{', '.join(unused)} of the path is passed to {method}, too: arguments are passed by name here")
     if verb.upper() in ("GET", "DELETE") and (asked := [name for name in listed if name not in in_path]):
         path = f"{path}?{'&'.join(asked)}"
     routes = owners[0].setdefault("routes", {})

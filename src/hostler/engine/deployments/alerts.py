@@ -1,9 +1,9 @@
-"""Alerts of slices: thresholds on what is measured for autoscaling and gates, judged by the leader.
+"""Alerts of slices: thresholds on the metrics of autoscaling and gates, evaluated by the leader.
 
 An alert fires when its threshold has been crossed for `after` seconds, and resolves when the value has been on the good
-side of `clear` for as long. So a value that goes to and fro about the threshold neither fires nor resolves it. What
-fires stands in the store, and a new leader, which has measured nothing yet, leaves it as it is. For how long a
-threshold has been crossed is in the leader's memory, like what is measured: a new leader begins to count anew.
+side of `clear` for as long. So a value that oscillates around the threshold neither fires nor resolves it. Alert states
+are in the store; a new leader, which has no metrics yet, leaves them unchanged. Since when a threshold is crossed is
+kept in the leader's memory, like the metrics: a new leader starts to count from zero.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Deployment
 
 EVERY = autoscale.EVERY
-"""Seconds from one look to the next."""
+"""Seconds between two evaluations."""
 CLEARED = 0.9
-"""Part of `above` at which an alert resolves, unless it says otherwise."""
+"""Default of `clear`, as a fraction of `above`."""
 _UNITS = {AlertMetric.P95_MS: " ms"}
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """What the leader remembers of an alert."""
+    """State of an alert between two evaluations."""
 
     fires: bool
     since: float | None = None
-    """Since when the value has spoken against that; None: it does not."""
+    """Since when the value contradicts `fires`; None: it does not."""
 
 
 def crossed(rule: AlertRule, value: float) -> bool:
-    """Whether the value is beyond the threshold."""
+    """Return whether the value is beyond the threshold."""
     if rule.above is not None:
         return value > rule.above
     return rule.below is not None and value < rule.below
 
 
 def cleared(rule: AlertRule, value: float) -> bool:
-    """Whether the value is good enough for a firing alert to resolve."""
+    """Return whether the value is good enough for a firing alert to resolve."""
     if rule.above is not None:
         return value <= (rule.above * CLEARED if rule.clear is None else rule.clear)
     least = rule.below if rule.clear is None else rule.clear
@@ -62,7 +62,7 @@ def cleared(rule: AlertRule, value: float) -> bool:
 
 
 def judge(rule: AlertRule, before: Timed, value: float | None, now: float) -> Timed:
-    """Whether the alert fires now. `value` None: nothing is known, and nothing changes."""
+    """Return the new state of an alert. `value` None: unknown, and the state does not change."""
     against = value is not None and (cleared(rule, value) if before.fires else crossed(rule, value))
     if not against:
         return Timed(before.fires)
@@ -71,7 +71,7 @@ def judge(rule: AlertRule, before: Timed, value: float | None, now: float) -> Ti
 
 
 def value_of(metric: AlertMetric, measured: Measured, ready: int, cpus: float) -> float | None:
-    """What is known of a metric; None: nothing. `cpus`: of one instance."""
+    """Return the value of a metric; None: unknown. `cpus`: CPUs of one instance."""
     if metric is AlertMetric.READY:
         return float(ready)
     if not measured.since and not measured.calls:
@@ -89,7 +89,7 @@ def value_of(metric: AlertMetric, measured: Measured, ready: int, cpus: float) -
 
 
 def said(base: str, rule: AlertRule, value: float, *, fires: bool) -> str:
-    """What happened, in a sentence."""
+    """Return a sentence about an alert that fires or resolves."""
     unit = _UNITS.get(rule.metric, "")
     limit = f"above {rule.above:g}" if rule.above is not None else f"below {rule.below:g}"
     what = (
@@ -101,7 +101,7 @@ def said(base: str, rule: AlertRule, value: float, *, fires: bool) -> str:
 
 
 class Alerts:
-    """For one leadership."""
+    """Evaluation of alerts, for one leadership."""
 
     def __init__(
         self,
@@ -113,16 +113,16 @@ class Alerts:
         tell: Callable[[str], None],
     ) -> None:
         self._view, self._writing, self._measured, self._clock, self._tell = view, writing, measured, clock, tell
-        self._since: dict[str, dict[str, float]] = {}  # since when a value speaks against the state, by base and alert
+        self._since: dict[str, dict[str, float]] = {}  # since when a value contradicts the state, by base and alert
 
     def forget(self, base: str) -> None:
-        """Nothing is left of it."""
+        """Drop what is remembered about a slice that is gone."""
         self._since.pop(base, None)
 
     async def look(
         self, base: str, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None, ready: int
     ) -> bool:
-        """Whether an alert fired or resolved, or went with its rule."""
+        """Evaluate the alerts of a slice; return whether one fired, resolved, or was deleted with its rule."""
         rules = {} if spec is None else {rule.name: rule for rule in spec.alerts}
         if not rules:
             self.forget(base)
@@ -142,7 +142,7 @@ class Alerts:
             value = value_of(rule.metric, measured, ready, cpus)
             timed = judge(rule, Timed(fires, since.get(rule.name)), value, now)
             if timed.fires is not fires and value is not None:
-                # Should this fail, the next look finds the threshold crossed for as long.
+                # If this write fails, the next evaluation still finds the threshold crossed for long enough.
                 await self._write(base, wish, deployment, rule, entry, value)
                 changed = True
             if timed.since is None:
@@ -154,7 +154,7 @@ class Alerts:
         return changed
 
     async def _drop(self, base: str, wish: Wish, rules: dict[str, AlertRule]) -> bool:
-        """Alerts whose rule is gone go, too."""
+        """Delete alerts whose rule is gone."""
         prefix = ALERT.prefix(base=base)
         entries = [
             entry
@@ -166,11 +166,11 @@ class Alerts:
         txn = Txn([*wish.unchanged(base), *(ALERT.unchanged(entry) for entry in entries)], [])
         txn.then += [ALERT.delete(**entry.parts) for entry in entries]
         names = ", ".join(entry.parts["alert"] for entry in entries)
-        why = Why(what="alert", why=f"no rule for it any more: {names}", read=(wish.owner, wish.blueprint))
+        why = Why(what="alert", why=f"alert rules removed: {names}", read=(wish.owner, wish.blueprint))
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, why)
         return True
 
-    async def _write(  # noqa: PLR0917 - of what, by what, and what was
+    async def _write(  # noqa: PLR0917 - the slice, its spec, the alert
         self,
         base: str,
         wish: Wish,

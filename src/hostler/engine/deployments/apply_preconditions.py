@@ -1,8 +1,8 @@
-"""What an apply is judged by, what stands against it, and what must still be so when it is written. Pure.
+"""What an apply is based on, reasons to reject it, and what must still hold when it is written. Pure.
 
-Two applies that are fine alone, and not together, must not both pass: each compares the blueprints that it depends on,
-also through others. Who takes a slice away that others need must know that they do: therefore whoever needs a slice of
-another blueprint writes its owner anew, as it is, and whoever takes it away compares that nobody did.
+Two applies that are valid alone but not together must not both succeed. Therefore each compares the blueprints that it
+depends on, also indirectly. An apply that removes a slice must notice new dependents: an apply that needs a slice of
+another blueprint rewrites that slice's owner record unchanged, and a removal compares the record's revision.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of a blueprint, and of all that it touches."""
+    """What was read of a blueprint and of everything that it affects."""
 
     name: str
     entry: Entry[Blueprint] | None
     number: int
-    """The last that was used; 0: none was."""
+    """The last used revision number; 0: none."""
     oldest: int
-    """The oldest revision that is kept, if there are as many as may be; 0: there are fewer."""
+    """The oldest revision that is kept, if the maximum number is kept; 0: there are fewer."""
     owners: Mapping[str, Entry[SliceOwner]]
-    """Of the slices that it names, named or needs; those that nobody has are missing."""
+    """Owners of the slices that it names, named or needs; slices without an owner are missing."""
     others: Mapping[str, Entry[Blueprint]]
-    """The other blueprints, where it matters what they say."""
+    """The other blueprints that matter for the decision."""
     damage: str = ""
-    """Why what stands cannot be read; `entry` says what was applied last then, at the revision that stands."""
+    """Why the stored blueprint is unreadable. `entry` then has the last applied blueprint, at the stored revision."""
 
     @property
     def slices(self) -> tuple[SliceSpec, ...]:
-        """What it says now."""
+        """The slices of the stored blueprint."""
         return () if self.entry is None else self.entry.value.slices
 
     @property
     def revision(self) -> int:
-        """0: it is not there."""
+        """Its mod revision; 0: it does not exist."""
         return 0 if self.entry is None else self.entry.mod_revision
 
     @property
     def own(self) -> dict[str, int]:
-        """The slices that are its own, with the number that last named each."""
+        """The slices that it owns, with the revision number that last named each."""
         return {base: one.value.number for base, one in self.owners.items() if one.value.blueprint == self.name}
 
 
 def problems(case: Case, wanted: Blueprint | None) -> list[HostlerError]:
-    """What stands against an apply (None: a deletion) beside what can be seen from the blueprint alone."""
+    """Return the reasons to reject an apply (None: a deletion) that cannot be seen from the blueprint alone."""
     name = case.name
     others = {other: entry.value for other, entry in case.others.items()}
     new = [] if wanted is None else [spec.base for spec in wanted.slices]
@@ -71,10 +71,10 @@ def problems(case: Case, wanted: Blueprint | None) -> list[HostlerError]:
             )
     if wanted is not None:
         found += [Invalid(f"blueprint {name}: {fault}") for fault in blueprint_file.linked(name, wanted, others)]
-    if wanted is not None and not found:  # another program wrote a blueprint, and nobody has taken it up
+    if wanted is not None and not found:  # another program wrote a blueprint that the leader has not taken up
         found += [
             Conflict(
-                f"blueprint {name}: {place}: {base} is nobody's yet; apply the blueprint that has it, and try again"
+                f"blueprint {name}: {place}: {base} is in no applied blueprint; apply the one that contains it first"
             )
             for base, place in blueprint_file.outside(wanted).items()
             if base not in case.owners
@@ -88,18 +88,18 @@ def problems(case: Case, wanted: Blueprint | None) -> list[HostlerError]:
 
 
 def _taken(base: str, by: str) -> str:
-    return f"{base} is a slice of blueprint {by}; take it out there, and wait until it is gone"
+    return f"{base} is a slice of blueprint {by}; remove it there, and wait until it is gone"
 
 
 def comparisons(case: Case, wanted: Blueprint | None, number: int) -> list[Comparison]:
-    """What must still be so."""
+    """Return the comparisons that must hold when the apply is written."""
     new = [] if wanted is None else [spec.base for spec in wanted.slices]
     old = [spec.base for spec in case.slices]
     when = [
         BLUEPRINT.absent(blueprint=case.name) if case.entry is None else BLUEPRINT.unchanged(case.entry),
         BLUEPRINT_HISTORY.absent(blueprint=case.name, number=number),
     ]
-    # What it has and keeps stays its own as long as the blueprint is unchanged.
+    # A slice that it owns and keeps stays its own as long as the blueprint is unchanged.
     touched = [base for base in (*new, *old) if base not in old or base not in new or base not in case.owners]
     if wanted is not None:
         others = {other: one.value for other, one in case.others.items()}
@@ -112,7 +112,7 @@ def comparisons(case: Case, wanted: Blueprint | None, number: int) -> list[Compa
 
 
 def written(case: Case, wanted: Blueprint | None, record: BlueprintRevision) -> list[Operation]:
-    """What an apply (None: a deletion) writes: the blueprint, its revision, and whose its slices are."""
+    """Return what an apply (None: a deletion) writes: the blueprint, its revision, and the owners of its slices."""
     name, number = case.name, record.number
     then: list[Operation] = [
         BLUEPRINT.delete(blueprint=name) if wanted is None else BLUEPRINT.put(wanted, blueprint=name),
@@ -128,5 +128,5 @@ def written(case: Case, wanted: Blueprint | None, record: BlueprintRevision) -> 
 
 
 def touches(case: Case, wanted: Blueprint) -> list[Operation]:
-    """By which the owners of what it needs learn that it is needed."""
+    """Rewrite the owners of the slices that it needs, so that a concurrent removal of such a slice conflicts."""
     return [SLICE_OWNER.put(case.owners[base].value, base=base) for base in blueprint_file.outside(wanted)]

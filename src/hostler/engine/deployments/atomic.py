@@ -1,7 +1,7 @@
-"""Blueprints of which all slices are upgraded or none: the failure of one takes the whole revision back.
+"""All-or-nothing blueprints: if one slice fails, the leader rolls back the whole revision.
 
-It is a rollback as a person could do it, written by the leader. A revision that is a rollback is never taken back
-itself, so this ends. Without an earlier revision there is nothing to go back to, and everything stays as it is.
+The leader writes the same rollback that a user could request. A revision that is itself a rollback is never rolled
+back, so this ends. Without an earlier revision there is nothing to roll back to, and everything stays as it is.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 BY = "leader"
-"""Who stands in the history."""
+"""The author in the history."""
 _FAILED = frozenset({Phase.BACKING_OUT, Phase.FAILED})
 
 
 class Atomic:
-    """For one leadership."""
+    """Rollback of all-or-nothing blueprints, for one leadership."""
 
-    def __init__(  # noqa: PLR0917 - what it reads, then what it writes
+    def __init__(  # noqa: PLR0917 - first what it reads, then what it writes
         self,
         store: Store,
         view: View,
@@ -49,10 +49,10 @@ class Atomic:
     ) -> None:
         self._reading = Reading(store, view)
         self._wishes, self._writing, self._clock, self._tell = wishes, writing, clock, tell
-        self._left: dict[str, int] = {}  # revisions that cannot be taken back, by blueprint
+        self._left: dict[str, int] = {}  # revisions that cannot be rolled back, by blueprint
 
     async def look(self, base: str, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
-        """Whether the blueprint was taken back because this slice failed."""
+        """Roll back the blueprint if this slice failed; return whether that was done."""
         if spec is None or deployment is None or wish.blueprint is None:
             return False
         now = deployment.value
@@ -63,15 +63,15 @@ class Atomic:
         revision = await self._wishes.revision(wish)
         is_new = revision is not None and not revision.rollback_to
         if not is_new or await self._wishes.is_about_others(wish, spec, wish.number - 1):
-            return False  # it failed in an earlier revision
+            return False  # the slice failed in an earlier revision
         why = await self._take_back(base, wish, deployment)
         if why:
             self._left[wish.name] = wish.number
-            self._tell(f"blueprint {wish.name}: revision {wish.number} is not taken back, though {base} failed: {why}")
+            self._tell(f"blueprint {wish.name}: revision {wish.number} not rolled back although {base} failed: {why}")
         return not why
 
     async def _take_back(self, base: str, wish: Wish, deployment: Entry[Deployment]) -> str:
-        """Why it cannot be; empty: it was."""
+        """Roll back the blueprint. Return the reason if that is not possible; empty: done."""
         name, blueprint = wish.name, wish.blueprint
         numbers, _ = await self._reading.numbers(name)
         try:
@@ -79,21 +79,21 @@ class Atomic:
         except NotFound:
             return "there is no earlier revision"
         if target.deleted:
-            return "it had been deleted before"
+            return "the previous revision is a deletion"
         case = await self._reading.case(name, target.blueprint)
         for problem in problems(case, target.blueprint):
             return str(problem)
         number = case.number + 1
-        said = f"{base} failed, and all slices of revision {wish.number} are upgraded or none: {deployment.value.why}"
+        said = f"{base} failed, and revision {wish.number} is all or nothing: {deployment.value.why}"
         record = BlueprintRevision(
             number=number, blueprint=target.blueprint, by=BY, at=self._clock.wall(), rollback_to=target.number
         )
         when = [*wish.unchanged(base), DEPLOYMENT.unchanged(deployment), *comparisons(case, target.blueprint, number)]
         txn = Txn(list(dict.fromkeys(when)), written(case, target.blueprint, record))
         if max(len(txn.when), len(txn.then)) > WRITES:
-            return "too many slices come and go at once"
+            return "too many slices would be added and removed in one transaction"
         read = (deployment, wish.owner, blueprint)
-        why = Why(what="taken back", why=f"{said}; revision {target.number} is brought back", read=read)
+        why = Why(what="taken back", why=f"{said}; rolling back to revision {target.number}", read=read)
         await self._writing.write(base, BLUEPRINT.fill(blueprint=name), txn, why)
-        self._tell(f"blueprint {name}: revision {target.number} is brought back as {number}: {said}")
+        self._tell(f"blueprint {name}: rolling back to revision {target.number} as revision {number}: {said}")
         return ""

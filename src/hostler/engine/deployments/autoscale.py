@@ -1,4 +1,4 @@
-"""How many instances the calls need. Pure."""
+"""Computes the number of instances that the calls need. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Deployment
 
 EVERY = 2.0
-"""Seconds from one look at the calls to the next."""
+"""Seconds between two evaluations of the metrics."""
 SLACK = 0.1
-"""So much more than is aimed at is not yet a reason for more instances."""
+"""Tolerated excess over the target before instances are added, as a fraction."""
 MIN_CALLS = 20
-"""Calls of the last minute below which an error rate says nothing."""
+"""Minimum calls in the last minute for an error rate to count."""
 _AT_REST = frozenset({Phase.STARTING, Phase.REMOVING})
 
 
 def wished(spec: SliceSpec, scale: int | None) -> int:
-    """The number of instances that there shall be."""
+    """Return the desired number of instances."""
     auto = spec.autoscale
     if auto is None:
         return spec.instances
@@ -36,7 +36,7 @@ def wished(spec: SliceSpec, scale: int | None) -> int:
 
 
 def scaled(spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Measured], now: float) -> Deployment:
-    """The deployment with the number of instances that the calls need now."""
+    """Return the deployment with the number of instances that the calls need now."""
     auto = spec.autoscale
     if auto is None:
         if deployment.scale is None:
@@ -51,7 +51,7 @@ def scaled(spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Me
         number = wished(spec, number)
     if number is not None and number != had:
         return msgspec.structs.replace(deployment, scale=number, scaled_at=now, needed_at=now)
-    # So that the next leader knows for how long fewer have been enough; not at each look, for that is a write.
+    # Tells the next leader for how long fewer have been enough. Not written at each evaluation, to save writes.
     if had > wished(spec, 0) and _is_needed(spec, found, had) and now - deployment.needed_at >= auto.cool_down / 4:
         return msgspec.structs.replace(deployment, needed_at=now)
     return deployment
@@ -65,9 +65,9 @@ def _is_needed(spec: SliceSpec, seen: Measured, had: int) -> bool:
 def scale(
     auto: Autoscale, now: float, deployment: Deployment, measured: Measured, had: int, *, each: float = 1.0
 ) -> int | None:
-    """Another number than `had`, if there is reason and it is time; None: let it be. `each`: processors of an instance.
+    """Return a number other than `had` if there is reason and it is time; None: keep it. `each`: CPUs per instance.
 
-    Never more than twice as many at once, nor fewer than half: what comes of it must be measured first.
+    A step at most doubles or halves the number, because its effect must be measured first.
     """
     need = min(auto.max, _need(auto, measured, had, each))
     if need > had:
@@ -81,7 +81,7 @@ def scale(
 
 
 def _fails(auto: Autoscale, measured: Measured) -> bool:
-    """Whether more calls of the last minute failed than may; a few calls prove nothing."""
+    """Return whether too many calls of the last minute failed; a few calls prove nothing."""
     enough = measured.recent_calls >= MIN_CALLS
     return enough and measured.recent_errors > auto.max_error_rate * measured.recent_calls
 
@@ -101,14 +101,14 @@ def _need(auto: Autoscale, measured: Measured, had: int, each: float) -> int:
 
 
 def _is_known(auto: Autoscale, measured: Measured, now: float) -> bool:
-    """Whether calls have been counted for long enough to say that there are few; a new leader has not."""
+    """Return whether calls were counted long enough to know that there are few; a new leader has to count first."""
     if measured.since <= 0:
         return measured.calls > 0 or measured.in_flight > 0
     return now - measured.since >= auto.cool_down
 
 
 def seen(deployment: Deployment, measured: Callable[[str], Measured]) -> Measured:
-    """Of both versions together, while there are two."""
+    """Return the metrics of both versions together, during a rollout."""
     new = measured(deployment.artifact)
     if not deployment.previous or deployment.previous == deployment.artifact:
         return new

@@ -1,4 +1,4 @@
-"""How many instances each side shall have in a phase, and how many ready ones may go now. Pure."""
+"""How many instances each side should have in a phase, and how many ready ones may be removed now. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def shares(before: Deployment | None, now: Deployment, look: Look) -> tuple[dict[Side, int], dict[Side, int]]:
-    """What is wanted of each side, and what of its ready instances may go.
+    """Return the desired instances of each side, and how many of its ready ones may be removed.
 
-    `before`: the record as it stands. Routers know no other, so a side may go freely only if that one gives it no call.
+    `before`: the stored record. Routers know only that one, so a side is free to go only if it has no share there.
     """
     wants = _split(before, now, look) if _is_split(now) else _followed(now, look)
     free = [side for side in look.counts if _gets_none(side, before, now)]
     spare = {side: look.counts[side].ready for side in free}
-    # Only what gets calls before and after counts: what will get them has yet to be told of.
+    # Only sides with a share both before and after count: routers do not know of new shares yet.
     serving = [side for side in look.counts if _gets_some(side, before) and _gets_some(side, now)]
     floor = look.floor(now.strategy if now.phase in _UNDER_WAY else look.spec.strategy)
     ready = sum(look.counts[side].ready for side in serving)
     if now.phase in PROVING and new_side(now) in serving:
-        ready -= look.of(new_side(now)).fresh  # no old one goes for what may be gone the next moment
+        ready -= look.of(new_side(now)).fresh  # no old instance is removed for one that may fail soon
     budget = max(0, ready - floor)
     for side in sorted(serving, key=lambda side: (*_last(side, now), side)):
         count = look.counts[side]
@@ -53,7 +53,7 @@ def _is_split(now: Deployment) -> bool:
 
 
 def _split(before: Deployment | None, now: Deployment, look: Look) -> dict[Side, int]:
-    """Canary and blue-green: the old version is there in full beside the new one, until that has all calls."""
+    """Canary and blue-green: the old version keeps all its instances until the new one gets all calls."""
     new, old = new_side(now), old_side(now)
     if old is None:
         return {new: look.wished}
@@ -64,13 +64,13 @@ def _split(before: Deployment | None, now: Deployment, look: Look) -> dict[Side,
         return {new: look.wished, old: 0 if _gets_none(old, before, now) else look.wished}
     ought = trial(now, look.wished) if now.phase is Phase.CANARY else look.wished
     if before is None or not before.weights:
-        # Routers must know that it gets no call before there is any of it.
+        # Routers must know that it gets no calls before its first instance exists.
         ought = min(ought, look.of(new).there)
     return {old: look.wished, new: ought}
 
 
 def _followed(now: Deployment, look: Look) -> dict[Side, int]:
-    """One side is on its way to the number wished for, and what else there is goes, as far as it may."""
+    """Rolling: one side grows to the desired number, and all others shrink as far as allowed."""
     new, old = new_side(now), old_side(now)
     goes_back = old is not None and now.phase in {Phase.BACKING_OUT, Phase.FAILED}
     goal = old if old is not None and goes_back else new
@@ -82,11 +82,11 @@ def _followed(now: Deployment, look: Look) -> dict[Side, int]:
         return wants
     there = look.of(goal).there
     if now.weights and now.phase is Phase.ROLLING and old is not None:
-        # What was overtaken goes first: this one gets no call yet.
+        # Superseded versions are removed first: the new one gets no calls yet.
         return {goal: min(there, look.wished), old: look.of(old).there}
     surge = look.surge(now.strategy)
     if now.control.paused and now.phase is Phase.ROLLING and old is not None:
-        # As many of each as there are, and together as many as are wished for.
+        # Keep the instances of both sides, in total as many as desired.
         kept = min(there, look.wished)
         rest = look.wished - kept
         left = look.of(old).there
@@ -105,9 +105,9 @@ def _followed(now: Deployment, look: Look) -> dict[Side, int]:
 
 
 def _waited_for(now: Deployment, look: Look) -> int:
-    """Instances of the old version that are not ready, and stay until it is their turn: they may be ready at once.
+    """Return the number of old instances that are not ready but are kept until their turn: they may become ready soon.
 
-    Where none can be placed they go first, for theirs may be the place that is missing.
+    If no instance can be placed, they are removed first, because they may occupy the room that is missing.
     """
     old = old_side(now)
     if old is None or now.phase is not Phase.ROLLING or not look.placeable:
@@ -119,7 +119,7 @@ def _waited_for(now: Deployment, look: Look) -> int:
 
 
 def _last(side: Side, now: Deployment) -> tuple[bool, bool]:
-    """What was overtaken goes before what one might go back to, and that before what is wished for."""
+    """Order of removal: superseded versions first, then the version to fall back to, then the desired one."""
     goes_back = now.phase in {Phase.BACKING_OUT, Phase.FAILED} and bool(now.previous)
     goal, rest = (old_side(now), new_side(now)) if goes_back else (new_side(now), old_side(now))
     return side == goal, side == rest
@@ -134,5 +134,5 @@ def _gets_none(side: Side, before: Deployment | None, now: Deployment) -> bool:
 
 
 def _gets_some(side: Side, deployment: Deployment | None) -> bool:
-    """Whether calls go to the side: without weights they go to all."""
+    """Return whether calls go to the side: without weights, all sides get calls."""
     return deployment is None or not deployment.weights or _weight(side, deployment.weights) > 0

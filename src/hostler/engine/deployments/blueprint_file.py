@@ -7,9 +7,9 @@
     instances = 3
     needs = ["org.example:prices"]
 
-`read_blueprint(text, file)` reads a file, ours or Aether's (`aether`), `faults(blueprint)` says what is wrong with one
-wherever it came from, `linked(name, blueprint, others)` what is wrong with it beside the other blueprints. Each fault
-has its place.
+`read_blueprint(text, file)` reads a file, ours or Aether's (`aether`). `faults(blueprint)` returns what is wrong with a
+blueprint in itself. `linked(name, blueprint, others)` returns what is wrong with it in relation to other blueprints.
+Each fault has its place.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 1024 * 1024
 LARGEST_SENT = 128 * 1024
-"""Characters of a file that a server reads; a command line takes a `LARGEST_FILE`."""
+"""Maximum characters of a file that a server reads; the command line accepts up to `LARGEST_FILE`."""
 LARGEST = 200 * 1024
-"""Bytes of a blueprint as it is kept: it is written twice in one transaction, and answered in it."""
+"""Maximum bytes of a stored blueprint: one transaction contains it twice, and its response once more."""
 DEEPEST = 32
 MOST_STAGES = 20
 MOST_ALERTS, MOST_ALERTS_OF_SLICE = 50, 10
-"""Of all slices of a blueprint."""
+"""Maximum alerts of a blueprint, and of one slice."""
 _UNKNOWN = "hostler:unknown"
 SAYS[BLUEPRINT_NAME] = "of at most 63 lower-case letters, digits and . _ -, beginning with a letter or digit"
 
 
 class Fault(NamedTuple):
-    """Something that is wrong. `place`: `slices[2].artifact`; empty: the whole."""
+    """An error in a blueprint. `place`: for example `slices[2].artifact`; empty: the whole file."""
 
     place: str
     what: str
@@ -69,13 +69,13 @@ class Fault(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a file holds."""
+    """Contents of a blueprint file."""
 
     name: str
-    """Empty: it does not say."""
+    """Empty: the file does not contain a name."""
     blueprint: Blueprint
     warnings: tuple[Fault, ...] = ()
-    """Of a file of Aether's: what has no meaning here, and was left out."""
+    """For a file of Aether's: what is not supported here, and was left out."""
 
 
 class _Document(Record, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class _Document(Record, frozen=True, kw_only=True):
 
 
 class _Wrong(Exception):
-    """Something that no reader would take further."""
+    """An error after which a file cannot be read further."""
 
     def __init__(self, what: str, place: str = "") -> None:
         super().__init__(what)
@@ -92,7 +92,7 @@ class _Wrong(Exception):
 
 
 def check_name(name: str) -> str:
-    """The name of a blueprint, as its key has it. Invalid: nothing can be called so."""
+    """Return the name of a blueprint as its key has it. Invalid: not a valid name."""
     folded = fold(name)
     if re.search(BLUEPRINT_NAME, folded) is None:
         raise Invalid(f"blueprint {name[:80]!r}: its name must be {SAYS[BLUEPRINT_NAME]}")
@@ -100,7 +100,7 @@ def check_name(name: str) -> str:
 
 
 def read_blueprint(text: str | bytes, file: str = "blueprint") -> Read:
-    """What a file holds. Invalid: something is wrong; the message has a line with the place of everything that is."""
+    """Read a file. Invalid: the message has one line for each error, with its place."""
     try:
         document, warnings = _document(text, file)
     except _Wrong as wrong:
@@ -111,7 +111,7 @@ def read_blueprint(text: str | bytes, file: str = "blueprint") -> Read:
 
 
 def looked_through(text: str, file: str = "") -> tuple[Read | None, list[Fault]]:
-    """What a file holds, and all that is wrong with it; None: it cannot be read so far."""
+    """Return the contents of a file, and all its errors; None: it cannot be parsed."""
     try:
         document, warnings = _document(text, file)
     except _Wrong as wrong:
@@ -121,14 +121,14 @@ def looked_through(text: str, file: str = "") -> tuple[Read | None, list[Fault]]
 
 
 def check(blueprint: Blueprint, file: str = "blueprint") -> None:
-    """Invalid: something is wrong with it, as far as it can be seen from it alone."""
+    """Check a blueprint in itself. Invalid: something is wrong."""
     found = faults(blueprint)
     if found:
         raise Invalid("\n".join(f"{file}: {fault}" for fault in found))
 
 
 def write_blueprint(name: str, blueprint: Blueprint) -> dict[str, Any]:
-    """As a file could have it, in JSON: reading that gives the same blueprint."""
+    """Return the blueprint as a JSON file could contain it: reading that gives the same blueprint."""
     plain: dict[str, Any] = msgspec.json.decode(blueprint.encode())
     return {"name": name, **plain} if name else plain
 
@@ -137,7 +137,7 @@ def write_blueprint(name: str, blueprint: Blueprint) -> dict[str, Any]:
 
 
 def _document(text: str | bytes, file: str) -> tuple[_Document, tuple[Fault, ...]]:
-    """What the file says, in our own form or in one of Aether's, and warnings of what was left out."""
+    """Parse a file in our own form or in one of Aether's; also return warnings about what was left out."""
     if len(text) > LARGEST_FILE:
         raise _Wrong(f"it has more than {LARGEST_FILE} bytes; write several blueprints")
     if isinstance(text, bytes):
@@ -182,8 +182,8 @@ def _json(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise _Wrong(f"not JSON: {error.msg} (at line {error.lineno}, column {error.colno})") from None
     except RecursionError:
-        raise _Wrong("it is nested too deeply; take some out") from None
-    except ValueError:  # of the language: it reads no number of thousands of digits
+        raise _Wrong("it is nested too deeply; reduce the nesting") from None
+    except ValueError:  # Python does not parse numbers with thousands of digits
         raise _Wrong("a number in it has too many digits; write a smaller one") from None
 
 
@@ -197,22 +197,22 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise _Wrong(f"{name} is no number of JSON; write one")
+    raise _Wrong(f"{name} is not a JSON number; write a number")
 
 
 def _check_tree(tree: Any) -> None:
-    """What no record of ours can hold, wherever it stands."""
+    """Reject values that no record of ours can contain, anywhere in the tree."""
     left: list[tuple[Any, str, int]] = [(tree, "", 0)]
     while left:
         value, place, depth = left.pop()
         if depth > DEEPEST:
-            raise _Wrong("it is nested too deeply; take some out", place[:200])
+            raise _Wrong("it is nested too deeply; reduce the nesting", place[:200])
         if isinstance(value, float) and not math.isfinite(value):
             raise _Wrong("must be a finite number", place)
         if isinstance(value, int) and abs(value) > 2**63 - 1:
             raise _Wrong("the number is too large; write a smaller one", place)
         if isinstance(value, str) and not _can_be_written(value):
-            raise _Wrong("holds half of a surrogate pair, which is no character", place)
+            raise _Wrong("contains half of a surrogate pair, which is not a character", place)
         if isinstance(value, dict):
             for name, inside in value.items():
                 if name == _UNKNOWN or not _can_be_written(name):
@@ -255,11 +255,11 @@ _CHOICES = {
     "metric": tuple(AlertMetric),
     "on_errors": tuple(OnErrors),
 }
-"""What may stand in a field that has few choices."""
+"""The values of fields with few choices."""
 
 
 def _shown(tree: Any, place: str) -> str:
-    """What stands at the place, where that is short: the message says what was expected."""
+    """Return the value at the place, if it is short, to add it to a message about the expected value."""
     value = tree
     for field, number in re.findall(r"([A-Za-z_]+)|\[(\d+)\]", place):
         try:
@@ -272,16 +272,16 @@ def _shown(tree: Any, place: str) -> str:
     return f", not {said if len(said) <= 60 else said[:60] + '…'}"
 
 
-# What is wrong
+# Validation
 
 
 def faults(blueprint: Blueprint) -> list[Fault]:
-    """All that can be seen from it alone."""
+    """Return all errors that can be found in the blueprint itself."""
     found = list(_faults(blueprint))
     if not found:
         size = len(blueprint.encode())
         if size > LARGEST:
-            found.append(Fault("", f"it takes {size} bytes, at most {LARGEST} are kept; write several blueprints"))
+            found.append(Fault("", f"it takes {size} bytes, at most {LARGEST} are stored; write several blueprints"))
     if not found:
         circle = _circle(_graph([("", blueprint)]), [spec.base for spec in blueprint.slices])
         if circle:
@@ -291,9 +291,9 @@ def faults(blueprint: Blueprint) -> list[Fault]:
 
 def _faults(blueprint: Blueprint) -> Iterator[Fault]:
     if not blueprint.slices:
-        yield Fault("slices", "must name at least one; to have none any more, delete the blueprint")
+        yield Fault("slices", "must contain at least one; to remove all slices, delete the blueprint")
     if len(blueprint.slices) > MAX_SLICES:
-        yield Fault("slices", f"these are {len(blueprint.slices)}, at most {MAX_SLICES}; write several blueprints")
+        yield Fault("slices", f"has {len(blueprint.slices)}, at most {MAX_SLICES}; write several blueprints")
         return
     first: dict[str, int] = {}
     for number, spec in enumerate(blueprint.slices):
@@ -311,7 +311,7 @@ def _faults(blueprint: Blueprint) -> Iterator[Fault]:
 
 
 def _of_routes(blueprint: Blueprint) -> Iterator[Fault]:
-    """Routes that cannot be read, and routes of which another one has the verb and the path."""
+    """Return errors of routes that cannot be parsed, or that have the verb and path of another route."""
     taken: dict[tuple[Any, ...], str] = {}
     for number, spec in enumerate(blueprint.slices):
         for text in spec.routes:
@@ -323,7 +323,7 @@ def _of_routes(blueprint: Blueprint) -> Iterator[Fault]:
                 continue
             earlier = taken.setdefault((pattern.verb, pattern.shape), place)
             if earlier != place:
-                yield Fault(place, f"it is the same path as {earlier}; a path of a blueprint calls one method")
+                yield Fault(place, f"same path as {earlier}; a path of a blueprint calls one method")
 
 
 def _of_slice(place: str, spec: SliceSpec) -> Iterator[Fault]:
@@ -334,25 +334,25 @@ def _of_slice(place: str, spec: SliceSpec) -> Iterator[Fault]:
     elif scale is not None and not scale.min <= spec.instances <= scale.max:
         yield Fault(
             f"{place}.instances",
-            f"{spec.instances} is not within autoscale's {scale.min} to {scale.max}; it starts there",
+            f"{spec.instances} is not within autoscale's {scale.min} to {scale.max}, and is the initial number",
         )
     if spec.min_available > least:
         what = "instances" if scale is None else "autoscale.min"
         yield Fault(
-            f"{place}.min_available", f"{spec.min_available} is more than {what}, {least}; nothing could ever move"
+            f"{place}.min_available", f"{spec.min_available} is more than {what}, {least}; nothing could be replaced"
         )
     for name, value in spec.settings.environment.items():
         if value == HIDDEN:
             yield Fault(
                 f"{place}.settings.environment.{name}",
-                f"{HIDDEN} stands for what was not shown; write the value itself",
+                f"{HIDDEN} replaces a value that was not shown; write the value itself",
             )
     yield from _of_strategy(f"{place}.strategy", spec)
     yield from _of_alerts(place, spec)
     if spec.min_available == least and not spec.strategy.max_surge and spec.strategy.max_unavailable:
         yield Fault(
             f"{place}.strategy.max_surge",
-            f"0, while min_available lets none of {least} be missing: nothing could move; let it be 1, or need fewer",
+            f"0, while min_available requires all {least}: no instance could be replaced; set 1, or require fewer",
         )
     seen: set[str] = set()
     for at, base in enumerate(spec.needs):
@@ -365,14 +365,14 @@ def _of_slice(place: str, spec: SliceSpec) -> Iterator[Fault]:
 
 def _of_alerts(place: str, spec: SliceSpec) -> Iterator[Fault]:
     if len(spec.alerts) > MOST_ALERTS_OF_SLICE:
-        yield Fault(f"{place}.alerts", f"these are {len(spec.alerts)}, at most {MOST_ALERTS_OF_SLICE}")
+        yield Fault(f"{place}.alerts", f"has {len(spec.alerts)}, at most {MOST_ALERTS_OF_SLICE}")
         return
     names: dict[str, int] = {}
     for at, rule in enumerate(spec.alerts):
         here = f"{place}.alerts[{at}]"
         first = names.setdefault(rule.name, at)
         if first != at:
-            yield Fault(f"{here}.name", f"{rule.name!r} is that of alerts[{first}] already; each needs its own")
+            yield Fault(f"{here}.name", f"{rule.name!r} is already the name of alerts[{first}]; each needs its own")
         if (rule.above is None) is (rule.below is None):
             yield Fault(here, "needs one threshold, above or below")
             continue
@@ -392,22 +392,22 @@ def _of_alerts(place: str, spec: SliceSpec) -> Iterator[Fault]:
 def _of_strategy(place: str, spec: SliceSpec) -> Iterator[Fault]:
     strategy = spec.strategy
     if not strategy.max_surge and not strategy.max_unavailable:
-        yield Fault(place, "max_surge and max_unavailable are both 0: nothing could move; let one of them be 1")
+        yield Fault(place, "max_surge and max_unavailable are both 0: no instance could be replaced; set one to 1")
     if strategy.stages and strategy.type is not StrategyKind.CANARY:
-        yield Fault(f"{place}.stages", f"are for a canary, and this is {strategy.type.value}; leave them out")
+        yield Fault(f"{place}.stages", f"are for a canary, and this is {strategy.type.value}; remove them")
     if len(strategy.stages) > MOST_STAGES:
-        yield Fault(f"{place}.stages", f"these are {len(strategy.stages)}, at most {MOST_STAGES}")
+        yield Fault(f"{place}.stages", f"has {len(strategy.stages)}, at most {MOST_STAGES}")
     for at in range(1, len(strategy.stages)):
         before, weight = strategy.stages[at - 1].weight, strategy.stages[at].weight
         if weight <= before:
-            yield Fault(f"{place}.stages[{at}].weight", f"{weight} is not above {before}, that of the stage before")
+            yield Fault(f"{place}.stages[{at}].weight", f"{weight} is not above {before}, that of the previous stage")
 
 
-# Slices that need each other
+# Dependencies
 
 
 def outside(blueprint: Blueprint) -> dict[str, str]:
-    """Slices of other blueprints that it needs, each with the place that says so first."""
+    """Return the slices of other blueprints that it needs, each with the first place that names it."""
     own = {spec.base for spec in blueprint.slices}
     found: dict[str, str] = {}
     for number, spec in enumerate(blueprint.slices):
@@ -418,7 +418,7 @@ def outside(blueprint: Blueprint) -> dict[str, str]:
 
 
 def linked(name: str, blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[Fault]:
-    """What is wrong with it beside the other blueprints: slices that nobody has, and circles through others."""
+    """Return errors in relation to other blueprints: needs that no blueprint contains, and cycles through others."""
     home = {spec.base: other for other in sorted(others) for spec in others[other].slices}
     found = [
         Fault(place, f"{base}: no blueprint has such a slice; add it here, or apply the blueprint that has it first")
@@ -433,7 +433,7 @@ def linked(name: str, blueprint: Blueprint, others: Mapping[str, Blueprint]) -> 
 
 
 def reached(blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[str]:
-    """The other blueprints that it depends on, also through others, in order of their names."""
+    """Return the names of the other blueprints that it depends on, directly or indirectly, in order."""
     home = {spec.base: other for other in sorted(others) for spec in others[other].slices}
     graph = _graph([(other, others[other]) for other in sorted(others)])
     left, seen = list(outside(blueprint)), set[str]()
@@ -446,7 +446,7 @@ def reached(blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[str]:
 
 
 def dependents(bases: Sequence[str], others: Mapping[str, Blueprint]) -> list[tuple[str, str, str]]:
-    """(base, blueprint, slice) of those in other blueprints that need one of the slices."""
+    """Return (base, blueprint, slice) for each slice of other blueprints that needs one of these."""
     wanted = frozenset(bases)
     return [
         (base, other, spec.base)
@@ -466,7 +466,7 @@ def _graph(blueprints: Sequence[tuple[str, Blueprint]]) -> dict[str, tuple[str, 
 
 
 def _circle(graph: Mapping[str, Sequence[str]], starts: Sequence[str]) -> list[str]:
-    """A circle that can be reached from one of these, its first slice at both ends; empty: there is none."""
+    """Return a cycle that is reachable from one of these, with its first slice at both ends; empty: there is none."""
     done: set[str] = set()
     for start in starts:
         path: list[str] = []
@@ -500,4 +500,4 @@ def _of_circle(blueprint: Blueprint, circle: Sequence[str]) -> Fault:
 
 
 def _round(circle: Sequence[str]) -> str:
-    return f"they need each other in a circle: {' → '.join(circle)}; none could ever start"
+    return f"circular dependency: {' → '.join(circle)}; none of them could start"

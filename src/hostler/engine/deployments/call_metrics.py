@@ -1,4 +1,4 @@
-"""What was measured of the calls of an artifact. It stays in the leader's memory, never in the store."""
+"""Metrics of the calls to an artifact. They are kept in the leader's memory, never in the store."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import msgspec
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one artifact, over all routers.
+    """Metrics of one artifact, over all routers.
 
-    A gate looks at one stage of a canary, so `calls` and `errors` are counted anew from the `changed_at` of the slice's
-    deployment on, or from when this leader began to count if that was later.
+    A gate judges one stage of a canary. Therefore `calls` and `errors` are counted from the `changed_at` of the slice's
+    deployment on, or from the time when this leader started to count, if that was later.
     """
 
     calls: int = 0
-    """That were answered, well or badly, since `since`."""
+    """Calls since `since` that were answered, successfully or not."""
     errors: int = 0
-    """Of those: that failed. Calls that were wrong themselves (no such method, bad arguments) are not among them."""
+    """Calls of these that failed. Invalid calls (no such method, bad arguments) are not included."""
     p95_ms: float = 0.0
-    """95 of 100 calls of the last minute, of those since `since`, took no longer; 0: there were none."""
+    """p95 latency of the calls in the last minute, but not before `since`; 0: there were none."""
     in_flight: float = 0.0
-    """Calls under way, as a mean over the last seconds."""
+    """Calls in flight, averaged over the last seconds."""
     recent_calls: int = 0
-    """Of the last minute, of those since `since`."""
+    """Calls in the last minute, but not before `since`."""
     recent_errors: int = 0
     cpu: float = 0.0
-    """Processors in use by all its instances, as a mean over the last seconds."""
+    """CPUs in use by all its instances, averaged over the last seconds."""
     since: float = 0.0
-    """The instant from which `calls` and `errors` are counted; 0: not told, or nothing is known."""
+    """The instant from which `calls` and `errors` are counted; 0: not reported, or there are no metrics."""
 
 
 NOTHING = Measured()
-"""Nothing is known."""
+"""No metrics are available."""

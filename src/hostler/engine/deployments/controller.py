@@ -1,8 +1,8 @@
-"""The leader's work on slices: as many instances of the right version as blueprints say, where they can be.
+"""The leader's controller for slices: keeps the number and version of instances that blueprints specify.
 
-A slice (`group:name`) is looked at when its blueprint, its deployment or one of its instances changes, and all of them
-now and then. Looking costs as much as there is to do: what runs is known (`fleet`), one by one as it changes. What is
-decided from the mirrors is written under their revisions and under the leader's guard, many slice keys at a time.
+A slice (`group:name`) is reconciled when its blueprint, its deployment or one of its instances changes, and all slices
+are resynced periodically. The cost depends on the work to do, because `slice_cache` indexes instances as they change.
+Decisions are based on the mirrors, and written under their revisions and the leader's guard, many slice keys at a time.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 
 PASS_EVERY = 30.0
 ROUNDS = 100
-"""Batches in a row for one slice, before others have their turn."""
+"""Consecutive batches for one slice before other slices get their turn."""
 CONFLICTS = 4
-"""Writes in a row that others were before, until it is waited: a mirror that lags does not know better at once."""
+"""Consecutive conflicts before the controller waits: a lagging mirror needs time to catch up."""
 GATHER = 0.02
-"""Seconds for which news of instances are gathered: what is told to many nodes at once costs little."""
+"""Seconds for which changes of instances are collected: a command to many nodes then costs one decision."""
 _RETRIES, _DEPLOYMENTS = RETRIES.prefix(), DEPLOYMENT.prefix()
 
 
 class DeploymentController:
-    """A service for a replica's controllers. Without `tracer` its decisions leave no trace."""
+    """Leader service for deployments. Without `tracer` its decisions are not recorded in the decision log."""
 
     name = "deployments"
 
@@ -107,17 +107,17 @@ class DeploymentController:
         self._atomic = Atomic(store, view, self._wishes, self._writing, clock, tell)
         self._alerts = alerts.Alerts(view, self._writing, measured, clock=clock, tell=tell)
         self._doubles = Doubles(store, self._writing, clock=clock, tell=tell)
-        self._retries: dict[str, dict[str, None]] = {}  # artifacts that have failures, by base
+        self._retries: dict[str, dict[str, None]] = {}  # artifacts with failures, by base
         self._homeless: dict[str, None] = {}  # slices that wait for a node
-        self._awaited: dict[str, dict[str, None]] = {}  # slices that wait for another, by that other
-        self._batch: dict[str, int] = {}  # keys in one transaction, where others write beside us
-        self._told: dict[str, tuple[object, ...]] = {}  # what was last said of instances without a node
+        self._awaited: dict[str, dict[str, None]] = {}  # slices that wait for another slice, by that slice
+        self._batch: dict[str, int] = {}  # keys per transaction, reduced after conflicts with other writers
+        self._told: dict[str, tuple[object, ...]] = {}  # last recorded reasons for instances without a node
         self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
     async def start(self, standing: Standing) -> None:
-        """Read everything anew, and begin from there."""
+        """Read all records and start listening for changes."""
         self._writing.standing = standing
         view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
         families = (
@@ -149,21 +149,21 @@ class DeploymentController:
         ]
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Reconcile until cancelled. LeadershipLost: another replica leads."""
         works = {"slices": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
         await run_together("deployments", works)
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening for changes."""
         for end in self._ends_of_listening:
             end()
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes for metrics."""
         return {**self.counters, "looks_waiting": len(self._queue), "waiting_for_a_node": len(self._homeless)}
 
     async def _pass(self) -> None:
-        """Look at everything, first of all at once and then in turn."""
+        """Reconcile everything: all at once at the start, then in portions."""
         view, fleet = self._view, self._fleet
 
         def bases() -> Iterator[str]:
@@ -185,7 +185,7 @@ class DeploymentController:
             await self._clock.sleep(PASS_EVERY)
             turn = rounds.next()
 
-    # News
+    # Changes
 
     def _slice_changed(self, base: str, node: str) -> None:
         self._queue.add(base, after=GATHER)
@@ -196,7 +196,7 @@ class DeploymentController:
             self._nodes.add(node)
 
     def _node_changed(self, node: str) -> None:
-        """It began or ceased to take slices, or to be drained."""
+        """Handle a node that started or stopped accepting slices, or being drained."""
         self._rebalance.node_changed(node)
         for base in dict.fromkeys(map(base_of, self._fleet.on(node))):
             self._queue.add(base)
@@ -225,7 +225,7 @@ class DeploymentController:
     # A dead node
 
     async def _bury(self, node: str) -> None:
-        """What was on it is gone: endpoints first. Its replacements are loaded when the news of that come."""
+        """Remove the instances of a dead node, endpoints first. The resulting change loads their replacements."""
         name = f"node {node}"
         if self._writing.in_doubt(name):
             await self._writing.resolve(name)
@@ -236,24 +236,22 @@ class DeploymentController:
             return
         entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
         member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
-        slices = counted(len(entries), "slice is", "slices are")
+        slices = counted(len(entries), "slice", "slices")
         for txn in transactions.buried(node, entries, WRITES):
             why = Why(
                 what="buried",
-                why=f"node {node} is dead: {len(txn.when) - 1} of its {slices} gone, endpoints first",
+                why=f"node {node} is dead: removed {len(txn.when) - 1} of its {slices}, endpoints first",
                 read=(member, *entries[:8]),
                 cause="" if silence is None else silence.value.trace,
             )
             await self._writing.write(name, MEMBER.fill(node=node), txn, why)
         unread = [artifact for artifact in self._fleet.on(node) if not self._fleet.is_readable(node, artifact)]
         for txn in transactions.buried_unread(node, unread, transactions.BATCH):
-            lost = counted(
-                len(txn.then), "slice whose record cannot be read is", "slices whose records cannot be read are"
-            )
-            said = f"node {node} is dead: {lost} gone"
+            lost = counted(len(txn.then), "slice with an unreadable record", "slices with unreadable records")
+            said = f"node {node} is dead: removed {lost}"
             await self._writing.write(name, MEMBER.fill(node=node), txn, Why(what="buried", why=said, read=(member,)))
         if entries:
-            self._tell(f"node {node}: dead; {slices} dropped there, and loaded elsewhere")
+            self._tell(f"node {node}: dead; removed {slices} from it and replacing them on other nodes")
 
     # One slice
 
@@ -269,7 +267,7 @@ class DeploymentController:
                 elif not await self._step(base):
                     return
                 conflicts = 0
-            except Conflict:  # fewer at a time; the mirrors will know what changed
+            except Conflict:  # write fewer keys at a time; the mirrors will receive the change
                 self._batch[base] = max(1, self._batch.get(base, transactions.BATCH) // 4)
                 conflicts += 1
                 if conflicts == CONFLICTS:
@@ -277,17 +275,17 @@ class DeploymentController:
         self._queue.add(base, patient=True)
 
     async def _step(self, base: str) -> bool:
-        """What can be done now; whether that was anything. Conflict: something has just changed."""
+        """Do what can be done now; return whether anything was done. Conflict: something changed concurrently."""
         view, fleet = self._view, self._fleet
         self._writing.count("looks")
         if self._wishes.is_unreadable(base) or DEPLOYMENT.fill(base=base) in view.deployments.unreadable:
-            return False  # nobody knows what would be right
+            return False  # the desired state is unknown
         if fleet.hollow and await self._drop_hollow(base):
             return True
         wish, spec = self._wishes.of(base)
         deployment = view.deployments.get(base=base)
         if not _is_known(spec, deployment):
-            return False  # a later release began what this one cannot continue
+            return False  # a later release started a rollout that this one cannot continue
         roster = fleet.roster(base)
         if spec is None and deployment is None and wish.owner is None and not roster:
             self._forget(base)
@@ -346,7 +344,7 @@ class DeploymentController:
         return await self._do(base, wish, spec, look, plan)
 
     async def _drop_hollow(self, base: str) -> bool:
-        """Keys of slices without any instance stand for nothing."""
+        """Delete slice keys that have no instances."""
         keys = [key for key in self._fleet.hollow if base_of(key.rpartition("/")[2]) == base]
         entries = [entry for key in keys[: transactions.BATCH] if (entry := self._view.slices.entries.get(key))]
         if not entries:
@@ -362,7 +360,7 @@ class DeploymentController:
         return True
 
     def _forget(self, base: str) -> None:
-        """Nothing is left to know of it."""
+        """Drop what is cached about a slice that is gone."""
         self._fleet.forget(base)
         self._remedy.forget(base)
         self._loading.forget(base)
@@ -377,10 +375,10 @@ class DeploymentController:
         found = (self._view.retries.get(artifact=artifact) for artifact in self._retries.get(base, ()))
         return [entry for entry in found if entry is not None]
 
-    # How far it is
+    # Progress
 
     async def _is_about_others(self, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
-        """Whether the blueprint's new revision says of this slice what the one before said."""
+        """Return whether the blueprint's new revision leaves this slice unchanged."""
         if spec is None or deployment is None or deployment.value.blueprint != wish.name:
             return False
         return await self._wishes.is_about_others(wish, spec, deployment.value.number)
@@ -393,7 +391,7 @@ class DeploymentController:
         aims: Aim,
         failures: Iterable[Entry[Retries]],
     ) -> bool:
-        """Write how far the slice is, if that is news; with a new revision these failures are of the past."""
+        """Write the deployment if it has changed. With a new revision, delete these failure records."""
         new, subject = aims.deployment, DEPLOYMENT.fill(base=base)
         if new is None:
             if self._fleet.roster(base) or self._is_damaged(base):
@@ -401,7 +399,7 @@ class DeploymentController:
             txn = transactions.forgotten(base, wish, old)
             if not txn.then:
                 return False
-            why = Why(what="forgotten", why="no blueprint names it, and nothing is left of it", read=(old, wish.owner))
+            why = Why(what="forgotten", why="no blueprint names it, and no instance is left", read=(old, wish.owner))
             await self._writing.write(base, subject, txn, why)
             self._release(base)
             return True
@@ -416,10 +414,10 @@ class DeploymentController:
         return True
 
     def _is_damaged(self, base: str) -> bool:
-        """Whether a slice of it has a record that cannot be read."""
+        """Return whether a record of one of its instances is unreadable."""
         return any(base_of(key.rpartition("/")[2]) == base for key in self._view.slices.unreadable)
 
-    # What it waits for
+    # Dependencies
 
     def _has_needs(self, base: str, needs: Iterable[str]) -> bool:
         for need in needs:
@@ -429,9 +427,9 @@ class DeploymentController:
         return True
 
     async def _is_needless(self, base: str, wish: Wish) -> bool:
-        """Whether nothing that goes too, of this blueprint or another one, and needs it, is still there."""
+        """Return whether no other slice that is being removed, of this blueprint or another one, still needs it."""
         others = {one.base: one for one in (*await self._wishes.leaving(""), *await self._wishes.company(base, wish))}
-        needed = transitive_needs(base, others)  # a circle over several revisions: neither waits for the other
+        needed = transitive_needs(base, others)  # in a cycle across revisions neither waits for the other
         for other in others.values():
             if other.base in needed or base not in other.needs:
                 continue
@@ -444,7 +442,7 @@ class DeploymentController:
         for other in self._awaited.pop(base, {}):
             self._queue.add(other)
 
-    # More and fewer
+    # Adding and removing instances
 
     async def _do(self, base: str, wish: Wish, spec: SliceSpec | None, look: Look, plan: Plan) -> bool:
         loads = Loads(plan.changes)
@@ -455,12 +453,12 @@ class DeploymentController:
                 self._fleet.planned(base).give_back(artifact, numbers)
             self._fleet.forget(base)
 
-    async def _carry_out(  # noqa: PLR0917  (what is wished, what is, what to do)
+    async def _carry_out(  # noqa: PLR0917  (the spec, the snapshot, the plan)
         self, base: str, wish: Wish, spec: SliceSpec | None, look: Look, plan: Plan, loads: Loads
     ) -> bool:
         for side, wanted in plan.loads:
             count = self._may_load(base, side, wanted)
-            if count and spec is not None and not loads.nodes:  # what goes where counts for the next side: look again
+            if count and spec is not None and not loads.nodes:  # a placement affects the next side: decide again for it
                 self._loading.place(base, spec, side, count, loads)
         if plan.stays and spec is not None and not loads.decisions:
             loads.decisions[spec.artifact] = self._loading.stays(base, spec, plan.stays, plan.stays_why)
@@ -476,7 +474,7 @@ class DeploymentController:
         return True
 
     def _may_load(self, base: str, side: Side, count: int) -> int:
-        """How many may be loaded now: none for a while after a failure."""
+        """Return how many instances may be loaded now; 0 during the pause after a failure."""
         entry = self._view.retries.get(artifact=side.artifact) if base in self._retries else None
         left = 0.0 if entry is None else entry.value.not_before - self._clock.wall()
         if left <= 0:
@@ -485,15 +483,17 @@ class DeploymentController:
         return 0
 
     async def _say(self, base: str, wish: Wish, decisions: Mapping[str, SliceDecision], stays: str) -> bool:
-        """Why instances wait for a node, or stay where they shall not, if nothing else is to be written."""
+        """Record why instances wait for a node, or stay on one that they must leave, if nothing else is written."""
         news = tuple((artifact, one.waiting, one.passed_over) for artifact, one in decisions.items() if one.waiting)
         if not news or self._told.get(base) == news:
             return False
         waiting = sum(one.waiting for one in decisions.values())
-        why = counted(waiting, "instance waits for a node: none takes it", "instances wait for a node: none takes them")
+        why = counted(
+            waiting, "instance waits for a node: no node accepts it", "instances wait for a node: no node accepts them"
+        )
         if stays:
-            stay = counted(waiting, "instance stays on a node that is", "instances stay on nodes that are")
-            why = f"{stay} to be left: {stays}"
+            stay = counted(waiting, "instance cannot leave its node", "instances cannot leave their nodes")
+            why = f"{stay}: {stays}"
         reasons = tuple(reason for one in decisions.values() for reason in one.passed_over)
         txn = Txn(wish.unchanged(base), [transactions.decided(one, artifact) for artifact, one in decisions.items()])
         told = Why(what="waits", why=why, reasons=reasons, read=(wish.owner,))
@@ -505,7 +505,7 @@ class DeploymentController:
     async def _write(
         self, base: str, wish: Wish, plan: Plan, loads: Loads, settings: Mapping[int, SliceSettings]
     ) -> None:
-        """All of it, as many keys at a time as may be. Conflict: some of it was not written."""
+        """Write all changes, in batches of slice keys. Conflict: some of them were not written."""
         at, fleet = self._clock.wall(), self._fleet
         when, subject = wish.unchanged(base), DEPLOYMENT.fill(base=base)
         said = {**plan.said, SliceState.LOAD.value: len(loads.nodes)} if loads.nodes else plan.said
@@ -525,7 +525,7 @@ class DeploymentController:
         self._told.pop(base, None)
 
     def _widen(self, base: str) -> None:
-        """What went well may be more at a time again."""
+        """Increase the batch size again after a success."""
         most = self._batch.get(base)
         if most is not None and most * 2 < transactions.BATCH:
             self._batch[base] = most * 2
@@ -537,20 +537,20 @@ class DeploymentController:
 
 
 def _is_known(spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
-    """Whether this release knows how the slice is to be upgraded, and how far that is."""
+    """Return whether this release knows the strategy and the phase of the slice."""
     if spec is not None and not spec.strategy.type.is_known:
         return False
     return deployment is None or (deployment.value.phase.is_known and deployment.value.strategy.type.is_known)
 
 
 def _is_news(wish: Wish, spec: SliceSpec | None, now: Deployment) -> bool:
-    """Whether there is a new revision, or who wrote by hand said something else."""
+    """Return whether there is a new revision, or the blueprint was changed by hand."""
     return now.number != wish.number or (
         spec is not None and (now.artifact, now.settings) != (spec.artifact, spec.settings)
     )
 
 
 def _most_of(spec: SliceSpec, aims: Aim) -> int:
-    """The instances that there may be while one version follows another."""
+    """Return the maximum number of instances during a rollout."""
     now = aims.deployment
     return wished(spec, now.scale if now else None) + max(1, (now.strategy if now else spec.strategy).max_surge)

@@ -1,7 +1,7 @@
-"""What is to be moved of one slice now, from what there shall be and what is. Pure.
+"""Decides which changes to make to one slice now, from the aim and the status. Pure.
 
-Each look yields everything that can be done at once: moves by key, and how many instances are to be loaded. What is on
-its way (LOADING, …) is waited for: the news of it lead to the next look.
+Each decision contains everything that can be done at once: changes by slice key, and the number of instances to load.
+Instances in a transitional state (LOADING, …) are waited for: their next change triggers the next decision.
 """
 
 from __future__ import annotations
@@ -28,66 +28,66 @@ if TYPE_CHECKING:
     from hostler.model.deployment import SliceInstance, SliceRecord
 
 COMPARED = 512
-"""Nodes among which the one with most instances is looked for, where one has to go."""
+"""Maximum number of nodes that are compared to find the one with the most instances."""
 _S = SliceState
 _BY_ITSELF = (Phase.ROLLING, Phase.BACKING_OUT, Phase.REMOVING)
-"""In these phases instances go anyway, and new ones are not put on a node that is drained: it empties by that. Unless
-the deployment waits for something: then it is left as without it."""
+"""In these phases instances are removed anyway and new ones avoid drained nodes, so the nodes empty by themselves. If
+the deployment is waiting for something, the nodes are emptied as in any other phase."""
 UNTAKEN = "not taken up"
-"""What `why` begins with where a node does not unload what it was told to."""
-NO_NODE = "no other node takes them"
-NO_NEED = "what others in their place need is not there"
-NO_ROOM = "the deployment under way does not go on, and there are as many as may be"
+"""Prefix of `why` if a node does not carry out an UNLOAD."""
+NO_NODE = "no other node accepts them"
+NO_NEED = "a slice that their replacements need is not active"
+NO_ROOM = "the deployment does not progress, and the maximum number of instances is reached"
 
 Spot = tuple[str, str]
 """Node and artifact: a slice key."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a slice."""
+    """Snapshot of a slice on which a decision is based."""
 
     roster: Roster
     entry: Callable[[str, str], Entry[SliceRecord] | None]
-    """The record of an artifact on a node."""
+    """Returns the record of an artifact on a node."""
     aim: Aim
     leaving: Mapping[str, None]
-    """Nodes that are to be left: such as are drained, and such as have not the labels that are wished for."""
+    """Nodes that instances must leave: drained nodes, and nodes without the required labels."""
     most: int
-    """Instances that there may be while a deployment is under way."""
+    """Maximum number of instances during a deployment."""
     is_proving: bool = False
-    """The deployment goes on by itself in a moment: new instances have to be ready for a while."""
+    """The deployment will continue by itself: new instances must first be ready for `min_ready` seconds."""
     fresh: int = 0
-    """Instances of the wished version that have not been ready for long enough to count."""
+    """Instances of the desired version that have not been ready long enough to count."""
     moves: bool = False
-    """One instance moves to another node: there is one more than wished for until the old one goes. Not of a slice that
-    no blueprint names: of that none stays."""
+    """One instance is being moved to another node: there is one more than desired until the old one is gone. Never set
+        for a slice that no blueprint names, because none of its instances stays."""
     takes: bool
-    """Whether any node takes an instance."""
+    """Whether any node accepts an instance."""
     may_activate: bool
-    """Whether all that it needs is there."""
+    """Whether all slices that it needs are active."""
     may_activate_previous: bool = True
-    """Whether all that the version before needs is there."""
+    """Whether all slices that the previous version needs are active."""
     may_remove: bool = True
-    """False: what needs it has to go first."""
+    """False: the slices that need it must be removed first."""
 
 
 class Plan(msgspec.Struct):
-    """What to do."""
+    """The result of a decision."""
 
     changes: dict[Spot, dict[int, SliceInstance]] = msgspec.field(default_factory=dict)
     said: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many instances are told what, for people."""
+    """Number of instances per command, for display."""
     loads: list[tuple[Side, int]] = msgspec.field(default_factory=list)
-    """Instances that are missing."""
+    """Instances to load."""
     stays: int = 0
-    """Instances on nodes that are to be left, and it cannot be gone on with that."""
+    """Instances on nodes that they must leave, but cannot leave now."""
     stays_why: str = ""
     waits: int = 0
-    """Instances that are loaded, and something that they need is not there."""
+    """Instances that are loaded but wait for a slice that they need."""
 
 
 def decide(look: Look) -> Plan:
-    """Everything that can be done now; nothing exactly when the slice is as it shall be, or on its way."""
+    """Return everything that can be done now; nothing exactly when the slice is as desired, or in transition to it."""
     plan = Plan()
     wants, spare = dict(look.aim.wants), dict(look.aim.spare)
     phase = None if look.aim.deployment is None else look.aim.deployment.phase
@@ -131,14 +131,14 @@ def decide(look: Look) -> Plan:
 
 
 def _served_without(look: Look, party: Party) -> bool:
-    """Whether the version before serves, and needs nothing that has no active instance."""
-    wished = look.aim.deployment
-    is_previous = wished is not None and party.side.artifact == wished.previous != wished.artifact
+    """Return whether the previous version serves and all slices that it needs are active."""
+    now = look.aim.deployment
+    is_previous = now is not None and party.side.artifact == now.previous != now.artifact
     return is_previous and look.may_activate_previous and party.totals[Is.ACTIVE] > 0
 
 
 def _leave(look: Look, plan: Plan) -> None:
-    """A deployment waits for something: nodes are left all the same, one instance at a time, after another came."""
+    """Move instances off nodes while a deployment waits: one at a time, each after its replacement is ready."""
     spare = dict(look.aim.spare)
     there = sum(look.roster.on.values())
     plan.stays, plan.stays_why = 0, ""
@@ -170,32 +170,33 @@ def _stay(plan: Plan, party: Party, nodes: Iterable[str], why: str) -> None:
 
 
 class _Moves:
-    """Of one side."""
+    """Adds changes of one side to a plan."""
 
     def __init__(self, look: Look, party: Party, plan: Plan) -> None:
         self._look, self._party, self._plan = look, party, plan
 
     def all(self, kind: Is, state: SliceState) -> None:
-        """Every one of this kind that is not moved yet."""
+        """Change every instance of this kind that the plan does not change yet."""
         nodes = self._party.nodes[kind]
         if nodes:
             self.some(kind, state, self._party.totals[kind], list(nodes))
 
     def fewer(self, count: int, spare: int, bad: list[str] | None = None) -> None:
-        """So many go: such as do not serve first, and of those that do no more than can be spared.
+        """Remove `count` instances: first those that do not serve, then no more serving ones than can be spared.
 
-        `bad`: some that serve are on these nodes. What is loaded elsewhere may be there in their place, and stays.
+        `bad`: nodes to leave that have serving instances. Instances loaded on other nodes may be their replacements
+        and are kept.
         """
         party = self._party
         for kind in (Is.LOAD, Is.LOADED):
             count -= self._crowded(kind, _S.UNLOAD, count) if bad is None else self.some(kind, _S.UNLOAD, count, bad)
-        if bad is None:  # their turn will come
+        if bad is None:  # these become removable later
             count -= sum(party.totals[kind] for kind in (Is.LOADING, Is.ACTIVATE, Is.ACTIVATING))
         count -= self._crowded(Is.DOWN, _S.DEACTIVATE, count)
         self._crowded(Is.ACTIVE, _S.DEACTIVATE, min(count, spare))
 
     def some(self, kind: Is, state: SliceState, most: int, nodes: Iterable[str]) -> int:
-        """Up to so many on these nodes, in this order; how many."""
+        """Change up to `most` instances on these nodes, in this order; return how many."""
         party, artifact, done = self._party, self._party.side.artifact, 0
         here = party.nodes[kind]
         for node in nodes:
@@ -216,7 +217,7 @@ class _Moves:
         return done
 
     def _crowded(self, kind: Is, state: SliceState, most: int) -> int:
-        """Up to so many: on nodes that are drained, and then where most are."""
+        """Change up to `most` instances: first on nodes to leave, then on those with the most instances."""
         nodes = self._party.nodes[kind]
         if most <= 0 or not nodes:
             return 0
@@ -229,7 +230,7 @@ class _Moves:
             compared = list(itertools.islice(nodes, COMPARED)) if most == 1 else list(nodes)
             compared.sort(key=lambda node: -on.get(node, 0))
             more = 0
-            for node in compared:  # one of each in turn, for all of them are to have about as many
+            for node in compared:  # one per node in turn, so that all keep about the same number
                 if done + more >= most:
                     break
                 more += self.some(kind, state, 1, (node,))
@@ -243,23 +244,23 @@ class _Moves:
 
 
 def told(one: SliceInstance, state: SliceState) -> SliceInstance:
-    """The instance with a command."""
+    """Return the instance with a command for its node."""
     why = one.why
     if state is _S.DEACTIVATE:
-        why = f"{LEAVING}{why}" if why else f"{LEAVING}it is not wished for"
+        why = f"{LEAVING}{why}" if why else f"{LEAVING}no longer needed"
     return msgspec.structs.replace(one, state=state, since=0, ready=True, why=why)
 
 
 class Failures(msgspec.Struct):
-    """Instances that go because they failed."""
+    """Instances that are removed because they failed."""
 
     changes: dict[Spot, dict[int, SliceInstance]] = msgspec.field(default_factory=dict)
     where: list[tuple[str, str]] = msgspec.field(default_factory=list)
-    """The node of each, and why."""
+    """The node and the reason of each."""
 
 
 def failed(look: Look, artifact: str, most: int) -> Failures:
-    """Instances of the artifact that failed are unloaded, on up to so many nodes."""
+    """Return changes that unload the failed instances of the artifact, on at most `most` nodes."""
     found = Failures()
     nodes = dict.fromkeys(
         node
@@ -278,10 +279,10 @@ def failed(look: Look, artifact: str, most: int) -> Failures:
 
 
 def stuck(look: Look, artifact: str, limits: Limits, now: float, most: int) -> tuple[Failures, list[tuple[str, str]]]:
-    """Instances of the artifact whose node took too long for a step, on up to so many nodes.
+    """Return changes for instances of the artifact whose node took too long for a step, on at most `most` nodes.
 
-    And the nodes of those that nobody but their node can help, with what to tell of it; empty: it was told. `where`
-    names such as were never begun with; the others will be counted when they are unloaded.
+    Also return the nodes with instances that only the node can unload, each with a message; empty: already reported.
+    `where` lists instances that their node never started; the others are counted when they are unloaded.
     """
     found, tell = Failures(), list[tuple[str, str]]()
     for party in look.roster.parties.values():
@@ -305,7 +306,7 @@ def stuck(look: Look, artifact: str, limits: Limits, now: float, most: int) -> t
                         continue
                     why = f"stuck: {one.state} for {lasted:.0f} s"
                     if out is one.state:
-                        why = f"{UNTAKEN}: told to unload {lasted:.0f} s ago, and only its node can do that"
+                        why = f"{UNTAKEN}: unload was requested {lasted:.0f} s ago, and only its node can do that"
                         tell.append((node, f"slice {artifact}, instance {number} on {node}: {why}"))
                     new = msgspec.structs.replace(one, state=out, since=0, why=why)
                     found.changes.setdefault((node, artifact), {})[number] = new

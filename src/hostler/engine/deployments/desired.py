@@ -1,7 +1,7 @@
-"""Which blueprint wishes for which slices: the mirrors of blueprints and owners, indexed as they change.
+"""Index of the desired slices: which blueprint owns which slice, from the mirrors of blueprints and owners.
 
-A blueprint that another program wrote has no owner's record: the first that names a slice has it then, and keeps it
-while it names it.
+A blueprint written by another program has no owner record. Then the first blueprint that names a slice owns it, and
+keeps it as long as it names it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _REMEMBERED = 1_000
 
 
 class Wishes:
-    """For one leadership."""
+    """Desired slices, for one leadership."""
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
         self._specs: dict[str, dict[str, SliceSpec]] = {}  # by blueprint, by base
         self._named: dict[str, dict[str, None]] = {}  # blueprints by base
-        self._left: dict[str, tuple[SliceSpec, ...]] = {}  # what blueprints said that are gone
+        self._left: dict[str, tuple[SliceSpec, ...]] = {}  # last specs of deleted blueprints
         self._revisions: dict[tuple[str, int], BlueprintRevision | None] = {}
 
     def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
-        """Call `changed(base)` for each slice whose wish has changed. What is returned ends it."""
+        """Call `changed(base)` for each slice whose spec has changed. Return functions that end the notifications."""
 
         def blueprint(key: str) -> None:
             for base in self._read(BLUEPRINT.parse(key)["blueprint"]):
@@ -50,12 +50,12 @@ class Wishes:
         ]
 
     def bases(self) -> Iterator[str]:
-        """Every slice that is wished for, or was."""
+        """Yield every slice that a blueprint names or named."""
         yield from (key[len(_OWNERS) :] for key in tuple(self._view.owners.entries))
         yield from tuple(self._named)
 
     def of(self, base: str) -> tuple[Wish, SliceSpec | None]:
-        """Who wishes for it, and what; None: nobody does."""
+        """Return the owner of a slice and its spec; None: no blueprint names it."""
         owner = self._view.owners.get(base=base)
         if owner is not None:
             name, number = owner.value.blueprint, owner.value.number
@@ -68,7 +68,7 @@ class Wishes:
         return Wish(owner, blueprint, name, number), self._specs.get(name, {}).get(base)
 
     def is_unreadable(self, base: str) -> bool:
-        """Whether nobody knows what is wished for."""
+        """Return whether the spec of a slice is unknown because a record is unreadable."""
         if SLICE_OWNER.fill(base=base) in self._view.owners.unreadable:
             return True
         owner = self._view.owners.get(base=base)
@@ -76,12 +76,12 @@ class Wishes:
         return bool(name) and BLUEPRINT.fill(blueprint=name) in self._view.blueprints.unreadable
 
     def _followed(self, base: str) -> str:
-        """The blueprint that its deployment follows; empty: none."""
+        """Return the blueprint of the slice's deployment; empty: none."""
         deployment = self._view.deployments.get(base=base)
         return "" if deployment is None else deployment.value.blueprint
 
     async def revision(self, wish: Wish) -> BlueprintRevision | None:
-        """What was applied, and how; None: nobody wrote it down."""
+        """Return the applied revision; None: it was not recorded."""
         if not wish.name:
             return None
         at = (wish.name, wish.number)
@@ -93,15 +93,15 @@ class Wishes:
         return self._revisions[at]
 
     async def company(self, base: str, wish: Wish) -> tuple[SliceSpec, ...]:
-        """The slices that one which goes was deployed with.
+        """Return the slices that were deployed together with one that is being removed.
 
-        Of a blueprint that nobody applied, that is known only to the leader that saw it go.
+        If the blueprint was never applied through Hostler, only the leader that saw its deletion knows them.
         """
         revision = await self.revision(wish)
         return self._left.get(wish.name or self._followed(base), ()) if revision is None else revision.blueprint.slices
 
     async def leaving(self, but: str) -> list[SliceSpec]:
-        """The slices of applied blueprints that no blueprint names any more, as they were said last; without `but`."""
+        """Return the last specs of slices of applied blueprints that no blueprint names any more, except `but`."""
         found: list[SliceSpec] = []
         for key in tuple(self._view.owners.entries):
             base = key[len(_OWNERS) :]
@@ -115,14 +115,14 @@ class Wishes:
         return found
 
     async def is_about_others(self, wish: Wish, spec: SliceSpec, before: int) -> bool:
-        """Whether, since its revision `before`, the blueprint says the same of this slice, and changed in others."""
+        """Return whether the blueprint changed since revision `before`, but not in this slice."""
         now, then = await self.revision(wish), await self.revision(replace(wish, number=before))
         if now is None or then is None or then.blueprint.spec_of(spec.base) != spec:
             return False
         return now.blueprint.slices != then.blueprint.slices
 
     def _read(self, name: str) -> list[str]:
-        """Learn anew what a blueprint says; the slices that it names or named."""
+        """Read a blueprint again; return the slices that it names or named."""
         entry = self._view.blueprints.get(blueprint=name)
         before = self._specs.pop(name, {})
         now = {} if entry is None else {spec.base: spec for spec in entry.value.slices}
@@ -144,7 +144,7 @@ class Wishes:
 
 
 def transitive_needs(base: str, specs: Mapping[str, SliceSpec]) -> set[str]:
-    """The slices that `base` needs, directly or through other slices of `specs`."""
+    """Return the slices that `base` needs, directly or through other slices of `specs`."""
     found: set[str] = set()
     waiting = [base]
     while waiting:

@@ -1,4 +1,4 @@
-"""Where instances would go, tried out beside the fleet: nothing of it changes what the leader reckons with."""
+"""Simulates placement on a copy of the node cache, without any effect on the leader's decisions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Placing:
-    """One for each plan, made once the fleet is loaded: what was placed before counts for what is placed next."""
+    """One per plan, created once the slice cache is loaded. Earlier placements count for later ones."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._ground = copied(view, view.fleet.ground)
 
     def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
-        """As `plan.Place` says."""
+        """Place instances, as specified by `plan.Place`."""
         roster = Roster()
         for node, instances in sorted(there.items()):
             roster.settle(node, self._ground.site(node).place, instances)
@@ -51,13 +51,13 @@ class Placing:
         )
 
     def _room(self, spec: SliceSpec, there: Mapping[str, int]) -> int:
-        """For more of it, on all nodes that take it."""
+        """Return how many more instances of the slice all nodes together accept."""
         takes = (site.node for site in self._ground.sites.values() if not site.kind and has(site, spec.node_labels))
         return sum(max(0, spread.MOST - there.get(node, 0)) for node in takes)
 
 
 def copied(view: View, ground: Ground) -> Ground:
-    """The same nodes, in the same order of turns; it follows nothing."""
+    """Return a copy of the nodes, in the same order of choice, that follows no changes."""
     copy = grounds.Ground(view)
     same: dict[grounds.Place, grounds.Place] = {}
     for key, place in ground.places.items():

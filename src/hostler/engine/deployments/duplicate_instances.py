@@ -1,8 +1,8 @@
-"""Two instances of an artifact that have the same number: one of them goes.
+"""Resolves duplicates: if two instances of an artifact have the same number, one of them is removed.
 
-It comes of records that other programs wrote, or that could not be read for a while. Both publish the same endpoints,
-and whichever goes takes them along. So once one is gone it is looked whether those of the other still stand; if they do
-not, that one goes, too, and another comes in its place.
+Duplicates come from records that other programs wrote, or that were unreadable for some time. Both instances publish
+the same endpoints, and the removed one deletes them. Therefore the endpoints of the remaining instance are checked
+after the removal. If they are gone, that instance is removed, too, and replaced by a new one.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 AT_ONCE = 20
-"""Numbers that are cleared up in one transaction."""
+"""Numbers that are resolved in one transaction."""
 _OUT = {
     Is.LOAD: SliceState.UNLOAD,
     Is.LOADED: SliceState.UNLOAD,
     Is.ACTIVE: SliceState.DEACTIVATE,
     Is.DOWN: SliceState.DEACTIVATE,
 }
-"""What one is told. Those that are on their way to one of these are waited for."""
+"""The command for a surplus instance. Instances on the way to one of these states are waited for."""
 
 Holder = tuple[str, "Entry[SliceRecord]", "SliceInstance"]
 
 
 class Doubles:
-    """For one leadership."""
+    """Resolution of duplicates, for one leadership."""
 
     def __init__(self, store: Store, writing: Writing, *, clock: Clock, tell: Callable[[str], None]) -> None:
         self._store, self._writing, self._clock, self._tell = store, writing, clock, tell
-        self._doubtful: dict[tuple[str, int], None] = {}  # artifact and number, which two had
+        self._doubtful: dict[tuple[str, int], None] = {}  # artifact and number that two instances had
 
     async def look(self, base: str, look: Look) -> bool:
-        """Whether anything was told to go."""
+        """Resolve duplicates of a slice; return whether any instance was commanded to leave."""
         for artifact, numbers in look.roster.numbers.items():
             for number in numbers.doubled:
                 self._doubtful[artifact, number] = None
@@ -71,7 +71,7 @@ class Doubles:
         return await self._retire(base, artifact, goes, "another instance has the same number")
 
     async def _look_after(self, base: str, look: Look) -> bool:
-        """At those that were left: whoever went may have taken their endpoints along."""
+        """Check the remaining instances: the removed duplicate may have deleted their endpoints."""
         for artifact, number in [one for one in self._doubtful if base_of(one[0]) == base]:
             numbers = look.roster.numbers.get(artifact)
             if numbers is not None and number in numbers.doubled:
@@ -79,12 +79,12 @@ class Doubles:
             del self._doubtful[artifact, number]
             for holder in _holders(look, artifact, (number,))[number]:
                 if kind_of(holder[2]) == Is.ACTIVE and await self._stands(artifact, number, [holder]) != holder[0]:
-                    why = "another instance that had the same number took its endpoints along"
+                    why = "its endpoints were deleted together with a duplicate of the same number"
                     return await self._retire(base, artifact, [(number, holder)], why)
         return False
 
     async def _stands(self, artifact: str, number: int, holders: Iterable[Holder]) -> str:
-        """The node that all endpoints of this number are of; empty: none."""
+        """Return the node that all endpoints of this number belong to; empty: none."""
         methods = dict.fromkeys(method for _, entry, _ in holders for method in entry.value.methods)
         nodes: dict[str, None] = {}
         for method in methods:
@@ -93,7 +93,7 @@ class Doubles:
             except Damaged:
                 end = None
             nodes["" if end is None else end.value.node_id] = None
-        if not methods:  # nothing that could be called
+        if not methods:  # no method can be called
             return next((node for node, _, _ in holders), "")
         return next(iter(nodes)) if len(nodes) == 1 else ""
 
@@ -114,7 +114,7 @@ class Doubles:
         reasons = tuple(
             Reason(subject=node, why=f"instance {', '.join(map(str, of))}") for (node, _), of in changes.items()
         )
-        said = f"{artifact}: {counted(len(goes), 'instance goes', 'instances go')}: {why}"
+        said = f"{artifact}: removing {counted(len(goes), 'instance', 'instances')}: {why}"
         told_of = Why(what="doubled", why=said, reasons=reasons[:8], read=tuple(entries.values())[:8])
         await self._writing.write(base, DEPLOYMENT.fill(base=base), transactions.together([], written), told_of)
         self._tell(f"slice {said}")

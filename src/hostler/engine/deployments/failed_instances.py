@@ -1,4 +1,4 @@
-"""Instances that failed, or are stuck: they go, are counted, and it is forgotten once another one serves."""
+"""Handles failed and stuck instances: unload them, count the failures, and clear the count once an instance serves."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class Again(Protocol):
-    """Look at a slice again."""
+    """Schedules another reconciliation of a slice."""
 
     def __call__(self, name: str, *, after: float = 0.0) -> None:
-        """No later than `after` seconds from now."""
+        """Reconcile no later than `after` seconds from now."""
 
 
 class Remedy:
-    """For one leadership."""
+    """Handling of failed instances, for one leadership."""
 
     def __init__(
         self,
@@ -52,23 +52,23 @@ class Remedy:
         tell: Callable[[str], None],
         mute: Callable[[str], None],
     ) -> None:
-        """`mute(node)`: nothing more is loaded there for a while."""
+        """`mute(node)` stops loading new instances on a node for some minutes."""
         self._view, self._fleet, self._writing, self._again = view, view.fleet, writing, again
         self._limits, self._clock, self._tell, self._mute = limits, clock, tell, mute
         self._check_every = max(0.5, min(10.0, PATIENCE * min(limits.deactivating, limits.activating) / 9))
-        self._checked: dict[str, float] = {}  # when it was last looked whether anything is stuck
-        # By slice, and by node, artifact and number, what is not ready: how often it was restarted, and since when.
+        self._checked: dict[str, float] = {}  # by slice: when it was last checked for stuck instances
+        # By slice, then by node, artifact and number: instances that are not ready, their restarts, and since when.
         self._down: dict[str, dict[tuple[str, str, int], tuple[int, float]]] = {}
 
     def forget(self, base: str) -> None:
-        """Nothing is left of it."""
+        """Drop what is remembered about a slice that is gone."""
         self._checked.pop(base, None)
         self._down.pop(base, None)
 
     async def look(
         self, base: str, look: Look, deployment: Entry[Deployment] | None, retries: Iterable[Entry[Retries]], most: int
     ) -> bool:
-        """Unload what failed, and count it; fail what is stuck; forget failures once one serves."""
+        """Unload and count failed instances, fail stuck ones, and clear failure counts once an instance serves."""
         under_way = deployment is not None and deployment.value.phase is not Phase.DONE
         now = self._clock.wall()
         artifacts = dict.fromkeys(party.side.artifact for party in look.roster.parties.values())
@@ -76,10 +76,10 @@ class Remedy:
         down = self._down_for_long(base, look) if is_time else {}
         for artifact in artifacts:
             found = failed(look, artifact, most) if self._has_failed(look, artifact) else None
-            what, why = "failed", "it failed, and is unloaded"
+            what, why = "failed", "failed, and will be unloaded"
             if (found is None or not found.changes) and is_time:
                 found, told = stuck(look, artifact, self._limits, now, most)
-                what, why = "stuck", "its node took too long, and it goes"
+                what, why = "stuck", "its node took too long, and it is removed"
                 for node, line in told:
                     self._mute(node)
                     if line:
@@ -87,7 +87,7 @@ class Remedy:
                 for node, _ in found.where:
                     self._mute(node)
                 if not found.changes and artifact in down:
-                    found, why = down[artifact], "it was not ready for too long, and goes"
+                    found, why = down[artifact], "not ready for too long, and will be removed"
             if found is not None and found.changes:
                 reason = Reason(subject=found.where[-1][0], why=found.where[-1][1]) if found.where else None
                 reasons = () if reason is None else (reason,)
@@ -97,9 +97,9 @@ class Remedy:
         return await self._recover(base, look, retries, now)
 
     def _down_for_long(self, base: str, look: Look) -> dict[str, Failures]:
-        """Instances that are active and not ready, and their node does nothing about it, by artifact.
+        """Return active instances that have not been ready for too long without a restart, by artifact.
 
-        Their record does not tell since when: it counts from when this leader first saw it.
+        Their record does not contain since when, so the time counts from when this leader first observed it.
         """
         now, limit = self._clock.now(), PATIENCE * (self._limits.loading + self._limits.activating)
         before, seen = self._down.pop(base, {}), dict[tuple[str, str, int], tuple[int, float]]()
@@ -136,7 +136,7 @@ class Remedy:
         return left <= 0
 
     async def _fail(self, base: str, artifact: str, found: Failures, why: Why, *, under_way: bool) -> None:
-        """Endpoints that they may still have go with them: a node that is stuck does not withdraw them."""
+        """Write failed instances and delete their endpoints, because a stuck node does not withdraw them."""
         at = self._clock.wall()
         written = [
             transactions.changed(spot, self._fleet.entry(*spot), changes, at=at, settings={})
@@ -147,15 +147,15 @@ class Remedy:
         while len(batch) > 1 and len(batch) + len(transactions.withdrawn(batch, numbers)) > WRITES:
             batch = batch[: len(batch) // 2]
         withdrawn = transactions.withdrawn(batch, numbers)
-        while len(batch) + len(withdrawn) > WRITES:  # of one key; what is left goes with it
+        while len(batch) + len(withdrawn) > WRITES:  # only one key is left; the last part is written together with it
             piece, withdrawn = Txn([one.when for one in batch], withdrawn[:WRITES]), withdrawn[WRITES:]
             read = tuple(one.entry for one in batch)
-            said = Why(what="withdrawn", why=f"{artifact}: {why.why}; its endpoints first", read=read)
+            said = Why(what="withdrawn", why=f"{artifact}: {why.why}; deleting its endpoints first", read=read)
             await self._writing.write(base, DEPLOYMENT.fill(base=base), piece, said)
         txn = transactions.together([], batch)
         txn.then = [*withdrawn, *txn.then]
         keys = {one.key for one in batch}
-        # What went with its agent did not fail: restarting nodes one by one must not end an upgrade.
+        # An instance that ended with its agent did not fail: restarting nodes one by one must not end a rollout.
         where = [one for one in found.where if transactions.slice_key((one[0], artifact)) in keys and one[1] != LEFT]
         if where:
             old = self._view.retries.get(artifact=artifact)
@@ -175,18 +175,18 @@ class Remedy:
         for entry in retries:
             artifact, record = entry.parts["artifact"], entry.value
             if max(record.at, record.not_before) > now + transactions.LAST_PAUSE:
-                why = Why(what="clock", why=f"{artifact}: its failures are said to be of the future", read=(entry,))
+                why = Why(what="clock", why=f"{artifact}: its recorded failures are in the future", read=(entry,))
                 txn = transactions.of_now(artifact, entry, now)
                 await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, why)
                 return True
             if not record.failures or record.given_up or record.at > now:
                 continue
-            # One that has served for a while, and came to that after the last failure.
+            # An instance that has served long enough, and became active after the last failure.
             ages, least = look.roster.ages, 2 * self._limits.min_ready
             if ages.came(artifact, now - least, now):
                 self._again(base, after=1.0)
             if ages.came(artifact, record.at - least, now - least):
-                why = Why(what="recovered", why=f"{artifact}: an instance serves for {least:g} s", read=(entry,))
+                why = Why(what="recovered", why=f"{artifact}: an instance has served for {least:g} s", read=(entry,))
                 await self._writing.write(
                     base, DEPLOYMENT.fill(base=base), transactions.recovered(artifact, entry), why
                 )

@@ -1,4 +1,4 @@
-"""The leader's transactions: under its guard, traced, counted, and remembered until the mirrors know of them."""
+"""The leader's transactions: guarded, recorded in the decision log, counted, and awaited in the mirrors."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Response, Store
 
 WRITES = 110
-"""Operations of one transaction beside its trace, and a record or two that go with it."""
+"""Operations in one transaction, without its decision log entry and a record or two that belong to it."""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace tells of a write."""
+    """The decision log entry of a write."""
 
     what: str
-    """As it is counted, too."""
+    """The kind of decision; also the name of its counter."""
     why: str
     reasons: tuple[Reason, ...] = ()
     read: tuple[Entry[Any] | None, ...] = ()
     cause: str = ""
-    """The id of the trace that tells what led to it, where that is known."""
+    """The id of the decision that caused this one, if known."""
 
 
 class Writing:
-    """Made for one leadership, which is given to it when that begins (`standing`)."""
+    """Writer for one leadership, which is set in `standing` when it begins."""
 
     def __init__(
         self, store: Store, view: View, counters: dict[str, int], *, clock: Clock, tracer: Tracer | None = None
@@ -55,26 +55,26 @@ class Writing:
             (BLUEPRINT.prefix(), view.blueprints),
             (ALERT.prefix(), view.alerts),
         )
-        self._expected: dict[str, list[Expected]] = {}  # what the mirrors do not know yet, by name
-        self._doubts: dict[str, tuple[Txn, Why]] = {}  # a write that may have happened, by name
+        self._expected: dict[str, list[Expected]] = {}  # writes that the mirrors have not received yet, by name
+        self._doubts: dict[str, tuple[Txn, Why]] = {}  # writes whose outcome is unknown, by name
         self.standing: Standing | None = None
 
     def guard(self) -> Comparison:
-        """Of the leadership that the replica holds now. LeadershipLost: none."""
+        """Return the guard of the current leadership. LeadershipLost: there is none."""
         return leadership_of(self.standing, "deployments").guard()
 
     def fence(self) -> int:
-        """Of that leadership."""
+        """Return the fence of the current leadership."""
         return 0 if self.standing is None else self.standing.leadership.fence
 
     def count(self, what: str, times: int = 1) -> None:
-        """So many more of these, for metrics."""
+        """Increase a counter for metrics."""
         self._counters[what] = self._counters.get(what, 0) + times
 
     async def write(self, name: str, subject: str, txn: Txn, why: Why) -> None:
-        """Conflict: a condition did not hold; once `caught_up`, the mirrors know why.
+        """Write a transaction. Conflict: a condition did not hold; once `caught_up`, the mirrors contain the reason.
 
-        Uncertain: it may have happened. It has to be `resolved` before anything else is decided about `name`.
+        Uncertain: it may have been written. It must be `resolved` before anything else is decided about `name`.
         """
         if self._tracer is not None:
             self._tracer.add(
@@ -90,26 +90,26 @@ class Writing:
         await self._send(name, txn, why)
 
     def in_doubt(self, name: str) -> bool:
-        """Whether the last write may have happened."""
+        """Return whether the outcome of the last write is unknown."""
         return name in self._doubts
 
     async def resolve(self, name: str) -> None:
-        """Send the very same write again. Once it is answered, the first one can do nothing any more if it still comes.
+        """Send the same write again. Once it is answered, the first one can have no effect if it still arrives.
 
-        Conflict: it did nothing this time; perhaps it had, the first time.
+        Conflict: the second write did nothing; the first one may have succeeded.
         """
         txn, why = self._doubts[name]
         await self._send(name, txn, why)
         self._doubts.pop(name, None)
 
     async def caught_up(self, name: str) -> bool:
-        """Until the mirrors know what was written, or found, about `name`; False: they do not in time."""
+        """Wait until the mirrors contain what was written or found about `name`; False: timed out."""
         if name in self._expected and not await known(self._expected[name], self._clock):
             return False
         self._expected.pop(name, None)
         return True
 
-    # Inside
+    # Internal
 
     async def _send(self, name: str, txn: Txn, why: Why) -> None:
         guard = self.guard()
@@ -123,7 +123,7 @@ class Writing:
             self._doubts[name] = (txn, why)
             raise
         if result.succeeded:
-            # Earlier writes of a family are known once this one is.
+            # Once the mirror has this write, it has all earlier writes of the same family.
             later = [mirror for _, mirror, _ in keys]
             before = [one for one in self._expected.get(name, ()) if one.mirror not in later]
             now = [Expected(mirror, key, result.revision, there) for key, mirror, there in keys]
@@ -136,10 +136,10 @@ class Writing:
         self.count("conflicts")
         seen = [_seen(mirror, key, kv) for (key, mirror), kv in zip(read, found[1:])]
         self._expected[name] = [*self._expected.get(name, ()), *seen]
-        raise Conflict(f"slice {name}: it has just changed; it will be looked at again")
+        raise Conflict(f"slice {name}: changed concurrently; it will be reconciled again")
 
     def _compared(self, txn: Txn, written: list[tuple[str, Mirror[Any], bool]]) -> list[tuple[str, Mirror[Any]]]:
-        """What is compared and not written: the wish."""
+        """Return the keys that are compared but not written: those of the spec."""
         known = {key for key, _, _ in written}
         return [
             (one.key, mirror)

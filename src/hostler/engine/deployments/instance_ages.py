@@ -1,6 +1,6 @@
-"""Since when the ready instances of a slice are active: one that has just come up may be gone the next moment.
+"""Counts since when the ready instances of a slice are active: an instance that has just started may fail soon.
 
-Instants are whole seconds, so however many instances come up together are one number.
+Instants are whole seconds, so instances that start within the same second share one counter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 
 
 class Ages:
-    """By artifact and template."""
+    """Instances by artifact, template and second of activation."""
 
     __slots__ = ("_since",)
 
@@ -17,12 +17,12 @@ class Ages:
         self._since: dict[tuple[str, int], dict[int, int]] = {}
 
     def add(self, side: tuple[str, int], since: int) -> None:
-        """One more is active since then."""
+        """Count an instance that is active since this second."""
         counts = self._since.setdefault(side, {})
         counts[since] = counts.get(since, 0) + 1
 
     def drop(self, side: tuple[str, int], since: int) -> None:
-        """One fewer is."""
+        """Remove an instance from the count."""
         counts = self._since[side]
         left = counts[since] - 1
         if left:
@@ -33,9 +33,10 @@ class Ages:
                 del self._since[side]
 
     def fresh(self, side: tuple[str, int], now: float, min_ready: float) -> int:
-        """How many have not been active for so long.
+        """Return how many instances have been active for less than `min_ready` seconds.
 
-        What a node's clock puts further into the future than that would wait for ever, and is not waited for.
+        An instance whose node's clock puts it more than `min_ready` seconds into the future is not counted, because it
+        would be waited for indefinitely.
         """
         counts = self._since.get(side)
         if not counts or min_ready <= 0:
@@ -43,7 +44,7 @@ class Ages:
         return _count(counts, now - min_ready, now + min_ready)
 
     def came(self, artifact: str, after: float, until: float) -> int:
-        """How many instances of an artifact are active since an instant after the one, and not after the other."""
+        """Return how many instances of an artifact became active after `after` and not later than `until`."""
         return sum(_count(counts, after, until) for (name, _), counts in self._since.items() if name == artifact)
 
 

@@ -1,4 +1,4 @@
-"""The instances of one slice, counted: by version, settings and state, by node, rack, pdu and tor."""
+"""Index of the instances of one slice: counted by version, settings, state, node, rack, PDU and ToR switch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Is(enum.IntEnum):
-    """What an instance is. Up to DOWN it is there, from DEACTIVATE on it leaves."""
+    """Condition of an instance. Up to DOWN it is not leaving, from DEACTIVATE to UNLOADING it is."""
 
     LOAD = 0
     LOADING = 1
@@ -27,13 +27,13 @@ class Is(enum.IntEnum):
     ACTIVATE = 3
     ACTIVATING = 4
     ACTIVE = 5
-    """And ready."""
+    """ACTIVE and ready."""
     DOWN = 6
-    """ACTIVE, and not ready."""
+    """ACTIVE, but not ready."""
     DEACTIVATE = 7
     DEACTIVATING = 8
     LEFT = 9
-    """LOADED, and on its way out."""
+    """LOADED, and leaving."""
     UNLOAD = 10
     UNLOADING = 11
     FAILED = 12
@@ -47,46 +47,46 @@ _THERE = _DOWN + 1
 
 
 def kind_of(one: SliceInstance) -> int:
-    """What an instance is, as an `Is`."""
-    kind = _KINDS.get(one.state, _UNLOADING)  # an unknown one does not serve, and only its node acts on it
+    """Return the condition of an instance as an `Is`."""
+    kind = _KINDS.get(one.state, _UNLOADING)  # an unknown state does not serve, and only its node acts on it
     if kind == _ACTIVE:
         return kind if one.ready else _DOWN
     return _LEFT if kind == _LOADED and one.why.startswith(LEAVING) else kind
 
 
 class Numbers:
-    """The numbers of one artifact's instances: unique in the cluster, the lowest free one is taken."""
+    """The numbers of one artifact's instances: unique in the cluster; the lowest free number is taken first."""
 
     __slots__ = ("_free", "_out", "_top", "_used", "doubled")
 
     def __init__(self) -> None:
-        self._used: dict[int, int] = {}  # by how many: more than one only if somebody meddled
+        self._used: dict[int, int] = {}  # number of instances; more than one only after manual interference
         self._out: set[int] = set()  # taken, and not given back
         self.doubled: dict[int, None] = {}
-        """Those that more than one instance has."""
-        self._free: list[tuple[int, int]] = []  # from, to; may name such as are used again
+        """Numbers that more than one instance has."""
+        self._free: list[tuple[int, int]] = []  # from, to; may contain numbers that are in use again
         self._top = 0
 
     def __len__(self) -> int:
         return len(self._used)
 
     def __bool__(self) -> bool:
-        """Whether any is used, or taken."""
+        """Return whether any number is used or taken."""
         return bool(self._used or self._out)
 
     def is_out(self) -> bool:
-        """Whether any is taken, and not given back."""
+        """Return whether any number is taken and not given back."""
         return bool(self._out)
 
     def use(self, number: int) -> None:
-        """There is an instance of this number."""
+        """Record an instance with this number."""
         times = self._used[number] = self._used.get(number, 0) + 1
         if times > 1:
             self.doubled[number] = None
         self._reach(number)
 
     def drop(self, number: int) -> None:
-        """There is one fewer of this number."""
+        """Remove an instance with this number."""
         left = self._used[number] - 1
         if left:
             self._used[number] = left
@@ -98,7 +98,7 @@ class Numbers:
             self.doubled.pop(number, None)
 
     def take(self, count: int) -> list[int]:
-        """The lowest free ones. They are nobody else's until they are given back."""
+        """Take the lowest free numbers. They stay reserved until they are given back."""
         found: list[int] = []
         while len(found) < count and self._free:
             start, end = heapq.heappop(self._free)
@@ -116,14 +116,14 @@ class Numbers:
         return found
 
     def give_back(self, number: int) -> None:
-        """One that was taken is free after all, unless it is used."""
+        """Give back a taken number. It is free again unless an instance uses it."""
         self._out.discard(number)
         self._reach(number)
         if number not in self._used:
             heapq.heappush(self._free, (number, number))
 
     def _reach(self, number: int) -> None:
-        """Up to this one all that are neither used nor taken are named as free."""
+        """Extend the known range to this number; record the unused numbers below it as free."""
         if number > self._top:
             if number > self._top + 1:
                 heapq.heappush(self._free, (self._top + 1, number - 1))
@@ -131,7 +131,7 @@ class Numbers:
 
 
 class Party:
-    """The instances of one side, by what they are and where: `nodes[kind]` has how many by node."""
+    """The instances of one side, by condition and node: `nodes[kind]` maps each node to its number of instances."""
 
     __slots__ = ("nodes", "side", "totals")
 
@@ -141,7 +141,7 @@ class Party:
         self.nodes: list[dict[str, int]] = [{} for _ in Is]
 
     def count(self, fresh: int = 0) -> Count:
-        """As strategies want to know it. `fresh`: of those that are ready, such as have just become so."""
+        """Return the counts for the strategies. `fresh`: ready instances that became ready only recently."""
         totals = self.totals
         return Count(
             there=sum(totals[:_THERE]),
@@ -152,7 +152,7 @@ class Party:
         )
 
     def there_on(self, node: str) -> int:
-        """Instances on the node that are not leaving."""
+        """Return the number of instances on the node that are not leaving."""
         return sum(nodes.get(node, 0) for nodes in self.nodes[:_THERE])
 
 
@@ -163,65 +163,65 @@ class Roster:
 
     def __init__(self) -> None:
         self.parties: dict[tuple[str, int], Party] = {}
-        """By artifact and template; those of which there is any."""
+        """By artifact and template; only sides that have instances."""
         self.on: dict[str, int] = {}
         """Instances that are not leaving, by node."""
         self.levels: dict[Place, dict[int, dict[str, None]]] = {}
-        """Nodes that have any, by place and by how many; who came first is first."""
+        """Nodes with instances, by location and by number of instances, in order of insertion."""
         self.racks: dict[str, int] = {}
         self.pdus: dict[str, int] = {}
         self.tors: dict[str, int] = {}
         self.numbers: dict[str, Numbers] = {}
         """By artifact."""
         self.ready = 0
-        """Instances of any side that serve."""
+        """Ready instances of all sides."""
         self.ages = Ages()
-        """Of those that serve."""
+        """Activation times of the ready instances."""
 
     def __bool__(self) -> bool:
         return bool(self.parties)
 
     def counts(self, now: float = 0.0, min_ready: float = 0.0) -> dict[Side, Count]:
-        """By side. Such as have been active for less than `min_ready` are fresh."""
+        """Return the counts by side. Instances that have been active for less than `min_ready` seconds are fresh."""
         ages = self.ages
         return {party.side: party.count(ages.fresh(side, now, min_ready)) for side, party in self.parties.items()}
 
     def party(self, side: Side) -> Party:
-        """Of a side, also of one of which there is nothing; that one is not kept."""
+        """Return the instances of a side; an empty value, which is not kept, if it has none."""
         return self.parties.get((side.artifact, side.template)) or Party(side)
 
     def numbers_of(self, artifact: str) -> Numbers:
-        """To take some."""
+        """Return the numbers of an artifact; the caller may take some."""
         numbers = self.numbers.get(artifact)
         if numbers is None:
             numbers = self.numbers[artifact] = Numbers()
         return numbers
 
     def give_back(self, artifact: str, numbers: Iterable[int]) -> None:
-        """These were taken; those that are not used are free again."""
+        """Give back taken numbers; those that are not used are free again."""
         given = self.numbers_of(artifact)
         for number in numbers:
             given.give_back(number)
         self._tidy(artifact)
 
     def is_planned(self) -> bool:
-        """Whether numbers of it are taken: what is to be loaded is not there yet."""
+        """Return whether numbers are taken for instances that are to be loaded and do not exist yet."""
         return any(numbers.is_out() for numbers in self.numbers.values())
 
     def is_under_way(self) -> bool:
-        """Whether any instance is between two states of rest."""
+        """Return whether any instance is in a transitional state."""
         return any(party.totals[kind] for party in self.parties.values() for kind in UNDER_WAY)
 
     def is_down(self) -> bool:
-        """Whether any instance is active, and not ready."""
+        """Return whether any instance is active but not ready."""
         return any(party.totals[_DOWN] for party in self.parties.values())
 
-    # As it changes
+    # Updates
 
     def add(  # noqa: PLR0917  (where, and what)
         self, node: str, place: Place, artifact: str, number: int, template: int, kind: int
     ) -> None:
-        """An instance is there."""
+        """Add an instance."""
         self.numbers_of(artifact).use(number)
         self._count(node, artifact, template, kind)
         if kind < _THERE:
@@ -230,7 +230,7 @@ class Roster:
     def remove(  # noqa: PLR0917  (where, and what)
         self, node: str, place: Place, artifact: str, number: int, template: int, kind: int
     ) -> None:
-        """An instance is gone."""
+        """Remove an instance."""
         self.numbers[artifact].drop(number)
         self._discount(node, artifact, template, kind)
         if kind < _THERE:
@@ -239,14 +239,14 @@ class Roster:
     def change(
         self, node: str, place: Place, artifact: str, old: tuple[int, int], new: tuple[int, int]
     ) -> None:  # (template, kind)
-        """An instance is something else now."""
+        """Change the template or condition of an instance."""
         self._discount(node, artifact, *old)
         self._count(node, artifact, *new)
         if (old[1] < _THERE) != (new[1] < _THERE):
             self.settle(node, place, 1 if new[1] < _THERE else -1)
 
     def settle(self, node: str, place: Place, more: int) -> None:
-        """So many more instances that are not leaving are on the node."""
+        """Add `more` (possibly negative) to the number of instances on the node that are not leaving."""
         before = self.on.get(node, 0)
         after = before + more
         levels = self.levels.setdefault(place, {})
@@ -294,7 +294,7 @@ class Roster:
             self._tidy(artifact)
 
     def _tidy(self, artifact: str) -> None:
-        """Nothing is kept of an artifact of which there is nothing."""
+        """Drop the numbers of an artifact that has no instances and no taken numbers."""
         if not self.numbers[artifact]:
             del self.numbers[artifact]
 

@@ -1,4 +1,4 @@
-"""New instances: which nodes, which numbers, and why. What is chosen counts from then on, before the mirrors know."""
+"""Places new instances: nodes, numbers and reasons. A choice counts at once, before the mirrors contain it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from hostler.model.deployment import SliceSpec
 
 AVOIDED = 300.0
-"""Seconds for which a node is tried last after a failure there."""
+"""Seconds after a failure during which a node is the last choice."""
 
 
 class Loads:
-    """New instances of one look: where, which numbers, and why."""
+    """New instances of one decision: nodes, numbers and reasons."""
 
     def __init__(self, changes: dict[Spot, dict[int, SliceInstance]]) -> None:
         self.changes = changes
@@ -42,7 +42,7 @@ class Loads:
         self.decisions: dict[str, SliceDecision] = {}
 
     def of(self, batch: Sequence[transactions.Written]) -> list[tuple[str, SliceDecision]]:
-        """The decisions that these keys come of."""
+        """Return the decisions behind these slice keys."""
         found = []
         for artifact, decision in self.decisions.items():
             nodes = (one.key.split("/")[-2] for one in batch if one.key.endswith(f"/{artifact}"))
@@ -53,24 +53,24 @@ class Loads:
 
 
 class Loading:
-    """For one leadership."""
+    """Placement of new instances, for one leadership."""
 
     def __init__(self, view: View, writing: Writing, *, clock: Clock) -> None:
         self._view, self._fleet, self._writing, self._clock = view, view.fleet, writing, clock
-        self._fitting: dict[str, tuple[object, ...]] = {}  # for what all nodes of a slice were found to have its labels
+        self._fitting: dict[str, tuple[object, ...]] = {}  # by slice: the inputs for which all its nodes had its labels
 
-        self._muted: dict[str, float] = {}  # nodes that leave commands where they are, and until when they get no more
+        self._muted: dict[str, float] = {}  # nodes that ignore commands, and until when they get no new instances
 
     def mute(self, node: str) -> None:
-        """It does not take up what it is told: it is told to load nothing more for a while."""
+        """Give a node that ignores commands no new instances for `AVOIDED` seconds."""
         self._muted[node] = self._clock.now() + AVOIDED
 
     def forget(self, base: str) -> None:
-        """Nothing is left of it."""
+        """Drop what is cached about a slice that is gone."""
         self._fitting.pop(base, None)
 
     def left(self, base: str, spec: SliceSpec | None) -> Mapping[str, None]:
-        """Nodes that its instances shall leave: such as are drained, and such as have not the labels (any more)."""
+        """Return the nodes that its instances must leave: drained nodes, and nodes without the required labels."""
         ground, on = self._fleet.ground, self._fleet.roster(base).on
         if spec is None or not spec.node_labels:
             return ground.leaving
@@ -89,8 +89,8 @@ class Loading:
         roster, now = fleet.planned(base), self._clock.wall()
         said: dict[str, Mapping[str, Any]] = {"labels": spec.node_labels, "failed": self._failed_on(artifact, now)}
         damaged, muted = self._view.slices.unreadable, self._silenced()
-        barred = (lambda node: node in muted or not fleet.is_readable(node, artifact)) if damaged or muted else _nobody
-        same = roster.party(side).there_on if len(roster.parties) > 1 else _nobody
+        barred = (lambda node: node in muted or not fleet.is_readable(node, artifact)) if damaged or muted else _never
+        same = roster.party(side).there_on if len(roster.parties) > 1 else _never
         choices = spread.assign(count, roster, fleet.ground, barred=barred, same=same, **said)
         numbers = roster.numbers_of(artifact).take(len(choices))
         loads.numbers.setdefault(artifact, []).extend(numbers)
@@ -112,14 +112,14 @@ class Loading:
         )
 
     def _silenced(self) -> dict[str, str]:
-        """Nodes that get no more for now, and why."""
+        """Return the nodes that get no new instances for now, and the reason."""
         if self._muted:
             now = self._clock.now()
             self._muted = {node: until for node, until in self._muted.items() if until > now}
-        return dict.fromkeys(self._muted, "it left undone what it was told for too long")
+        return dict.fromkeys(self._muted, "its agent has not carried out commands in time")
 
     def avoided(self, artifact: str) -> frozenset[str]:
-        """Nodes on which nothing is put that has a choice: it failed there lately, or they leave commands undone."""
+        """Return nodes to avoid if there is a choice: the artifact failed there recently, or they ignore commands."""
         unreadable = (node for node in self._fleet.nodes() if not self._fleet.is_readable(node, artifact))
         damaged = unreadable if self._view.slices.unreadable else ()
         return frozenset((*self._failed_on(artifact, self._clock.wall()), *self._silenced(), *damaged))
@@ -129,7 +129,7 @@ class Loading:
         return {} if entry is None or now - entry.value.at > AVOIDED else entry.value.nodes
 
     def stays(self, base: str, spec: SliceSpec, count: int, why: str) -> SliceDecision:
-        """Why instances are still on nodes that are to be left."""
+        """Return the decision that explains why instances are still on nodes that they must leave."""
         roster, ground = self._fleet.roster(base), self._fleet.ground
         reasons = spread.passed_over((), roster, ground, labels=spec.node_labels, failed={})
         where = "that are drained or lack labels" if spec.node_labels else "that are drained"
@@ -144,7 +144,7 @@ class Loading:
 
     @contextmanager
     def reserved(self, nodes: Sequence[str]) -> Iterator[None]:
-        """Meanwhile these count as having one more each: other slices are placed at the same time."""
+        """Reserve one instance on each node while the context is open: other slices are placed concurrently."""
         counts, ground = Counter(nodes), self._fleet.ground
         for node, count in counts.items():
             ground.add(node, count)
@@ -155,5 +155,5 @@ class Loading:
                 ground.add(node, -count)
 
 
-def _nobody(_: str) -> bool:
+def _never(_: str) -> bool:
     return False

@@ -1,7 +1,7 @@
-"""The nodes that slices can be on, by where they hang and by how much is on them, kept as they change.
+"""Cache of the nodes that can run slices, by location and number of instances, updated as they change.
 
-Nodes that hang on the same rack, pdus and tors make one place. Looking for the next node costs as much as there are
-places, and not as there are nodes.
+Nodes on the same rack, PDUs and ToR switches form one location (`Place`). The cost of finding the next node depends on
+the number of locations, not on the number of nodes.
 """
 
 from __future__ import annotations
@@ -29,77 +29,77 @@ _LIFE = {
 }
 _KINDS = {
     UNKNOWN: "they are not registered",
-    SILENT: "they give no sign of life",
+    SILENT: "they are unreachable",
     Lifecycle.JOINING: "they are still joining",
     Lifecycle.DRAINING: "they are being drained",
     Lifecycle.DECOMMISSIONED: "they are decommissioned",
     Lifecycle.SHUTTING_DOWN: "they are shutting down",
-    "inventory": "the inventory objects",
+    "inventory": "the inventory excludes them",
 }
 
 
 class Place:
-    """Nodes that fail together: on the same rack, pdus and tors."""
+    """A location: nodes that fail together because they share rack, PDUs and ToR switches."""
 
     __slots__ = ("by_total", "order", "others", "pdus", "rack", "tors")
 
     def __init__(self, order: int, rack: str, pdus: tuple[str, ...], tors: tuple[str, ...]) -> None:
         self.order, self.rack, self.pdus, self.tors = order, rack, pdus, tors
         self.by_total: dict[int, dict[str, None]] = {}
-        """Nodes that take slices, by how many instances of any slice are on them; who came first is first."""
+        """Nodes that accept slices, by their number of instances of any slice, in order of insertion."""
         self.others = 0
-        """Nodes that take none."""
+        """Number of nodes that accept no slices."""
 
     def free(self, levels: Mapping[int, Mapping[str, None]]) -> bool:
-        """Whether a node that takes slices may have none of one that is on so many (`Roster.levels`) of its nodes."""
+        """Return whether a node that accepts slices may have none of the slice with these `Roster.levels`."""
         there = sum(map(len, self.by_total.values())) + self.others
         return there > sum(map(len, levels.values()))
 
 
 class Site:
-    """One node."""
+    """State of one node."""
 
     __slots__ = ("kind", "labels", "leaves", "node", "place", "total", "why")
 
     def __init__(self, node: str, place: Place) -> None:
         self.node, self.place = node, place
         self.total = 0
-        """Instances on it, also such as are about to be told to it."""
+        """Instances on the node, including those that are about to be assigned to it."""
         self.labels: Mapping[str, str] = {}
         self.kind, self.why = UNKNOWN, "it is not registered"
-        """What stands against it; empty: it takes slices."""
+        """Why it accepts no slices, as a kind and as text; empty: it accepts slices."""
         self.leaves = False
-        """It lives, and what is on it shall go elsewhere."""
+        """The node is alive, and its instances must move to other nodes."""
 
 
 class Ground:
-    """All nodes. Follows the view once it is told to (`follow`)."""
+    """All nodes. Follows the view once `follow` was called."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self.sites: dict[str, Site] = {}
         self.places: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Place] = {}
         self.objections: dict[str, dict[str, None]] = {}
-        """Nodes that take none, by kind of objection."""
+        """Nodes that accept no slices, by the kind of reason."""
         self.leaving: dict[str, None] = {}
         self.relabelled = 0
-        """How often a node's labels have changed."""
+        """Number of changes to labels of nodes."""
         self.taking = 0
-        """How many nodes take slices."""
+        """Number of nodes that accept slices."""
         self.moved: Callable[[str, Place], None] = lambda _node, _before: None
-        """Called when a node came to hang elsewhere."""
+        """Called when a node's location has changed, with the previous location."""
         self._listeners: list[Callable[[str], None]] = []
 
     def follow(self) -> None:
-        """Hear of every node from now on."""
+        """Follow changes of all nodes from now on."""
         self._view.members.listen(lambda key: self.look(MEMBER.parse(key)["node"]))
         self._view.alive.listen(lambda key: self.look(ALIVE.parse(key)["node"]))
         self._view.inventory.listen(self.look)
 
     def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed(node)` when a node began or ceased to take slices, or to leave, or has other labels.
+        """Call `changed(node)` when a node starts or stops accepting slices or being drained, or its labels change.
 
-        What is returned ends it.
+        Return a function that ends this.
         """
         self._listeners = [*self._listeners, changed]
 
@@ -109,7 +109,7 @@ class Ground:
         return end
 
     def site(self, node: str) -> Site:
-        """Of a node, also of one that nobody knows."""
+        """Return the state of a node; an unknown node is added."""
         site = self.sites.get(node)
         if site is None:
             site = self.sites[node] = Site(node, self._place("", (), ()))
@@ -118,11 +118,11 @@ class Ground:
         return site
 
     def is_alive(self, node: str) -> bool:
-        """Whether the node gives a sign of life."""
+        """Return whether the node's lease is alive."""
         return self._view.alive.get(node=node) is not None
 
     def add(self, node: str, instances: int) -> None:
-        """So many more (or fewer) instances are on it."""
+        """Add `instances` (possibly negative) to the number of instances on the node."""
         site = self.site(node)
         if not site.kind:
             self._leave(site)
@@ -131,7 +131,7 @@ class Ground:
             site.place.by_total.setdefault(site.total, {})[node] = None
 
     def look(self, node: str) -> None:
-        """Learn anew what is said of a node."""
+        """Update a node from the view."""
         view, member = self._view, self._view.members.get(node=node)
         self.know(
             node,
@@ -144,7 +144,7 @@ class Ground:
     def know(
         self, node: str, record: NodeRecord | None, *, alive: bool, objection: str = "", wiring: Wiring | None = None
     ) -> None:
-        """What is said of a node now."""
+        """Update a node from these records."""
         site = self.site(node)
         kind, why = _objection(record, alive, objection)
         leaves = alive and record is not None and record.lifecycle in LEAVES
@@ -180,16 +180,16 @@ class Ground:
                 changed(node)
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        """Whether any node takes a slice that wants these labels."""
+        """Return whether any node accepts a slice that requires these labels."""
         if not labels:
             return self.taking > 0
         return any(not site.kind and has(site, labels) for site in self.sites.values())
 
     def said(self, kind: str) -> str:
-        """What stands against all nodes of this kind."""
+        """Return why the nodes of this kind accept no slices."""
         return _KINDS.get(kind, kind)
 
-    # Inside
+    # Internal
 
     def _leave(self, site: Site) -> None:
         same = site.place.by_total[site.total]
@@ -212,16 +212,16 @@ class Ground:
 
 
 def has(site: Site, labels: Mapping[str, str]) -> bool:
-    """Whether the node has all of these."""
+    """Return whether the node has all of these labels."""
     return all(site.labels.get(name) == value for name, value in labels.items())
 
 
 def _objection(record: NodeRecord | None, alive: bool, objection: str) -> tuple[str, str]:
-    """Its kind, and in words."""
+    """Return why a node accepts no slices, as a kind and as text; empty: it accepts them."""
     if record is None:
         return UNKNOWN, "it is not registered"
     if not alive:
-        return SILENT, "it gives no sign of life"
+        return SILENT, "it is unreachable"
     if record.lifecycle is not Lifecycle.ON_DUTY:
         return record.lifecycle, _LIFE.get(record.lifecycle, f"its lifecycle is {record.lifecycle.words}")
     return ("inventory", objection) if objection else ("", "")

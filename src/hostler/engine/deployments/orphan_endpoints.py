@@ -1,6 +1,6 @@
-"""Endpoints that belong to no instance: somebody removed a slice's key by hand, and its node did not see it.
+"""Deletes orphan endpoints: a slice's key was removed by hand, and its node did not notice.
 
-A page of them is read now and then, so that looking costs the same in every cluster.
+One page of endpoints is checked at a time, so that the cost does not depend on the size of the cluster.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 EVERY = 60.0
 PAGE = 1000
 MOST = WRITES // 2
-"""Endpoints that go in one transaction: each is compared, and so is the slice that it does not belong to."""
+"""Endpoints deleted in one transaction: each is compared, and so is the slice record that does not contain it."""
 _NAME = "strays"
 
 
 class Strays:
-    """For one leadership."""
+    """Search for orphan endpoints, for one leadership."""
 
     def __init__(self, store: Store, view: View, writing: Writing, *, clock: Clock) -> None:
         self._store, self._view, self._writing, self._clock = store, view, writing, clock
@@ -40,7 +40,7 @@ class Strays:
         self._after: str | None = None
 
     async def look(self) -> None:
-        """At the next page, if it is time. What cannot be done now is done when that page has its turn again."""
+        """Check the next page if it is due. What fails is retried when the page is due again."""
         if self._clock.now() < self._next_at:
             return
         self._next_at = self._clock.now() + EVERY
@@ -70,7 +70,7 @@ class Strays:
                 yield entry
 
     async def _drop(self, strays: list[Entry[Endpoint]]) -> None:
-        """Only if the slices are what this leader knows: an instance may have come just now."""
+        """Delete endpoints if the slices are as this leader knows them: an instance may have been added just now."""
         when: dict[str, Comparison] = {}
         for one in strays:
             key = SLICE.fill(node=one.value.node_id, artifact=one.parts["artifact"])

@@ -1,4 +1,4 @@
-"""From one phase of a deployment to the next. Pure; each function makes one step at most, or gives back what it got."""
+"""Transitions between the phases of a deployment. Pure; a function takes at most one step, or returns its argument."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from hostler.model.deployment import Stage
 
 GIVE_UP = 5
-"""Failures in a row after which the old version is taken to be broken."""
+"""Consecutive failures after which the old version counts as broken."""
 PROVING = frozenset({Phase.ROLLING, Phase.CANARY, Phase.STANDBY, Phase.KEEPING})
-"""A version takes another one's place, and has to be ready for a while to count."""
+"""Phases in which one version replaces another: its instances count only after `min_ready` seconds."""
 _STEPS = 12
-"""More than there are phases: so many steps are made at one look at most."""
+"""Maximum number of steps in one decision; more than there are phases."""
 
 
 def advanced(deployment: Deployment, look: Look) -> Deployment:
-    """The deployment after all steps that can be made now."""
+    """Return the deployment after all steps that can be taken now."""
     if deployment.control.abort and deployment.phase in UNDER_WAY and deployment.previous:
         deployment = _backing_out_of(deployment, look, f"{deployment.control.by} aborted it")
     for _ in range(_STEPS):
@@ -43,23 +43,23 @@ def advanced(deployment: Deployment, look: Look) -> Deployment:
 
 
 def stages_of(deployment: Deployment) -> tuple[Stage, ...]:
-    """The stages of a canary."""
+    """Return the stages of a canary."""
     return deployment.strategy.stages or USUAL_STAGES
 
 
 def weight_of(deployment: Deployment) -> int:
-    """The share of the calls that the stage gives to the new version; after the last one: all."""
+    """Return the share of calls (per cent) that the stage gives to the new version; after the last stage: 100."""
     stages = stages_of(deployment)
     return stages[deployment.stage].weight if deployment.stage < len(stages) else 100
 
 
 def trial(deployment: Deployment, wished: int) -> int:
-    """The instances of the new version that the stage takes."""
+    """Return the instances of the new version that the stage needs."""
     return max(1, math.ceil(wished * weight_of(deployment) / 100))
 
 
 def first_batch(now: Deployment, look: Look) -> int:
-    """The new instances of a rolling upgrade that come before it is approved."""
+    """Return the new instances of a rolling upgrade that are started before it is approved."""
     return min(look.wished, max(1, look.surge(now.strategy) or now.strategy.max_unavailable))
 
 
@@ -78,7 +78,7 @@ def _rolling(now: Deployment, look: Look) -> Deployment:
     if look.gives_up(now.artifact, now.started_at):
         if old is not None:
             return _backing_out_of(now, look, _failure(now, look))
-        # It served before, so it stays what is wished for, and is tried for ever.
+        # It served before, so it stays the desired version, and is retried without limit.
         return _moved(
             replace(
                 now,
@@ -89,15 +89,15 @@ def _rolling(now: Deployment, look: Look) -> Deployment:
             ),
             look,
             Phase.FAILED,
-            f"{now.artifact} served before, and does not come up again in full: {_failure(now, look)}",
+            f"{now.artifact} served before, but not all its instances start: {_failure(now, look)}",
         )
     if now.control.promote is not None:
         control = replace(of_next_stage(now.control), approved=True)
         now = replace(now, control=control, why=f"promoted by {control.by}: the other instances follow")
     if old is not None and needs_approval(now) and look.of(new).proven >= first_batch(now, look):
-        ready = counted(look.of(new).proven, "instance of it is ready", "instances of it are ready")
+        ready = counted(look.of(new).proven, "instance is ready", "instances are ready")
         now = _awaiting(now, f"{now.artifact}: {ready}")
-    # Calls are held to one side while the other goes; unless that side cannot take any.
+    # All calls go to one side while the other is being removed, unless that side cannot take any.
     held_to = new if old is None else old
     is_over = not look.of(held_to).ready or (old is not None and not any(look.others(new, old)))
     return _weighed(now, look, {}) if now.weights and is_over else now
@@ -128,14 +128,14 @@ def _canary(now: Deployment, look: Look) -> Deployment:
         until = ""
         if weight < 100:
             least = now.strategy.gate.min_calls
-            calls = f" and until it had {counted(least, 'call')}" if least else ""
+            calls = f" and until it has {counted(least, 'call')}" if least else ""
             until = f", for {stages[now.stage].hold:g} s{calls}"
         return replace(after, why=f"{text} go to {new.artifact}{until}")
     return now
 
 
 def _judged(now: Deployment, look: Look, share: int, weight: int) -> Deployment | None:
-    """What comes of the gate, while the new version gets a share of the calls; None: nothing yet."""
+    """Apply the gate's verdict while the new version gets a share of the calls; None: no verdict yet."""
     stages, control = stages_of(now), now.control
     hold = stages[now.stage].hold if now.stage < len(stages) else 0.0
     held = look.now - now.changed_at if share == weight else -1.0
@@ -161,12 +161,12 @@ def _standby(now: Deployment, look: Look) -> Deployment:
         return _splitting(now, look)
     if look.of(new).ready >= look.wished:
         if not now.stage:
-            return replace(now, stage=1, changed_at=look.now, why=f"all of {new.artifact} stand ready")
+            return replace(now, stage=1, changed_at=look.now, why=f"all instances of {new.artifact} are ready")
         control = now.control
         is_over = look.now - now.changed_at >= now.strategy.bake or control.promote is not None
         baked = is_over and not look.of(new).fresh and not control.paused
         if baked and needs_approval(now):
-            now, baked = _awaiting(now, f"all of {new.artifact} stand ready"), False
+            now, baked = _awaiting(now, f"all instances of {new.artifact} are ready"), False
         if baked or not look.of(old).ready:
             by = f", {_verb(now)} by {control.by}" if control.approved or control.promote is not None else ""
             switched = replace(now, stage=0, weights={new.artifact: 100, old.artifact: 0})
@@ -175,7 +175,7 @@ def _standby(now: Deployment, look: Look) -> Deployment:
     if now.stage:
         control = replace(now.control, awaiting=False)
         return replace(
-            now, stage=0, changed_at=look.now, control=control, why=f"not all of {new.artifact} are ready any more"
+            now, stage=0, changed_at=look.now, control=control, why=f"not all instances of {new.artifact} are ready"
         )
     if not now.weights:
         return _splitting(now, look)
@@ -196,7 +196,7 @@ def _keeping(now: Deployment, look: Look) -> Deployment:
 
 
 def is_kept_long_enough(now: Deployment, look: Look) -> bool:
-    """Whether the old instances of a blue-green deployment may go."""
+    """Return whether the old instances of a blue-green deployment may be removed."""
     if now.control.paused:
         return False
     return look.now - now.changed_at >= now.strategy.keep or now.control.promote is not None
@@ -220,7 +220,7 @@ def _failed(now: Deployment, look: Look) -> Deployment:
 
 
 def _at_goal(now: Deployment, look: Look) -> Deployment:
-    """What goes may still have endpoints, and gets no call again."""
+    """Keep the weights until all other sides are gone: leaving instances may still have endpoints, and get no calls."""
     return replace(now, weights={}) if now.weights and not look.remains(new_side(now)) else now
 
 
@@ -242,19 +242,19 @@ _PHASES: dict[Phase, Callable[[Deployment, Look], Deployment]] = {
 
 
 def _awaiting(now: Deployment, said: str) -> Deployment:
-    """The stage is over, and a person has to approve it. What is measured is still counted from its beginning."""
+    """Wait for a user to approve the finished stage. Metrics are still counted from its start."""
     if now.control.awaiting:
         return now
     control = replace(now.control, awaiting=True)
-    return replace(now, control=control, why=f"{said}; it waits for approval")
+    return replace(now, control=control, why=f"{said}; waiting for approval")
 
 
 def _promoted(now: Deployment, look: Look) -> Deployment:
-    """To the next stage of a canary, or past the last one; not while what was measured exceeds the gate's limits."""
+    """Promote a canary to the next stage or past the last one, unless its metrics exceed the gate's limits."""
     control, stages = now.control, stages_of(now)
     against = exceeded(now.strategy.gate, _measured(now, look))
     if against and not control.force:
-        answer = f"not promoted: {against}; promote with force to go on all the same"
+        answer = f"not promoted: {against}; promote with force to continue anyway"
         return replace(now, control=replace(control, promote=None, answer=answer))
     stage = len(stages) if control.promote is Promotion.ALL else min(len(stages), now.stage + 1)
     goal = f"stage {stage + 1} of {len(stages)}" if stage < len(stages) else "all calls"
@@ -268,12 +268,12 @@ def _verb(now: Deployment) -> str:
 
 
 def _splitting(now: Deployment, look: Look) -> Deployment:
-    """Calls cannot be split yet: the old version must be able to take them, or there is nothing to compare with."""
+    """Split calls once the old version can take them. If it is broken, roll: there is nothing to compare with."""
     old = old_side(now)
     retries = look.retries.get(now.previous)
     is_broken = retries is not None and (retries.given_up or retries.failures >= GIVE_UP)
     if old is None or (is_broken and not can_split(old, look, now.strategy)):
-        why = f"{now.previous} is not there to be compared with: {now.artifact} takes its place"
+        why = f"{now.previous} does not serve, so there is nothing to compare with: {now.artifact} replaces it"
         return _moved(replace(now, stage=0), look, Phase.ROLLING, why, weights={})
     if can_split(old, look, now.strategy):
         return _weighed(now, look, {old.artifact: 100, now.artifact: 0})
@@ -287,39 +287,39 @@ def _backing_out_of(now: Deployment, look: Look, why: str) -> Deployment:
 
 
 def _turned_back(now: Deployment, new: Side, old: Side, look: Look) -> Deployment:
-    """No call to the new version, as soon as the old one can do without it; calls are never cut off."""
+    """Give no calls to the new version as soon as the old one can do without it; calls are never cut off."""
     if old.artifact == new.artifact:
         return replace(now, weights={}) if now.weights else now
     has_share = now.weights.get(old.artifact, 0) > 0 and look.of(old).ready > 0
     if has_share or enough(look, old, now.strategy):
         return replace(now, weights={old.artifact: 100, new.artifact: 0})
-    # While all calls go to the new version, none of it may go, and there may be no room for more of the old one.
+    # While the new version gets all calls, none of it may go, and there may be no room for more of the old one.
     is_stuck = now.weights.get(old.artifact) == 0 and look.of(old).ready > 0
     return replace(now, weights={}) if is_stuck or (now.weights and _is_cut_off(now, look)) else now
 
 
 def _is_cut_off(now: Deployment, look: Look) -> bool:
-    """Whether no call can be answered by what gets calls, and some could be by what gets none."""
+    """Return whether no side with a share is ready, while a side without a share is."""
     ready = [side.artifact for side, count in look.others() if count.ready]
     return bool(ready) and not any(now.weights.get(artifact, 0) for artifact in ready)
 
 
 def _is_whole(now: Deployment, look: Look) -> bool:
-    """Whether there is all that is wished for, and nothing else."""
+    """Return whether all desired instances are ready, and no other side has instances."""
     new = new_side(now)
     count = look.of(new).proven if now.phase in PROVING else look.of(new).ready
     return count >= look.wished and not any(look.others(new))
 
 
 def _measured(now: Deployment, look: Look) -> Measured:
-    """What was measured at this stage; nothing, if it was counted from before it."""
+    """Return the metrics of this stage; none if they were counted from an earlier time."""
     measured = look.measured(now.artifact)
     return NOTHING if 0 < measured.since < now.changed_at else measured
 
 
 def _failure(now: Deployment, look: Look) -> str:
     retries = look.retries.get(now.artifact)
-    return retries.why if retries is not None and retries.why else "its instances do not come up"
+    return retries.why if retries is not None and retries.why else "its instances do not start"
 
 
 def _done(now: Deployment, look: Look) -> Deployment:

@@ -1,7 +1,7 @@
-"""What an apply would do, before anything happens. Pure: what runs, the wish, and what places instances go in.
+"""Computes what an apply would do, without doing it. Pure: takes the status, the spec, and a placement function.
 
-Where instances would go is what the leader would choose now for one slice that gets more of them. Where several slices
-get some at the same time, or old instances go one by one, it may choose others that are as good: `about` says so.
+The nodes are those that the leader would choose now for a single slice. If several slices get instances at the same
+time, or old instances are removed one by one, it may choose other, equally good nodes; `about` says so.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ if TYPE_CHECKING:
     from hostler.model.deployment import SliceSpec
 
 SHOWN = 200
-"""Nodes that are named for one slice."""
+"""Nodes that are listed per slice."""
 MOST = 5_000
-"""Instances of one slice for which nodes are chosen: the leader takes no longer for more, but whoever asks would."""
+"""Instances of one slice for which nodes are chosen: more would take too long for the caller, not for the leader."""
 
-FULL = (Reason(subject="nodes that take it", why=f"no node gets more than {spread.MOST:,} instances of one slice"),)
-"""Why the rest has no node where there were nodes for as many as are shown."""
+FULL = (Reason(subject="nodes that accept it", why=f"no node gets more than {spread.MOST:,} instances of one slice"),)
+"""The reason why further instances have no node, if there were nodes for all that were placed."""
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """Where some instances would go. `nodes`: each with how many, and why there."""
+    """Result of a simulated placement. `nodes`: each with its number of instances and the reason."""
 
     nodes: tuple[tuple[str, int, str], ...] = ()
     passed_over: tuple[Reason, ...] = ()
     waiting: int = 0
     room: int | None = None
-    """How many more of the slice nodes take in all, if they were asked for as many as are shown; None: not reckoned."""
+    """How many more instances all nodes accept, if `MOST` were placed; None: not computed."""
 
 
 class Place(Protocol):
     """Chooses nodes as the leader does."""
 
     def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
-        """Nodes for `count` instances, where there are (or stay) so many of the slice on nodes already."""
+        """Return nodes for `count` instances; `there` are the instances that nodes have or keep."""
         ...
 
 
 def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePlan:
-    """What would happen to one slice. `known.spec` is the wish, `before` what stands; None: there is none."""
+    """Return the plan for one slice. `known.spec` is the new spec, `before` the stored one; None: there is none."""
     spec = known.spec
     stays, goes = _divided(known)
-    wished = _wished(known)
+    desired = _desired_count(known)
     drained = {node: count for node, count in stays.items() if node in known.drained}
     fixed = {node: count for node, count in stays.items() if node not in known.drained}
-    surplus = _surplus(fixed, drained, wished)
+    surplus = _surplus(fixed, drained, desired)
     for node, count in surplus.items():
         for side in (fixed, drained):
             side[node] = side.get(node, 0) - min(count, side.get(node, 0))
-    missing = wished - sum(fixed.values())
-    # What is on a node that is being emptied stays until its replacement is ready, and for ever where there is none.
+    missing = desired - sum(fixed.values())
+    # An instance on a node being drained stays until its replacement is ready; without a replacement it stays there.
     asked = min(missing, MOST)
     placed = Placed() if spec is None or missing <= 0 else place(spec, asked, _positive(fixed))
     got = sum(count for _, count, _ in placed.nodes)
-    if missing > asked == got:  # the rest goes the same way, as far as there is room
+    if missing > asked == got:  # the rest is placed in the same way, as far as there is room
         got = missing if placed.room is None else min(missing, placed.room)
-    # Those that are missing even while what is on emptied nodes still counts come first.
+    # Instances that are missing although those on drained nodes still count are placed first.
     short = max(0, missing - sum(drained.values()))
     leave = _sum(goes, surplus, _first(drained, got - short))
     load = {node: count for node, count, _ in placed.nodes}
@@ -78,7 +78,7 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
         what=_what(spec, before),
         artifact="" if spec is None else spec.artifact,
         previous="" if before is None else before.artifact,
-        instances=wished,
+        instances=desired,
         previous_instances=0 if before is None else before.instances,
         how=how(spec, before) + _together(spec, before),
         to_load=got,
@@ -95,7 +95,7 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
 
 
 def about(plans: Sequence[SlicePlan]) -> str:
-    """Whose nodes are a guess, in a sentence; empty: nobody's."""
+    """Return a sentence that names the slices whose nodes are an estimate; empty: none."""
     loading = [plan for plan in plans if plan.load]
     if len(loading) < 2:
         loading = [plan for plan in loading if plan.unload]
@@ -103,13 +103,13 @@ def about(plans: Sequence[SlicePlan]) -> str:
         return ""
     named = ", ".join(plan.base for plan in loading[:10]) + (" and others" if len(loading) > 10 else "")
     return (
-        f"{named}: how many instances come and go is certain, on which nodes is about right:"
-        " what is placed, and goes, at the same time decides between nodes that are as good"
+        f"{named}: the numbers of instances are exact, the nodes are an estimate:"
+        " placements and removals at the same time may lead to other, equally good nodes"
     )
 
 
 def _divided(known: Known) -> tuple[dict[str, int], dict[str, int]]:
-    """Instances by node: those that can stay as they are, and those that go. What is going already is neither."""
+    """Return the instances by node: those that can stay, and those that go. Leaving instances are in neither."""
     stays: dict[str, int] = {}
     goes: dict[str, int] = {}
     for seen in known.seen:
@@ -119,22 +119,22 @@ def _divided(known: Known) -> tuple[dict[str, int], dict[str, int]]:
     return stays, goes
 
 
-def _wished(known: Known) -> int:
-    """As many as the blueprint says, or, where they follow the calls, as there are by now: what the leader goes by."""
+def _desired_count(known: Known) -> int:
+    """Return the desired number as the leader computes it: from the blueprint, or the current autoscale number."""
     if known.spec is None:
         return 0
     return autoscale.wished(known.spec, None if known.deployment is None else known.deployment.scale)
 
 
-def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], wished: int) -> dict[str, int]:
-    """What is too much: on nodes that are being emptied first, then where there are most."""
-    over = sum(fixed.values()) + sum(drained.values()) - wished
+def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], desired: int) -> dict[str, int]:
+    """Return the instances above the desired number: on nodes being drained first, then where there are most."""
+    over = sum(fixed.values()) + sum(drained.values()) - desired
     found = _first(drained, over)
     over -= sum(found.values())
     if over <= 0:
         return found
     level, high = 0, max(fixed.values())
-    while level < high:  # the lowest level to which nodes can be cut without taking too much
+    while level < high:  # find the lowest level to which nodes can be cut without removing too many
         middle = (level + high) // 2
         if sum(max(0, count - middle) for count in fixed.values()) <= over:
             high = middle
@@ -153,7 +153,7 @@ def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], wished: int) 
 
 
 def _moves(leave: Mapping[str, int], load: Mapping[str, int], drained: frozenset[str]) -> tuple[PlannedMove, ...]:
-    """Those that go from one node to another: what leaves and comes on the same node is replaced in its place."""
+    """Return the moves from one node to another. What leaves and comes on the same node is replaced there."""
     sources = {node: count - min(count, load.get(node, 0)) for node, count in leave.items()}
     targets = {node: count - min(count, leave.get(node, 0)) for node, count in load.items()}
     found: list[PlannedMove] = []
@@ -163,7 +163,7 @@ def _moves(leave: Mapping[str, int], load: Mapping[str, int], drained: frozenset
         while count and waiting:
             target, room = waiting[0]
             moved = min(count, room)
-            why = f"{source} is being emptied" if source in drained else ""
+            why = f"{source} is being drained" if source in drained else ""
             found.append(PlannedMove(source=source, target=target, instances=moved, why=why))
             count -= moved
             waiting[0] = target, room - moved
@@ -173,11 +173,11 @@ def _moves(leave: Mapping[str, int], load: Mapping[str, int], drained: frozenset
 
 
 def _why_gone(known: Known, node: str) -> str:
-    return "it is being emptied" if node in known.drained else ""
+    return "it is being drained" if node in known.drained else ""
 
 
 def _first(counts: Mapping[str, int], most: int) -> dict[str, int]:
-    """The first so many, by node."""
+    """Take up to `most` instances, in order of nodes."""
     found: dict[str, int] = {}
     for node in sorted(counts):
         taken = min(counts[node], most - sum(found.values()))
@@ -212,14 +212,14 @@ def _what(spec: SliceSpec | None, before: SliceSpec | None) -> SliceChange:
     return SliceChange.KEEP if spec == before else SliceChange.CHANGE
 
 
-# How it goes, in words
+# Descriptions
 
 
 def how(spec: SliceSpec | None, before: SliceSpec | None) -> str:
-    """In a sentence."""
+    """Return a sentence that describes how the change is carried out."""
     what = _what(spec, before)
     if spec is None:
-        return "takes no more calls, ends what is under way, and goes"
+        return "takes no new calls, finishes those in flight, and is removed"
     if what is SliceChange.ADD:
         return f"starts once {' and '.join(spec.needs)} serves" if spec.needs else "starts at once"
     if what is SliceChange.UPGRADE and spec.strategy.type is StrategyKind.CANARY:
@@ -228,8 +228,8 @@ def how(spec: SliceSpec | None, before: SliceSpec | None) -> str:
         strategy = spec.strategy
         bake = f" {_seconds(strategy.bake)} after the last of them is ready" if strategy.bake else ""
         return (
-            f"blue-green: {spec.instances} new beside the old, then all calls change over at once{bake};"
-            f" the old stay {_seconds(strategy.keep)}{_approved(spec, 'the switch waits')}"
+            f"blue-green: {spec.instances} new instances next to the old ones, then all calls switch at once{bake};"
+            f" the old ones stay for {_seconds(strategy.keep)}{_approved(spec, 'the switch waits')}"
         )
     if what in (SliceChange.UPGRADE, SliceChange.SETTINGS):
         return _rolling(spec)
@@ -241,15 +241,15 @@ def _together(spec: SliceSpec | None, before: SliceSpec | None) -> str:
     is_alone = spec is None or spec.atomicity is not Atomicity.ALL_OR_NOTHING
     if is_alone or _what(spec, before) not in changes:
         return ""
-    return "; if it fails, the whole revision is taken back"
+    return "; if it fails, the whole revision is rolled back"
 
 
 def _rolling(spec: SliceSpec) -> str:
     strategy = spec.strategy
     least = max(spec.instances - strategy.max_unavailable, spec.min_available)
     most = spec.instances + strategy.max_surge
-    approval = _approved(spec, "what follows the first waits")
-    return f"rolling: at most {most} at a time, at least {least} of them serve{approval}"
+    approval = _approved(spec, "everything after the first batch waits")
+    return f"rolling: at most {most} instances, at least {least} of them ready{approval}"
 
 
 def _canary(spec: SliceSpec) -> str:
@@ -258,7 +258,7 @@ def _canary(spec: SliceSpec) -> str:
     slow = "" if gate.max_latency_ms is None else f" or slower than {gate.max_latency_ms:g} ms"
     least = f" and at least {counted(gate.min_calls, 'call')} each" if gate.min_calls else ""
     return (
-        f"canary: {steps}{least}, then all; back if more than {gate.max_error_rate * 100:g} % of the calls fail{slow}"
+        f"canary: {steps}{least}, then all; rollback if more than {gate.max_error_rate * 100:g} % of calls fail{slow}"
         f"{_approved(spec, 'each stage waits')}"
     )
 

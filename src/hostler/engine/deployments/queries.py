@@ -1,4 +1,4 @@
-"""What the store and the view say of blueprints, their history and their slices."""
+"""Queries over blueprints, their history and their slices, from the store and the view."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Operation, Store
 
 KEPT = 250
-"""Revisions of a blueprint that are kept; the oldest goes with the next."""
+"""Revisions of a blueprint that are kept; each further revision deletes the oldest."""
 _MANY = 1_000
 _AT_ONCE = 100
 _REVISIONS_AT_ONCE = 20
@@ -39,13 +39,13 @@ _EMPTIED = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 
 
 class Reading:
-    """One for the service."""
+    """Queries of the blueprint service."""
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
 
     async def case(self, name: str, wanted: Blueprint | None) -> Case:
-        """What an apply (None: a deletion) is judged by."""
+        """Read everything that an apply (None: a deletion) is based on."""
         entry, damage = await self.standing(name)
         numbers, _ = await self.numbers(name)
         old = [] if entry is None else [spec.base for spec in entry.value.slices]
@@ -69,7 +69,7 @@ class Reading:
         )
 
     async def standing(self, name: str) -> tuple[Entry[Blueprint] | None, str]:
-        """The blueprint, and why it cannot be read: then it says what was applied last, at the revision that stands."""
+        """Return the blueprint, and why it is unreadable: then it has the last applied value at the stored revision."""
         kv = await self._store.get(BLUEPRINT.fill(blueprint=name))
         if kv is None:
             return None, ""
@@ -83,8 +83,10 @@ class Reading:
             return Entry(said, parts, kv.key, kv.create_revision, kv.mod_revision, kv.version, kv.lease), str(error)
 
     async def present(self, name: str, *, stale: bool) -> tuple[Entry[Blueprint] | None, dict[str, int], str]:
-        """The blueprint, its slices with the number that last named each (those that still go among them), and why it
-        cannot be read."""
+        """Return the blueprint, its slices with the revision number that last named each, and why it is unreadable.
+
+        The slices include those that are still being removed.
+        """
         damage = ""
         entry = self._view.blueprints.get(blueprint=name) if stale else None
         if not stale or BLUEPRINT.fill(blueprint=name) in self._view.blueprints.unreadable:
@@ -106,7 +108,7 @@ class Reading:
         return found
 
     async def deployments(self, bases: Sequence[str]) -> dict[str, Entry[Deployment]]:
-        """How far these slices are, as the store has it; those that the leader has not looked at are missing."""
+        """Return the stored deployments of these slices; those that the leader has not processed are missing."""
         found: dict[str, Entry[Deployment]] = {}
         for at in range(0, len(bases), _AT_ONCE):
             reads: list[Operation] = [DEPLOYMENT.get_op(base=base) for base in bases[at : at + _AT_ONCE]]
@@ -117,7 +119,7 @@ class Reading:
         return found
 
     def owned(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
-        """The slices of these blueprints, with the number that last named each, as the view has them."""
+        """Return the slices of these blueprints from the view, with the revision number that last named each."""
         found: dict[str, dict[str, int]] = {name: {} for name in names}
         for entry in self._view.owners.entries.values():
             mine = found.get(entry.value.blueprint)
@@ -126,7 +128,7 @@ class Reading:
         return found
 
     async def numbers(self, name: str) -> tuple[list[int], int]:
-        """Of the revisions that are kept, in order; and the store's revision."""
+        """Return the numbers of the revisions that are kept, in order, and the store's revision."""
         prefix = BLUEPRINT_HISTORY.prefix(blueprint=name)
         found: list[int] = []
         after, revision = None, 0
@@ -142,7 +144,7 @@ class Reading:
             after = page.items[-1].key
 
     async def revisions(self, name: str, numbers: Sequence[int]) -> list[BlueprintRevision]:
-        """In the order of these numbers; one that is gone meanwhile, or cannot be read, is left out."""
+        """Return these revisions in order; those that were deleted meanwhile or are unreadable are left out."""
         found: list[BlueprintRevision] = []
         for at in range(0, len(numbers), _REVISIONS_AT_ONCE):
             reads: list[Operation] = [
@@ -154,23 +156,23 @@ class Reading:
         return found
 
     async def revision(self, name: str, number: int, numbers: Sequence[int]) -> BlueprintRevision:
-        """One of those. NotFound: there is none such."""
+        """Return one revision. NotFound: it does not exist."""
         found = await self.revisions(name, [number]) if number in numbers else []
         if not found:
-            kept = f"those from {numbers[0]} to {numbers[-1]} are kept" if numbers else "nothing was ever applied"
-            raise NotFound(f"blueprint {name}: there is no revision {number}; {kept}, see its history")
+            kept = f"revisions {numbers[0]} to {numbers[-1]} are kept" if numbers else "nothing was ever applied"
+            raise NotFound(f"blueprint {name}: revision {number} not found; {kept}, see its history")
         return found[0]
 
     async def before(self, name: str, now: Blueprint | None, numbers: Sequence[int]) -> BlueprintRevision:
-        """What it said before it said what it says now; of one that was deleted, what it said at last."""
+        """Return the last revision that differs from the current blueprint; of a deleted one, its last revision."""
         back = list(reversed(numbers))
         for at in range(0, len(back), _REVISIONS_AT_ONCE):
             for one in await self.revisions(name, back[at : at + _REVISIONS_AT_ONCE]):
                 if now is None or one.blueprint.slices != now.slices:
                     return one
-        raise NotFound(f"blueprint {name}: it never said anything else; there is nothing to go back to")
+        raise NotFound(f"blueprint {name}: no earlier revision differs from it; there is nothing to roll back to")
 
-    # How far it is
+    # Status
 
     async def status(
         self,
@@ -182,8 +184,11 @@ class Reading:
         seen: Mapping[str, Sequence[Seen]] | None = None,
         orders: Mapping[str, Deployment] | None = None,
     ) -> BlueprintStatus:
-        """`numbers`: the slices that are its own, with the number that last named each. `orders`: their deployments,
-        where the view may not know them yet."""
+        """Return the status of a blueprint.
+
+        `numbers`: the slices that it owns, with the revision number that last named each. `orders`: their deployments,
+        if the view may not have them yet.
+        """
         specs = {} if blueprint is None else {spec.base: spec for spec in blueprint.slices}
         bases = [*specs, *sorted(base for base in numbers if base not in specs)]
         await self._view.fleet.load()
@@ -225,7 +230,7 @@ class Reading:
         )
 
     def seen(self, bases: Iterable[str]) -> dict[str, list[Seen]]:
-        """What there is of these slices. The fleet must be loaded."""
+        """Return the instances of these slices. The slice cache must be loaded."""
         return {base: self._seen(base) for base in bases}
 
     def _seen(self, base: str) -> list[Seen]:
@@ -241,7 +246,7 @@ class Reading:
         return found
 
     def _settings(self, party: Party, artifact: str, template: int) -> SliceSettings:
-        """What its instances are run with, as any record that has one says."""
+        """Return the settings of its instances, from any record that has one of them."""
         node = next((node for nodes in party.nodes for node in nodes), "")
         entry = self._view.fleet.entry(node, artifact)
         return _USUAL if entry is None else entry.value.settings.get(template, _USUAL)
@@ -263,9 +268,9 @@ class Reading:
     async def page(
         self, key: Key[Any], prefix: str, start: str | None, limit: int
     ) -> tuple[list[Entry[Any]], str | None, int]:
-        """Some entries, the key after which there are more (None: there are none), and the store's revision.
+        """Return entries, the key after which there are more (None: there are no more), and the store's revision.
 
-        What cannot be read is left out: the doctor tells of it.
+        Unreadable entries are left out; `hostler doctor` reports them.
         """
         page = await self._store.range(prefix, after=start, limit=limit)
         found = [entry for kv in page.items if (entry := key.readable(kv)) is not None]
@@ -277,5 +282,5 @@ def _serves(seen: Sequence[Seen]) -> bool:
 
 
 def _may_wait(known: Known, status: SliceStatus) -> bool:
-    """Whether the last placement may tell more."""
+    """Return whether the last placement decision may explain the status."""
     return known.spec is not None and (not status.phase.is_calm or bool(known.drained))

@@ -5,8 +5,8 @@ new instance has been ready for `min_ready` seconds, the second writes the DEACT
 together: the agent withdraws the endpoints before it stops the instance, as in a drain. So each leader sees from the
 store alone what is left to do. A move whose instance was lost is given up, and nothing else changes.
 
-`better` is pure. Each move lowers (sum of squares of instances by node, by rack, by pdu, by tor), compared in this
-order. So moves end, and none of them is ever taken back while the nodes stay the same.
+`better` is pure. Each move lowers (sum of squares of instances by node, by rack, by PDU, by ToR switch), compared in
+this order. So moves end, and none of them is ever reversed while the nodes stay the same.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Deployment, Retries
 
 MOVED = f"{LEAVING}moved to "
-"""What `why` of an instance begins with that leaves its node because of a move."""
+"""Prefix of `why` of an instance that leaves its node because of a move."""
 SOURCES = 64
-"""Nodes with the most instances that are compared as sources where no node has two more than another."""
+"""Nodes with the most instances that are compared as sources if no node has two more than another."""
 
 
 class Rebalance:
@@ -64,10 +64,10 @@ class Rebalance:
         self._changed: dict[str, float] = {}  # when a node last changed
 
     def node_changed(self, node: str) -> None:
-        """Count the pause before a node becomes a target from now on."""
+        """Restart the pause before a changed node becomes a target."""
         self._changed[node] = self._clock.now()
 
-    async def look(  # noqa: PLR0917  (what is wished, and what is)
+    async def look(  # noqa: PLR0917  (the spec and the status)
         self,
         base: str,
         wish: Wish,
@@ -76,7 +76,7 @@ class Rebalance:
         deployment: Entry[Deployment] | None,
         retries: Iterable[Entry[Retries]],
     ) -> bool:
-        """Start, finish or give up a move; whether anything was written."""
+        """Start, finish or give up a move; return whether anything was written."""
         if deployment is None or spec is None:
             return False
         move = deployment.value.move
@@ -96,10 +96,10 @@ class Rebalance:
             return False
         return await self._finish(base, wish, deployment, move)
 
-    # Inside
+    # Internal
 
     def _may_start(self, look: Look, now: Deployment, retries: Iterable[Entry[Retries]]) -> bool:
-        """Whether the slice is as wished for, and nothing that fails, changes or is drained stands against a move."""
+        """Return whether the slice is as desired, and no failure, change or drain prevents a move."""
         roster, wants = look.roster, dict(look.aim.wants)
         party = roster.party(new_side(now))
         count = party.count()
@@ -119,7 +119,7 @@ class Rebalance:
         return all(entry.value.released for entry in self._view.brakes.entries.values())
 
     def _against(self, look: Look, now: Deployment) -> str:
-        """Why a move that has begun cannot go on; empty: it goes on."""
+        """Return why a started move cannot continue; empty: it continues."""
         party, move = look.roster.party(new_side(now)), now.move
         wanted = dict(look.aim.wants).get(party.side, 0)
         if now.phase is not Phase.DONE or move is None:
@@ -145,7 +145,7 @@ class Rebalance:
         found = better(look.roster, self._fleet.ground, takes)
         if found is None:
             if better(look.roster, self._fleet.ground, lambda site: has(site, spec.node_labels)) is not None:
-                self._again(base, after=every)  # a node that takes slices has to stay for a while first
+                self._again(base, after=every)  # a node must accept slices for some time before it becomes a target
             return False
         left = max(deployment.value.moved_at, deployment.value.changed_at) + every - wall
         if 0 < left <= every:
@@ -202,13 +202,13 @@ class Rebalance:
         return msgspec.structs.replace(now, move=None, moved_at=self._clock.wall())
 
     def _is_settled(self, node: str) -> bool:
-        """Whether a node has taken slices for as long as the pause between two moves."""
+        """Return whether a node has accepted slices for as long as the pause between two moves."""
         return self._clock.now() - self._changed.get(node, self._began) >= (self._every or 0.0)
 
 
 def better(roster: Roster, ground: Ground, takes: Callable[[Site], bool]) -> tuple[str, str, str] | None:
     """Return source, target and reason of the one move that improves the spread most; None: none improves it."""
-    targets: dict[int, dict[Place, str]] = {}  # by how many they have: the first node of each place
+    targets: dict[int, dict[Place, str]] = {}  # by number of instances: the first node of each location
     for place in ground.places.values():
         for node in itertools.chain.from_iterable(place.by_total[total] for total in sorted(place.by_total)):
             if takes(ground.sites[node]):
@@ -221,7 +221,7 @@ def better(roster: Roster, ground: Ground, takes: Callable[[Site], bool]) -> tup
     if top - least >= 2:
         place, source = sources[0]
         target = min(targets[least].items(), key=lambda one: (_weight(roster, one[0]), one[0].order))[1]
-        return source, target, f"{least} of it on {target}, {top} on {source}"
+        return source, target, f"{least} instances on {target}, {top} on {source}"
     found = [
         (change, to.order, source, target, to)
         for place, source in sources[:SOURCES]
@@ -233,11 +233,11 @@ def better(roster: Roster, ground: Ground, takes: Callable[[Site], bool]) -> tup
     change, _, source, target, to = min(found, key=lambda one: one[:4])
     what = next(name for name, less in zip(("rack", "pdus", "tors"), change) if less)
     shares = {"rack": to.rack, "pdus": ", ".join(to.pdus), "tors": ", ".join(to.tors)}[what]
-    return source, target, f"fewer of it share {what} {shares} than those of {source}"
+    return source, target, f"fewer instances share {what} {shares} than share those of {source}"
 
 
 def _weight(roster: Roster, place: Place) -> tuple[int, int, int]:
-    """How many instances share the rack, the pdus and the tors of a place."""
+    """Return how many instances share the rack, the PDUs and the ToR switches of a location."""
     return (
         roster.racks.get(place.rack, 0),
         sum(roster.pdus.get(pdu, 0) for pdu in place.pdus),
@@ -246,7 +246,7 @@ def _weight(roster: Roster, place: Place) -> tuple[int, int, int]:
 
 
 def _change(roster: Roster, source: Place, target: Place) -> tuple[int, int, int]:
-    """By how much half the sums of squares change. Places of which not the same is known are not compared."""
+    """Return by how much half the sums of squares change; zeros if different facts are known of the two locations."""
     known = [(bool(place.rack), len(place.pdus), len(place.tors)) for place in (source, target)]
     if known[0] != known[1]:
         return (0, 0, 0)

@@ -1,6 +1,6 @@
-"""What those who may not deploy are not told: what is in environments, which may be secrets, and what slices printed.
+"""Hides what only users who may deploy may read: values of environments, which may be secrets, and output of slices.
 
-Pure. Names of variables are told, and that a slice failed; not the values, and not its last words.
+Pure. Names of variables and the fact that a slice failed stay visible; values and the slice's last output do not.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _replace = msgspec.structs.replace
 
 
 def unspoken(text: str) -> str:
-    """Without a slice's last words, and what follows them: nobody knows where they end."""
+    """Remove a slice's last output from a text, and all that follows, because its end is not marked."""
     return _SPOKEN.sub("", text)
 
 
 def specs(slices: Iterable[SliceSpec]) -> tuple[SliceSpec, ...]:
-    """Slices of a blueprint, with no value of their environments."""
+    """Return slices of a blueprint with the values of their environments hidden."""
     return tuple(
         _replace(spec, settings=_replace(spec.settings, environment=dict.fromkeys(spec.settings.environment, HIDDEN)))
         if spec.settings.environment
@@ -39,7 +39,7 @@ def specs(slices: Iterable[SliceSpec]) -> tuple[SliceSpec, ...]:
 
 
 def status(found: BlueprintStatus) -> BlueprintStatus:
-    """How far a blueprint is."""
+    """Return the status of a blueprint without output of slices."""
     return _replace(found, detail=unspoken(found.detail), slices=tuple(map(_slice, found.slices)))
 
 
@@ -50,12 +50,12 @@ def _slice(one: SliceStatus) -> SliceStatus:
 
 
 def slice_view(view: SliceView) -> SliceView:
-    """What there is on a node."""
+    """Return a slice on a node without its output."""
     return _replace(view, instances=tuple(_replace(one, why=unspoken(one.why)) for one in view.instances))
 
 
 def plain(record: Any) -> Any:
-    """A record of a deployment as the store has it, whatever is in it."""
+    """Return a stored record of a deployment, of any shape, with environments and output hidden."""
     if isinstance(record, list):
         return [plain(one) for one in record]
     if not isinstance(record, dict):

@@ -1,6 +1,6 @@
-"""What a person can order for a rollout that is under way, and why not. Pure.
+"""Commands of users for a rollout in progress, and reasons to refuse them. Pure.
 
-The service writes the order into the record of the deployment; `phases` and `share` carry it out.
+The service writes the command into the deployment's record; `phases` and `batch_size` carry it out.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ NO_ORDERS = RolloutControl()
 
 
 def is_manual(deployment: Deployment) -> bool:
-    """Whether a person approves the stages. A kind of approval that only a later release knows is taken for manual."""
+    """Return whether a user approves the stages. An unknown kind of approval, of a later release, counts as manual."""
     return deployment.strategy.approval is not Approval.AUTOMATIC
 
 
 def needs_approval(deployment: Deployment) -> bool:
-    """Whether the present stage may not be left before a person approves it."""
+    """Return whether a user must approve the current stage before it can end."""
     control = deployment.control
     return is_manual(deployment) and not control.approved and control.promote is None
 
 
 def refusal(verb: RolloutVerb, deployment: Deployment) -> str:
-    """Why the order is not possible; empty: it is."""
+    """Return why the command is not possible; empty: it is possible."""
     control, phase = deployment.control, deployment.phase
     if phase in {Phase.BACKING_OUT, Phase.FAILED} and deployment.previous:
-        return f"{deployment.artifact} is taken back already: {deployment.why}; apply the blueprint to try again"
+        return (
+            f"rollback of {deployment.artifact} has already started: {deployment.why}; apply the blueprint to try again"
+        )
     if phase not in UNDER_WAY or not deployment.previous:
-        return "no version follows another one now; orders are for upgrades that are under way"
+        return "no rollout is in progress; start one by applying a new version"
     if control.abort:
         return f"{control.by} aborted it"
     if verb in {RolloutVerb.PROMOTE, RolloutVerb.APPROVE} and control.paused:
-        return f"it is paused by {control.by}; resume it first"
+        return f"the rollout is paused by {control.by}; resume it first"
     if verb is RolloutVerb.PAUSE and _is_past_stages(deployment) and deployment.weights.get(deployment.artifact) == 100:
         return f"all calls go to {deployment.artifact} already; abort it to go back"
     if verb is RolloutVerb.RESUME and not control.paused:
-        return "it is not paused"
+        return "the rollout is not paused"
     if verb is RolloutVerb.APPROVE:
         return _nothing_to_approve(deployment)
     if verb is RolloutVerb.PROMOTE:
@@ -55,16 +57,16 @@ def refusal(verb: RolloutVerb, deployment: Deployment) -> str:
 
 def _nothing_to_approve(deployment: Deployment) -> str:
     if not is_manual(deployment):
-        return 'its strategy asks for no approval; `approval = "manual"` does'
+        return 'its strategy requires no approval; `approval = "manual"` does'
     if deployment.phase is Phase.KEEPING or (deployment.phase is Phase.ROLLING and deployment.control.approved):
-        return "all that needs approval was approved"
+        return "everything that needs approval is approved already"
     return "" if not _is_past_stages(deployment) else "all of its stages were approved"
 
 
 def _nothing_to_promote(deployment: Deployment) -> str:
     if deployment.phase is Phase.ROLLING and not needs_approval(deployment):
-        return "a rolling upgrade goes on by itself, as new instances become ready"
-    return "" if not _is_past_stages(deployment) else "it has passed its last stage, and goes on by itself"
+        return "a rolling upgrade continues by itself as new instances become ready"
+    return "" if not _is_past_stages(deployment) else "the last stage has passed, and the rollout continues by itself"
 
 
 def _is_past_stages(deployment: Deployment) -> bool:
@@ -72,7 +74,7 @@ def _is_past_stages(deployment: Deployment) -> bool:
 
 
 def possible(deployment: Deployment) -> tuple[RolloutVerb, ...]:
-    """What can be ordered now, but for what is so already."""
+    """Return the commands that are possible now, without those that would change nothing."""
     already = {RolloutVerb.PAUSE} if deployment.control.paused else set()
     return tuple(verb for verb in RolloutVerb if verb not in already and not refusal(verb, deployment))
 
@@ -80,7 +82,7 @@ def possible(deployment: Deployment) -> tuple[RolloutVerb, ...]:
 def ordered(
     verb: RolloutVerb, deployment: Deployment, *, by: str, at: float, everything: bool = False, force: bool = False
 ) -> Deployment:
-    """The deployment with the order in it; the same one, if that is so already. `refusal` must be empty."""
+    """Return the deployment with the command; the same object if nothing changes. `refusal` must be empty."""
     before = deployment.control
     if verb is RolloutVerb.PAUSE:
         after = replace(before, paused=True, promote=None, force=False)
@@ -98,5 +100,5 @@ def ordered(
 
 
 def of_next_stage(control: RolloutControl) -> RolloutControl:
-    """What is left of the orders when a stage ends."""
+    """Return what remains of the commands when a stage ends."""
     return replace(control, approved=False, awaiting=False, promote=None, force=False, answer="")

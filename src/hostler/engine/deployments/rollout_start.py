@@ -1,4 +1,4 @@
-"""How a deployment begins, once a blueprint says something new of its slice. Pure."""
+"""How a deployment starts when a blueprint changes its slice. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PHASES = {
 
 
 def is_news(spec: SliceSpec, blueprint: str, number: int, standing: Deployment | None) -> bool:
-    """Whether the blueprint says something that the deployment does not follow yet."""
+    """Return whether the blueprint specifies something that the deployment does not follow yet."""
     return (
         standing is None
         or (standing.blueprint, standing.number) != (blueprint, number)
@@ -36,7 +36,7 @@ def is_news(spec: SliceSpec, blueprint: str, number: int, standing: Deployment |
 
 
 def target(spec: SliceSpec, standing: Deployment | None, counts: Mapping[Side, Count]) -> Side:
-    """The side that the blueprint wishes for. Settings that nothing had yet get a number of their own."""
+    """Return the side that the blueprint specifies. New settings get a new template number."""
     if spec.settings == _USUAL:
         return Side(spec.artifact)
     known = [0, *(side.template for side in counts)]
@@ -52,10 +52,10 @@ def target(spec: SliceSpec, standing: Deployment | None, counts: Mapping[Side, C
 def begun(
     blueprint: str, number: int, standing: Deployment | None, look: Look, *, rollback: bool, retry: bool = True
 ) -> Deployment:
-    """The deployment as it follows the blueprint's new revision.
+    """Return the deployment that follows the blueprint's new revision.
 
-    One that is under way to the same goes on as it began, and where the revision is about other slices (`retry` False)
-    one that was given up stays so. Else a new one begins, from what is known to serve.
+    A deployment in progress to the same side continues. One that was given up stays so if the revision concerns only
+    other slices (`retry` False). Otherwise a new deployment starts, from the side that is known to serve.
     """
     spec = look.spec
     new = target(spec, standing, look.counts)
@@ -78,7 +78,7 @@ def begun(
         needed_at=standing.needed_at if standing else 0.0,
         started_at=look.now,
         changed_at=look.now,
-        why=f"revision {number} of blueprint {blueprint} asks for it",
+        why=f"requested by revision {number} of blueprint {blueprint}",
     )
     if standing is None or served is None:
         return fresh
@@ -87,7 +87,7 @@ def begun(
             fresh,
             phase=Phase.ROLLING,
             weights=_to_new(new, standing, look),
-            why=f"revision {number} of blueprint {blueprint} goes back to what served",
+            why=f"revision {number} of blueprint {blueprint} returns to the version that served before",
         )
     fresh = msgspec.structs.replace(
         fresh,
@@ -102,16 +102,16 @@ def begun(
             phase=Phase.KEEPING,
             strategy=spec.strategy if spec.strategy.type is StrategyKind.BLUE_GREEN else standing.strategy,
             weights={new.artifact: 100, old.artifact: 0},
-            why=f"revision {number} of blueprint {blueprint} goes back to instances that still stand ready",
+            why=f"revision {number} of blueprint {blueprint} returns to instances that are still ready",
         )
-    # Calls are split by artifact: settings alone cannot be tried on a share of them.
+    # Calls are split by artifact, so a change of settings alone cannot be tried on a share of them.
     rolls = rollback or new.artifact == old.artifact
     phase = Phase.ROLLING if rolls else _PHASES[spec.strategy.type]
     return msgspec.structs.replace(fresh, phase=phase, weights=_to_old(old, new, phase, standing, look))
 
 
 def _served(standing: Deployment | None, look: Look) -> Side | None:
-    """The side that is known to serve: what a failed upgrade goes back to."""
+    """Return the side that is known to serve: a failed upgrade rolls back to it."""
     if standing is None:
         return None
     new, old = new_side(standing), old_side(standing)
@@ -125,7 +125,7 @@ def _served(standing: Deployment | None, look: Look) -> Side | None:
         return new
     if old is not None:
         return old
-    # A return to what served is one to what is known; a first version is only if some of it came up.
+    # A version that served before is known to work; a first version only if one of its instances became ready.
     return new if standing.phase is Phase.ROLLING or look.of(new).ready else None
 
 
@@ -134,16 +134,16 @@ def _settings_of(side: Side, standing: Deployment) -> SliceSettings:
 
 
 def _is_kept_for(new: Side, standing: Deployment, look: Look) -> bool:
-    """Whether all calls had gone over to another version, and this one still stands ready to take them back."""
+    """Return whether all calls had been switched to another version, and this one is still ready to take them back."""
     away = standing.weights.get(standing.artifact) == 100 and standing.artifact != new.artifact
     return away and old_side(standing) == new and enough(look, new, standing.strategy)
 
 
 def _to_old(old: Side, new: Side, phase: Phase, standing: Deployment, look: Look) -> dict[str, int]:
-    """The weights that an upgrade begins with.
+    """Return the initial weights of an upgrade.
 
-    While calls are split, nothing but the old version gets any until what was overtaken is gone. A canary or
-    blue-green splits them from the beginning; unless something else serves too, and the old one is not enough alone.
+    While calls are split, only the old version gets calls until superseded versions are gone. Canary and blue-green
+    split calls from the start, unless another version serves too and the old one alone is not enough.
     """
     if old.artifact == new.artifact or not look.of(old).ready:
         return {}
@@ -154,7 +154,7 @@ def _to_old(old: Side, new: Side, phase: Phase, standing: Deployment, look: Look
 
 
 def _to_new(new: Side, standing: Deployment, look: Look) -> dict[str, int]:
-    """The weights that a return begins with: what is left from gets no call as soon as there is enough else."""
+    """Return the initial weights of a return: the version being left gets no calls once there are enough others."""
     if standing.artifact == new.artifact or not look.of(new).ready:
         return {}
     if standing.weights.get(new.artifact, 0) > 0 or enough(look, new, look.spec.strategy):

@@ -1,7 +1,7 @@
-"""The blueprint service: what HTTP and the command line call. An apply is one transaction: all of it, or nothing.
+"""The blueprint service, called by HTTP and the command line. An apply is one transaction: all of it, or nothing.
 
-With the blueprint are written its revision in the history and, for each of its slices, whose it is. What it was judged
-by (`judgement`) is compared then.
+The transaction writes the blueprint, its revision in the history, and the owner of each of its slices. It compares
+everything that the apply is based on (`apply_preconditions`).
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
 Problems: TypeAlias = "list[HostlerError]"
 CREATED, DONE, ACCEPTED = 201, 200, 202
 MOST = 120
-"""Comparisons, or operations, that an apply needs at most: a transaction has 128, and some go with it."""
+"""Maximum comparisons or operations of an apply: a transaction has 128, and the writer adds some."""
 _ASKED_AT_ONCE = 10
 
 
 class BlueprintService:
-    """One per process. Its view tells how far the slices are."""
+    """The blueprint service of a process. The status of slices comes from its view."""
 
     def __init__(
         self, store: Store, writer: Writer, view: View, artifacts: Artifacts, *, clock: Clock, rng: random.Random
@@ -84,7 +84,7 @@ class BlueprintService:
     # Reading
 
     async def get(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintView:
-        """One blueprint, and how far it is. `stale`: as this process saw it last."""
+        """Return a blueprint with its status. `stale`: as this process last saw it."""
         name = blueprint_file.check_name(name)
         entry, owners, damage = await self._reading.present(name, stale=stale)
         if entry is None:
@@ -93,7 +93,7 @@ class BlueprintService:
         return _view_for(caller, name, entry.value, shown.damaged(status, damage))
 
     async def status(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintStatus:
-        """How far it is, slice by slice; also what is left of one that was deleted."""
+        """Return the status, slice by slice; also that of a deleted blueprint whose slices are still being removed."""
         name = blueprint_file.check_name(name)
         entry, owners, damage = await self._reading.present(name, stale=stale)
         if entry is None and not owners:
@@ -112,7 +112,7 @@ class BlueprintService:
         after: str | None = None,
         stale: bool = False,
     ) -> BlueprintPage:
-        """A page of all blueprints, in order of their names."""
+        """Return a page of all blueprints, ordered by name."""
         check_limit(limit)
         start = None if after is None else BLUEPRINT.fill(blueprint=check_part(after, "after"))
         if stale:
@@ -143,7 +143,7 @@ class BlueprintService:
         limit: int = 100,
         after: str | None = None,
     ) -> BlueprintHistory:
-        """A page of what was applied, newest first."""
+        """Return a page of the history, newest first."""
         check_limit(limit)
         name = blueprint_file.check_name(name)
         numbers, revision = await self._reading.numbers(name)
@@ -158,7 +158,7 @@ class BlueprintService:
         return BlueprintHistory(items=tuple(items), after=last, revision=revision)
 
     async def revision(self, caller: Caller, name: str, number: int) -> RevisionView:
-        """One that was applied, with all that it said."""
+        """Return one revision with its complete contents."""
         name = blueprint_file.check_name(name)
         numbers, _ = await self._reading.numbers(name)
         one = await self._reading.revision(name, number, numbers)
@@ -167,9 +167,9 @@ class BlueprintService:
         return msgspec.structs.replace(_revision_view(one, numbers[-1]), slices=slices)
 
     async def plan(self, caller: Caller, name: str, wanted: Blueprint) -> BlueprintPlan:
-        """What an apply would do. Nothing is written. Invalid: it can be seen from it alone that it is wrong.
+        """Return what an apply would do. Nothing is written. Invalid: the blueprint is wrong in itself.
 
-        It is for those who may apply it: whether something would change tells what is in environments.
+        Only for callers who may apply it: whether something would change reveals values of environments.
         """
         caller.require_deploy()
         name = blueprint_file.check_name(name)
@@ -177,14 +177,13 @@ class BlueprintService:
         case = await self._reading.case(name, wanted)
         against = problems(case, wanted) or await self._missing(case, wanted)
         before = {spec.base: spec for spec in case.slices}
-        wished = {spec.base: spec for spec in wanted.slices}
-        bases = [*wished, *(base for base in before if base not in wished)]
+        specs = {spec.base: spec for spec in wanted.slices}
+        bases = [*specs, *(base for base in before if base not in specs)]
         await self._view.fleet.load()
         seen = self._reading.seen({*bases, *(base for spec in wanted.slices for base in spec.needs)})
         placing = Placing(self._view)
         slices = [
-            slice_plan(self._reading.known(base, wished.get(base), 0, seen), before.get(base), placing)
-            for base in bases
+            slice_plan(self._reading.known(base, specs.get(base), 0, seen), before.get(base), placing) for base in bases
         ]
         changes = self._differs(case, wanted)
         return BlueprintPlan(
@@ -197,7 +196,7 @@ class BlueprintService:
         )
 
     async def read(self, caller: Caller, text: str, file: str = "") -> BlueprintRead:
-        """What a file holds, and all that is wrong with it, each with its place. Nothing is written."""
+        """Parse a file; return its contents and all errors, each with its place. Nothing is written."""
         caller.require_deploy()
         return await self._files.run(_read, text, file)
 
@@ -210,7 +209,7 @@ class BlueprintService:
         limit: int = 100,
         after: str | None = None,
     ) -> SlicePage:
-        """A page of what there is on the nodes, or on one. `artifact`: only of this, or of all versions of a base."""
+        """Return a page of the slices on all nodes, or on one. `artifact`: only this one, or all versions of a base."""
         check_limit(limit)
         prefix = SLICE.prefix() if node is None else SLICE.prefix(node=check_part(fold(node), "node"))
         start = _cursor(SLICE, after)
@@ -240,7 +239,7 @@ class BlueprintService:
         limit: int = 100,
         after: str | None = None,
     ) -> EndpointPage:
-        """A page of where methods can be called. `artifact`: only of this, or of all versions of a base."""
+        """Return a page of endpoints. `artifact`: only this one, or all versions of a base."""
         check_limit(limit)
         prefix = ENDPOINT.prefix()
         if artifact is not None:
@@ -253,10 +252,10 @@ class BlueprintService:
     async def log_place(
         self, caller: Caller, artifact: str, *, node: str | None = None, instance: int | None = None
     ) -> tuple[str, str, int]:
-        """Where to ask for what a slice printed: the node, the artifact, and the instance, or 0 for the last there.
+        """Return where the output of a slice is: the node, the artifact, and the instance, or 0 for the last one there.
 
-        Of several the first that is not well, else the first. Where none is left it is asked where one failed, or at
-        the node that is named: they keep logs. NotFound: there is none, and nothing is known of one.
+        Of several instances, the first that is not ready is chosen, otherwise the first. If none is left, the node
+        where one failed is chosen, or the given node, because nodes keep logs. NotFound: no instance, no failure.
         """
         caller.require_deploy()
         wanted = _artifact_or_base(artifact)
@@ -284,12 +283,10 @@ class BlueprintService:
             return on, of, instance or 0
         which = wanted if instance is None else f"{wanted} number {instance}"
         on = "" if node is None else f" on {node}"
-        raise NotFound(
-            f"slice {which}: there is no instance{on}, and none has failed{on}; what there is: hostler slice list"
-        )
+        raise NotFound(f"slice {which}: there is no instance{on}, and none has failed{on}; see hostler slice list")
 
     def _records(self, wanted: str, node: str | None) -> Iterable[Entry[SliceRecord]]:
-        """Of this artifact, or of all versions of a base."""
+        """Return the records of this artifact, or of all versions of a base."""
         entries = self._view.slices.entries
         if node is not None and wanted.count(":") == 2:
             entry = self._view.fleet.entry(node, wanted)
@@ -300,8 +297,11 @@ class BlueprintService:
     # Writing
 
     async def apply(self, request: Request, name: str, wanted: Blueprint) -> Written[BlueprintView]:
-        """It shall be like this. One that is so already stays as it is, unless a version of it was given up: then it is
-        tried again. NotFound: an artifact is not in the repository. Conflict: a slice is another blueprint's."""
+        """Create or replace a blueprint.
+
+        Nothing is written if nothing would change, unless a version was given up: then it is tried again. NotFound: an
+        artifact is not in the repository. Conflict: a slice belongs to another blueprint.
+        """
         request.caller.require_deploy()
         name = blueprint_file.check_name(name)
         blueprint_file.check(wanted, f"blueprint {name}")
@@ -314,7 +314,7 @@ class BlueprintService:
         return await self._once(request, name, attempt)
 
     async def rollback(self, request: Request, name: str, to: int = 0) -> Written[BlueprintView]:
-        """What was applied as number `to` shall be again; 0: what was before, and said something else."""
+        """Apply revision `to` again; 0: the last revision that differs from the current blueprint."""
         request.caller.require_deploy()
         name = blueprint_file.check_name(name)
         there: set[str] = set()
@@ -337,7 +337,7 @@ class BlueprintService:
         return await self._once(request, name, attempt)
 
     async def delete(self, request: Request, name: str) -> Written[BlueprintView]:
-        """It shall be gone, and its slices with it; its history stays. Conflict: others need one of its slices."""
+        """Delete a blueprint and its slices; its history is kept. Conflict: other blueprints need one of its slices."""
         request.caller.require_deploy()
         name = blueprint_file.check_name(name)
 
@@ -362,9 +362,9 @@ class BlueprintService:
         everything: bool = False,
         force: bool = False,
     ) -> Written[BlueprintStatus]:
-        """Promote, pause, resume, approve or abort rollouts of a blueprint that are under way, in one transaction.
+        """Promote, pause, resume, approve or abort rollouts in progress of a blueprint, in one transaction.
 
-        The leader carries it out. Conflict: it is not possible, or a rollout has gone on since it was `seen`.
+        The leader carries the command out. Conflict: it is not possible, or a rollout has changed since it was `seen`.
         """
         request.caller.require_deploy()
         name = blueprint_file.check_name(name)
@@ -373,7 +373,7 @@ class BlueprintService:
             entry, owners, damage = await self._reading.present(name, stale=False)
             if entry is None:
                 raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
-            # One that another program wrote has no owners: the leader counts how often it was written.
+            # A blueprint written by another program has no owners: the leader then uses its version as the number.
             owners = {spec.base: entry.version for spec in entry.value.slices} | owners
             found = await self._reading.deployments(_selected(name, owners, selection))
             at = self._clock.wall()
@@ -405,7 +405,7 @@ class BlueprintService:
 
         return await self._writer.once(request, BlueprintStatus, attempts)
 
-    # Inside: writing
+    # Internal: writing
 
     async def _once(self, request: Request, name: str, attempt: Any) -> Written[BlueprintView]:
         async def attempts() -> Written[BlueprintView]:
@@ -423,7 +423,7 @@ class BlueprintService:
         *,
         rollback_to: int = 0,
     ) -> Written[BlueprintView]:
-        """`there`: artifacts that are known to be in the repository."""
+        """`there`: artifacts that are known to be in the repository; it is updated."""
         request.check_match(f"blueprint {case.name}", case.revision)
         for problem in problems(case, wanted):
             raise problem
@@ -454,7 +454,7 @@ class BlueprintService:
         then = written(case, wanted, record)
         if max(len(when), len(then)) > MOST:
             raise Invalid(
-                f"blueprint {name}: too many slices come, go and are needed of other blueprints at once; do it in steps"
+                f"blueprint {name}: too many slices are added, removed or needed from other blueprints; do it in steps"
             )
         numbers = {**case.own, **({} if wanted is None else {spec.base: number for spec in wanted.slices})}
         status = await self._reading.status(name, wanted, 0, numbers)
@@ -465,7 +465,7 @@ class BlueprintService:
         return Written(msgspec.structs.replace(view, revision=revision), revision, code)
 
     def _differs(self, case: Case, wanted: Blueprint) -> bool:
-        """Whether an apply is to be written: also where a version was given up, which is tried again."""
+        """Return whether an apply must be written; also if a version was given up, because it is tried again."""
         if case.entry is None or case.damage or case.slices != wanted.slices:
             return True
         for spec in wanted.slices:
@@ -477,7 +477,7 @@ class BlueprintService:
         return False
 
     async def _missing(self, case: Case, wanted: Blueprint, there: set[str] | None = None) -> Sequence[HostlerError]:
-        """What is said against it by the repository: artifacts that it does not name yet, and that are not there."""
+        """Return errors for artifacts that the stored blueprint does not name and that are not in the repository."""
         there = set() if there is None else there
         named = {spec.artifact for spec in case.slices}
         asked = [
@@ -502,18 +502,18 @@ class BlueprintService:
 
     def _notes(self, case: Case, wanted: Blueprint) -> Iterable[str]:
         if case.damage:
-            yield f"it is damaged: {case.damage}; compared is what was applied last"
+            yield f"the stored blueprint is damaged: {case.damage}; compared with the last applied revision"
         for spec in wanted.slices:
             deployment = self._view.deployments.get(base=spec.base)
             before = case.entry.value.spec_of(spec.base) if case.entry is not None else None
             changed = before is not None and (before.artifact, before.settings) != (spec.artifact, spec.settings)
             if deployment is not None and changed and deployment.value.phase not in (Phase.DONE, Phase.FAILED):
-                yield f"{spec.base}: its change to {deployment.value.artifact} is under way, and would be overtaken"
+                yield f"{spec.base}: its change to {deployment.value.artifact} is in progress, and would be superseded"
             if deployment is not None and not changed and deployment.value.phase is Phase.FAILED:
                 yield f"{spec.base}: {deployment.value.artifact} was given up, and would be tried again"
 
     def _tight(self, slices: Iterable[SlicePlan], wanted: Blueprint) -> Iterable[str]:
-        """Slices whose new instances may take more memory than their nodes have."""
+        """Return notes on slices whose new instances may need more memory than their nodes have."""
         for plan in slices:
             spec = wanted.spec_of(plan.base)
             each = None if spec is None else spec.settings.memory_mib
@@ -527,17 +527,17 @@ class BlueprintService:
             ]
             if found:
                 (first, has), more = found[0], len(found) - 1
-                also = f"; so may {counted(more, 'more node')}" if more else ""
+                also = f"; the same holds for {counted(more, 'more node')}" if more else ""
                 yield (
                     f"{plan.base}: {first.node} would get {counted(first.instances, 'instance')} of up to {each:,} MiB,"
-                    f" and has {has:,} MiB of memory in all{also}"
+                    f" and has {has:,} MiB of memory in total{also}"
                 )
 
 
 def _read(text: str, file: str) -> BlueprintRead:
     if len(text) > blueprint_file.LARGEST_SENT:
         most = blueprint_file.LARGEST_SENT // 1024
-        what = f"it has more than {most} KiB; a larger one is taken by: hostler blueprint apply FILE"
+        what = f"it has more than {most} KiB; use the command line for a larger file: hostler blueprint apply FILE"
         return BlueprintRead(name="", slices=(), faults=(BlueprintFault(place="", line=0, what=what),))
     found, faults = blueprint_file.looked_through(text, file)
     return BlueprintRead(
@@ -559,7 +559,7 @@ def _number(after: str | None) -> int | None:
     if after is None:
         return None
     if not (after.isascii() and after.isdigit() and len(after) < 18):
-        raise Invalid(f"after {after[:80]!r}: must be what the page before said")
+        raise Invalid(f"after {after[:80]!r}: must be the `after` of the previous page")
     return int(after)
 
 
@@ -568,7 +568,7 @@ def _cursor(key: Key[Any], after: str | None) -> str | None:
         return None
     start = key.prefix() + after
     if key.match(start) is None:
-        raise Invalid(f"after {after[:80]!r}: must be what the page before said")
+        raise Invalid(f"after {after[:80]!r}: must be the `after` of the previous page")
     return start
 
 
@@ -586,7 +586,7 @@ def _named(selection: RolloutSelection) -> list[str]:
 
 
 def _selected(name: str, owners: Mapping[str, int], selection: RolloutSelection) -> list[str]:
-    """The slices that an order is for."""
+    """Return the slices that a command is for."""
     wanted = _named(selection)
     for base in wanted:
         if base not in owners:
@@ -601,14 +601,14 @@ def _orderable(
     selection: RolloutSelection,
     found: Mapping[str, Entry[Deployment]],
 ) -> dict[str, Entry[Deployment]]:
-    """The deployments that the order is possible for. Conflict: of one that is named it is not, or of none."""
-    against = {base: "the leader has not looked at it yet; try again" for base in owners if base not in found}
+    """Return the deployments that accept the command. Conflict: a named one does not, or none does."""
+    against = {base: "the leader has not processed it yet; try again" for base in owners if base not in found}
     for base, entry in found.items():
         now, seen = entry.value, selection.seen.get(base)
         if (now.blueprint, now.number) != (name, owners[base]):
-            against[base] = f"the leader has not begun revision {owners[base]} yet; try again in a moment"
+            against[base] = f"the leader has not started revision {owners[base]} yet; try again in a moment"
         elif seen is not None and seen != now.changed_at:
-            against[base] = f"it has gone on since you looked ({now.why}); look at it again"
+            against[base] = f"the rollout has changed since you read it ({now.why}); read it again"
         elif why := rollout_control.refusal(verb, now):
             against[base] = why
     for base in _named(selection):
@@ -617,7 +617,7 @@ def _orderable(
     can = {base: entry for base, entry in found.items() if base not in against}
     if not can:
         base = min(found, default=min(against, default=""), key=lambda one: (not found[one].value.previous, one))
-        more = f"; so it is with {counted(len(against) - 1, 'more slice')}" if len(against) > 1 else ""
+        more = f"; the same holds for {counted(len(against) - 1, 'more slice')}" if len(against) > 1 else ""
         raise Conflict(f"blueprint {name}: {base}: cannot {verb.value}: {against[base]}{more}")
     return can
 

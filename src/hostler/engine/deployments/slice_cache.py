@@ -1,4 +1,4 @@
-"""All slices that the mirror holds, indexed one change at a time from when they are first asked for."""
+"""Cache of all slices of the mirror, loaded on first use and indexed one change at a time."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _ACTIVE = int(Is.ACTIVE)
 
 
 class Fleet:
-    """One per process: `View.fleet`. What it says of a slice is to be looked at, not changed."""
+    """The slice cache of the process: `View.fleet`. Callers must not modify what it returns."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self.ground = Ground(view)
         self._rosters: dict[str, Roster] = {}
-        self._on: dict[str, dict[str, None]] = {}  # artifacts by node, also those whose record cannot be read
+        self._on: dict[str, dict[str, None]] = {}  # artifacts by node, including those with unreadable records
         self._known: dict[str, SliceRecord] = {}
         self.hollow: dict[str, None] = {}
-        """Keys that say that there is no instance: nobody but who wrote them by hand would."""
+        """Keys with an empty list of instances; only a manual write creates such a key."""
         self._listeners: list[Callable[[str, str], None]] = []
         self._loading = asyncio.Lock()
         self._loaded = self._listening = False
         self.ground.moved = self._hung_elsewhere
 
     async def load(self) -> None:
-        """Take what the mirrors hold, if that was not done yet, and follow them from then on."""
+        """Load the contents of the mirrors on the first call, and follow them from then on."""
         async with self._loading:
-            if not self._listening:  # first, for reading it all takes a while
+            if not self._listening:  # listen first, because loading takes time
                 self._listening = True
                 self.ground.follow()
                 self._view.slices.listen(self._changed)
@@ -61,7 +61,7 @@ class Fleet:
                 self._loaded = True
 
     def listen(self, changed: Callable[[str, str], None]) -> Callable[[], None]:
-        """Call `changed(base, node)` when anything of a slice on a node has changed. What is returned ends it."""
+        """Call `changed(base, node)` when a slice on a node has changed. Return a function that ends this."""
         self._listeners = [*self._listeners, changed]
 
         def end() -> None:
@@ -70,11 +70,11 @@ class Fleet:
         return end
 
     def roster(self, base: str) -> Roster:
-        """The instances of `group:name`."""
+        """Return the instances of `group:name`."""
         return self._rosters.get(base, _NOTHING)
 
     def crowded(self, base: str, labels: Mapping[str, str]) -> tuple[str, str] | None:
-        """The node that has all of two or more instances, and another one that takes slices; None: it is not so."""
+        """Return the node that has all of two or more instances, and another one that accepts slices; or None."""
         on = self.roster(base).on
         node = next(iter(on), "")
         if len(on) != 1 or on[node] < 2:
@@ -85,44 +85,44 @@ class Fleet:
         return None if other is None else (node, other)
 
     def planned(self, base: str) -> Roster:
-        """The same, to take numbers from; it is kept, though there is nothing yet."""
+        """Return the instances of `group:name`, to take numbers from; the index is kept even while it is empty."""
         return self._rosters.setdefault(base, Roster())
 
     def forget(self, base: str) -> None:
-        """Nothing is planned for it any more."""
+        """Drop the index of a slice if it is empty and nothing is planned for it."""
         roster = self._rosters.get(base)
         if roster is not None and not roster and not roster.is_planned():
             del self._rosters[base]
 
     def bases(self) -> list[str]:
-        """Slices of which there is anything."""
+        """Return the slices that have instances or planned ones."""
         return list(self._rosters)
 
     def nodes(self) -> list[str]:
-        """Nodes that have anything."""
+        """Return the nodes that have slice keys."""
         return list(self._on)
 
     def on(self, node: str) -> Iterable[str]:
-        """The artifacts that have a key on the node."""
+        """Return the artifacts that have a key on the node."""
         return tuple(self._on.get(node, ()))
 
     def count_on(self, node: str) -> int:
-        """How many artifacts have a key on the node, also such as cannot be read."""
+        """Return how many artifacts have a key on the node, including unreadable ones."""
         return len(self._on.get(node, ()))
 
     def entry(self, node: str, artifact: str) -> Entry[SliceRecord] | None:
-        """The record, as the mirror has it."""
+        """Return the record from the mirror."""
         return self._view.slices.entries.get(f"{SLICES}{node}/{artifact}")
 
     def is_readable(self, node: str, artifact: str) -> bool:
-        """Whether the record is absent, or can be read."""
+        """Return whether the record is absent or readable."""
         return f"{SLICES}{node}/{artifact}" not in self._view.slices.unreadable
 
     def site(self, node: str) -> Site:
-        """What is known of a node."""
+        """Return the cached state of a node."""
         return self.ground.site(node)
 
-    # News
+    # Changes
 
     def _changed(self, key: str) -> None:
         entry = self._view.slices.entries.get(key)
@@ -134,7 +134,7 @@ class Fleet:
         elif self.hollow:
             self.hollow.pop(key, None)
         if new is None:
-            if key in self._view.slices.unreadable:  # what was known of it still counts
+            if key in self._view.slices.unreadable:  # its last readable value still counts
                 self._on.setdefault(node, {})[artifact] = None
                 return
             self._known.pop(key, None)

@@ -1,8 +1,9 @@
-"""On which nodes new instances of a slice go: evenly, and so that little is lost with whatever fails. Pure.
+"""Chooses nodes for new instances of a slice: evenly spread, so that a failure affects few of them. Pure.
 
-In this order: nodes where it did not fail lately, until they have twice their share; fewest of it on the node; fewest
-of this version, for the others will go; fewest of it in the rack, on the pdus, on the tors; fewest slices on the node
-at all; whoever had none for longest. Each choice says why, and for all nodes that were not chosen it is said why not.
+Criteria, in this order: nodes where the slice did not fail recently, up to twice their even share; fewest instances of
+the slice on the node; fewest of this version, because the others will be removed; fewest of the slice in the rack, on
+the PDUs, on the ToR switches; fewest slices on the node in total; the node that has been without one for longest. Each
+choice has a reason, and so does each node that was not chosen.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
     from hostler.engine.deployments.node_cache import Ground, Place, Site
 
 CHUNK = 256
-"""Nodes that are compared with each other by how much is on them, where they are alike otherwise."""
+"""Nodes that are sorted by their total number of slices, if they are equal otherwise."""
 NAMED = 50
-"""Nodes that are named one by one, with what stands against each."""
+"""Nodes that are listed individually, each with the reason why it was not chosen."""
 MOST = 5_000
-"""Instances of a slice on one node: its key has to fit into a transaction."""
+"""Instances of a slice on one node: its key must fit into a transaction."""
 TILT = 2
-"""Times its even share that a node may get because it failed on others: half of them may be broken, and if it failed on
-most, then hardly because of them."""
+"""Multiple of its even share that a node may get because the slice failed on other nodes. Half of the nodes may be
+broken; if the slice failed on more, the nodes are hardly the cause."""
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A node for one instance."""
+    """The node for one instance, and the reason."""
 
     node: str
     why: str
@@ -52,10 +53,10 @@ def assign(
     barred: Callable[[str], bool] = lambda _: False,
     same: Callable[[str], int] = lambda _: 0,
 ) -> list[Choice]:
-    """A node for each of so many instances; fewer, if no node takes any more.
+    """Return a node for each of `count` instances; fewer if no node accepts more.
 
-    `failed`: nodes on which it failed lately, and how often: they come last. `barred`: nodes that cannot be written to.
-    `same`: how many of this version a node has.
+    `failed`: nodes where it failed recently, and how often; they come last. `barred`: nodes that cannot be written to.
+    `same`: the number of instances of this version on a node.
     """
     if count <= 0:
         return []
@@ -84,7 +85,7 @@ def passed_over(
     failed: Mapping[str, int],
     barred: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Reason, ...]:
-    """Why not on the other nodes: by name while there are few, then by kind. `barred`: what else is against some."""
+    """Return why other nodes were not chosen: one by one if they are few, otherwise by kind. `barred`: more reasons."""
     reasons: list[Reason] = []
     for kind, nodes in ground.objections.items():
         if not nodes:
@@ -107,9 +108,11 @@ def passed_over(
         others = counted(left, "other node")
         if labels:
             wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
-            others_why = f"they lack {wanted}, or have no fewer of it on the node, in the rack, on pdu and tor"
+            others_why = f"they lack {wanted}, or have no fewer instances on the node, in the rack, on PDU and ToR"
         else:
-            others_why = "they have no fewer of it on the node, in the rack, on pdu and tor, or more slices at all"
+            others_why = (
+                "they have no fewer instances on the node, in the rack, on PDU and ToR, or more slices in total"
+            )
         reasons.append(Reason(subject=others, why=others_why))
         reasons += (Reason(subject=node, why=why) for node, why in itertools.islice(barred.items(), NAMED))
         reasons += (
@@ -128,13 +131,13 @@ def _against(site: Site, roster: Roster, labels: Mapping[str, str], failed: Mapp
         return _failed(failed[site.node])
     here = roster.on.get(site.node, 0)
     if here >= MOST:
-        return f"it has {here} of it, and no node gets more than {MOST}"
+        return f"it has {here} instances of it, and no node gets more than {MOST}"
     rack = f", {roster.racks.get(site.place.rack, 0)} in its rack" if site.place.rack else ""
-    return f"others had fewer: it has {here}{rack}, and {counted(site.total, 'slice')} at all"
+    return f"others had fewer: it has {here}{rack}, and {counted(site.total, 'slice')} in total"
 
 
 def _failed(times: int) -> str:
-    return f"it failed there {counted(times, 'time')} lately"
+    return f"the slice failed there {counted(times, 'time')} recently"
 
 
 def _some(nodes: Mapping[str, None], count: int) -> str:
@@ -143,16 +146,16 @@ def _some(nodes: Mapping[str, None], count: int) -> str:
 
 
 class _Plan:
-    """Nodes by turns. Cheap in the number of places; a node is looked at when it is nearly its turn."""
+    """Chooses nodes one after another. The cost depends on the number of locations; nodes are examined when needed."""
 
     def __init__(self, roster: Roster, ground: Ground, same: Callable[[str], int]) -> None:
         self._roster, self._ground, self._same = roster, ground, same
         self._racks, self._pdus, self._tors = dict(roster.racks), dict(roster.pdus), dict(roster.tors)
 
     def take(self, count: int, takes: Callable[[Site], bool], most: int) -> list[Choice]:
-        """A node for each of so many, among those that take any; none gets more than `most`.
+        """Choose a node for each of `count` instances, among those that `takes` accepts; none gets more than `most`.
 
-        What was taken before counts, but for how many its nodes have: they are not to be taken again.
+        Choices of earlier calls count for racks, PDUs and ToR switches, but not per node: later calls use other nodes.
         """
         ground, found = self._ground, list[Choice]()
         if count <= 0:
@@ -167,7 +170,7 @@ class _Plan:
                 heapq.heappop(heap)
                 continue
             now = self._key(line)
-            if now > key:  # it was a guess, or another node on the same pdu or tor was chosen since
+            if now > key:  # the key was an estimate, or another node on the same PDU or ToR was chosen since
                 heapq.heapreplace(heap, (now, order, line))
                 continue
             place = line.place
@@ -197,13 +200,13 @@ class _Plan:
 
 def _why(place: Place, key: tuple[int, int, int, int, int, int]) -> str:
     level, _, rack, _, _, _ = key
-    return f"{level} of it here, {rack} in rack {place.rack}" if place.rack else f"{level} of it here"
+    return f"{level} on this node, {rack} in rack {place.rack}" if place.rack else f"{level} on this node"
 
 
 class _Line:
-    """The nodes of one place, in the order of their turns. `node` is the next, once it has begun; empty: there is none.
+    """The nodes of one location, in the order of choice. `node` is the next one once `begin` was called; empty: none.
 
-    Before that `level`, `same` and `total` are no more than those of the next: most places are never looked into.
+    Before that, `level`, `same` and `total` are lower bounds for the next node: most locations are never examined.
     """
 
     __slots__ = (
@@ -211,7 +214,7 @@ class _Line:
         *("level", "node", "place", "same", "total"),
     )
 
-    def __init__(  # noqa: PLR0917  (where, what is there, and which)
+    def __init__(  # noqa: PLR0917  (the location, its status, and the filters)
         self,
         place: Place,
         roster: Roster,
@@ -222,22 +225,22 @@ class _Line:
     ) -> None:
         self.place, self._roster, self._sites, self._takes, self._same = place, roster, sites, takes, same
         self._most = most
-        self._more: dict[str, int] = {}  # in this plan
+        self._more: dict[str, int] = {}  # chosen in this plan, by node
         self._levels = roster.levels.get(place, {})
-        self._chosen: dict[int, list[str]] = {}  # in this plan, by how many it then has
+        self._chosen: dict[int, list[str]] = {}  # nodes chosen in this plan, by the number of instances they then have
         self.level = 0 if place.free(self._levels) else min(self._levels)
         self.same, self.total, self.node = 0, min(place.by_total), ""
         self._turns: Iterator[tuple[int, int, int, str]] | None = None
 
     def begin(self) -> bool:
-        """Look for the next node, if that was not done yet; whether there is one."""
+        """Find the first node, unless that was done already; return whether there is one."""
         if self._turns is None:
             self._turns = self._walk()
             self._next()
         return bool(self.node)
 
     def chosen(self) -> None:
-        """The next one was chosen; on to the one after it."""
+        """Record that the current node was chosen, and advance to the next one."""
         self._chosen.setdefault(self.level + 1, []).append(self.node)
         self._more[self.node] = self._more.get(self.node, 0) + 1
         self._next()

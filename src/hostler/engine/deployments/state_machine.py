@@ -1,6 +1,6 @@
-"""The only way in which a slice's record is changed: move by move, and no illegal one.
+"""The state machine of slices: the only code that changes a slice's record. It rejects illegal transitions.
 
-Leader and agent both write what comes out of here, each comparing the revision that it read. Pure.
+The leader and the agent both write its results, each comparing the revision that it read. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _replace = msgspec.structs.replace
 LEAVING = "leaving: "
-"""What `why` begins with from DEACTIVATE on: an instance that is LOADED again after that is on its way out."""
+"""Prefix of `why` from DEACTIVATE on: an instance that is LOADED again after that is still leaving."""
 _GOING = (SliceState.DEACTIVATE, SliceState.DEACTIVATING, SliceState.LOADED)
 
 
@@ -33,10 +33,10 @@ def moved(
     settings: Mapping[int, SliceSettings] | None = None,
     methods: tuple[str, ...] | None = None,
 ) -> SliceRecord | None:
-    """The record after these changes, by number (None: the instance is gone). None: nothing is left, delete the key.
+    """Return the record after these changes, by number (None: the instance is gone). None: it is empty, delete the key.
 
-    `settings` (by template) are those of new instances; `methods` replaces what the record says. Invalid: a change is
-    no legal move. An instance that stays in its state keeps its `since`, whatever the change says.
+    `settings` (by template) are those of new instances; `methods` replaces the methods of the record. Invalid: a change
+    is not a legal transition. An instance that stays in its state keeps its `since`, whatever the change contains.
     """
     old = {} if record is None else record.each()
     left = dict(old)
@@ -59,7 +59,7 @@ def moved(
             moving = True
     if not left:
         return None
-    # A clock that is behind the other's does not make a state older than the one before it.
+    # A clock that lags behind the other one must not make a state older than the one before it.
     timestamp = max(before, int(at)) if moving else before
     if timestamp != before:
         for number, one in left.items():
@@ -76,24 +76,24 @@ def moved(
 
 
 def since(record: SliceRecord, one: SliceInstance) -> int:
-    """When an instance of the record came into its state, in seconds since 1970."""
+    """Return when an instance of the record entered its state, in seconds since 1970."""
     return one.since or record.timestamp
 
 
 def whole(record: SliceRecord) -> SliceRecord:
-    """The same with its instances spelled out, where another program wrote it without."""
+    """Return the record with explicit instances, in case another program wrote it without them."""
     return record if record.instances is not UNSET else _replace(record, instances=dict(record.each()))
 
 
 def _tidy(one: SliceInstance) -> SliceInstance:
-    """As it comes into a new state: just now, and not ready only where it is active."""
+    """Reset the fields of an instance that enters a new state: `since`, and `ready` unless it is active."""
     if not one.since and (one.ready or one.state is SliceState.ACTIVE):
         return one
     return _replace(one, since=0, ready=one.ready or one.state is not SliceState.ACTIVE)
 
 
 def _still_leaving(was: SliceInstance, new: SliceInstance) -> SliceInstance:
-    """Where the leader said that it leaves, the node's answers say so too."""
+    """Keep the leader's reason for leaving in the status that the node writes."""
     if was.state not in _GOING or new.state not in _GOING or not was.why.startswith(LEAVING) or new.why == was.why:
         return new
     return _replace(new, why=was.why)
@@ -102,7 +102,7 @@ def _still_leaving(was: SliceInstance, new: SliceInstance) -> SliceInstance:
 def _check(number: int, old: SliceState | None, new: SliceState | None, *, node_dead: bool) -> None:
     if not may_move(old, new, node_dead=node_dead):
         said = [("no slice" if state is None else state.value) for state in (old, new)]
-        raise Invalid(f"slice instance {number}: it cannot go from {said[0]} to {said[1]}; read it again")
+        raise Invalid(f"slice instance {number}: cannot go from {said[0]} to {said[1]}; read it again")
 
 
 def _in_use(

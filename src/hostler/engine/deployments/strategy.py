@@ -1,14 +1,14 @@
-"""How one version of a slice follows another: what there shall be now, from what is, what is wished, and the time.
+"""Computes how one version of a slice replaces another: the desired instances now, from spec, status and time.
 
-Pure. All that is remembered from one look to the next is the Deployment record, so any leader goes on from it.
+Pure. The Deployment record is the only memory between two decisions, so any leader can continue.
 
-    side       what is spoken of: sides, counts, aims
-    begin      how a deployment begins when the blueprint changes
-    phases     from one phase to the next
-    gates      whether a version goes on
-    control    what a person can order meanwhile
-    share      how many of each side there shall be, and how many may go
-    autoscale  how many instances the calls need
+    version_set      data types: sides, counts, aims
+    rollout_start    how a deployment starts when the blueprint changes
+    phases           transitions between phases
+    gates            whether a version proceeds
+    rollout_control  what a user can order during a rollout
+    batch_size       how many instances each side should have, and how many may go
+    autoscale        how many instances the calls need
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Retries
 
 GATE_EVERY = 1.0
-"""Seconds from one look at what was measured of a canary to the next."""
+"""Seconds between two evaluations of a canary's metrics."""
 
 PROOF_EVERY = 0.5
-"""Seconds from one look at whether new instances have been ready for long enough to the next."""
+"""Seconds between two checks whether new instances have been ready long enough."""
 
 
-def aim(  # noqa: PLR0917 - what is wished, then what is
+def aim(  # noqa: PLR0917 - the spec, then the status
     spec: SliceSpec | None,
     blueprint: str,
     number: int,
@@ -53,11 +53,11 @@ def aim(  # noqa: PLR0917 - what is wished, then what is
     placeable: bool,
     retry: bool = True,
 ) -> Aim:
-    """What shall be of a slice now. `spec` None: no blueprint names it. `number`: of the blueprint's revision.
+    """Return the aim for a slice. `spec` None: no blueprint names it. `number`: of the blueprint's revision.
 
-    `retry`: whether that is a reason to try again what was given up.
+    `retry`: whether a new revision is a reason to try again a version that was given up.
 
-    Look again when the deployment was written, too: some steps wait until routers can know of the one before.
+    Decide again after the deployment was written, too: some steps wait until routers can know of the previous one.
     """
     if spec is None:
         return _removed(deployment, counts, now)
@@ -112,7 +112,7 @@ def _settings(now: Deployment) -> dict[int, SliceSettings]:
 
 
 def _again(now: Deployment, look: Look) -> float:
-    """When time alone, or what is measured, brings the next step."""
+    """Return the seconds until time or metrics alone can lead to the next step; 0: wait for a change."""
     waits = [autoscale.EVERY] if look.spec.autoscale is not None else []
     if now.phase in PROVING and look.of(new_side(now)).fresh:
         waits.append(PROOF_EVERY)

@@ -1,7 +1,7 @@
-"""In which line of a blueprint's file a place such as `slices[2].strategy.type` stands. Pure.
+"""Finds the line of a path such as `slices[2].strategy.type` in a blueprint file (TOML or JSON). Pure.
 
-Files are read by the readers of their languages, which keep no lines. This looks for keys alone, and only to show a
-person where to look: where a place is not found, that which it stands in is.
+The parsers of both formats keep no line numbers. This module searches only for keys, to point users to an error. If a
+path is not found, the line of its nearest parent is used.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _KEY = re.compile(r"""((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|\n')
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 _LONGEST = 500
-"""Characters of a line, and of a key, that are looked at: more than any that people write."""
+"""Characters of a line and of a key that are examined; more than users write."""
 _DEEPEST = 5000
-"""Characters of a place beyond which nobody looks."""
+"""Maximum length of a path in characters; deeper ones are not followed."""
 
 
 def line_of(text: str, place: str, what: str = "") -> int:
-    """Counted from 1; 0: nobody knows. `what`: the fault, which may name its line itself."""
+    """Return the line number, from 1; 0: unknown. `what`: the error message, which may contain the line number."""
     return lines_of(text, [(place, what)])[0]
 
 
 def lines_of(text: str, faults: Sequence[tuple[str, str]]) -> list[int]:
-    """Of each fault, (place, what). The text is gone through once."""
+    """Return the line of each error, given as (path, message). The text is scanned once."""
     within = {place: _within(place) for place, _ in faults if place}
     wanted = {path for paths in within.values() for path in paths}
     found: dict[str, int] = {}
@@ -52,7 +52,7 @@ def _said(text: str, what: str) -> int:
 
 
 def _within(place: str) -> list[str]:
-    """The place, that which it stands in, and so on."""
+    """Return the path, its parent, and so on up to the root."""
     parts = _PART.findall(place)
     return [_joined(parts[:end]) for end in range(len(parts), 0, -1)]
 
@@ -102,8 +102,8 @@ def _numbered(name: str, numbers: dict[str, int]) -> str:
 
 
 def _in_json(text: str) -> Iterator[tuple[str, int]]:
-    line, path = 1, [""]  # of what is open: the place of each
-    count: list[int] = [-1]  # -1: an object; else the number of the element in an array
+    line, path = 1, [""]  # paths of the objects and arrays that are open
+    count: list[int] = [-1]  # -1: an object; otherwise the index of the element in an array
     key: str | None = None
     last = ""
     for piece in _PIECE.findall(text):

@@ -1,4 +1,4 @@
-"""Steps as transactions: what each compares, and what it writes. Pure; guard and trace are added when it is sent."""
+"""Transactions of the controller's steps: what each compares and writes. Pure; the writer adds guard and log entry."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 BATCH = 100
 """Slice keys in one transaction."""
 GIVE_UP = 5
-"""Failures in a row after which a deployment that is under way is given up."""
+"""Consecutive failures after which a deployment in progress is given up."""
 FIRST_PAUSE, LAST_PAUSE = 1.0, 300.0
 REMEMBERED = 100
-"""Nodes whose failures are kept."""
+"""Nodes whose failures are remembered."""
 _SLICES = SLICE.prefix()
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """Where a slice is wished for."""
+    """The records that specify a slice: its owner and its blueprint."""
 
     owner: Entry[SliceOwner] | None = None
     blueprint: Entry[Blueprint] | None = None
     name: str = ""
-    """Of the blueprint."""
+    """Name of the blueprint."""
     number: int = 0
 
     def unchanged(self, base: str) -> list[Comparison]:
-        """It is as it was read."""
+        """Return comparisons that hold if the records are as they were read."""
         when = [SLICE_OWNER.absent(base=base) if self.owner is None else SLICE_OWNER.unchanged(self.owner)]
         if self.blueprint is not None:
             when.append(BLUEPRINT.unchanged(self.blueprint))
@@ -52,7 +52,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A slice key as it will be."""
+    """The new value of a slice key."""
 
     key: str
     entry: Entry[SliceRecord] | None
@@ -60,17 +60,17 @@ class Written(msgspec.Struct, frozen=True):
 
     @property
     def when(self) -> Comparison:
-        """It is as it was read."""
+        """The comparison that holds if the key is as it was read."""
         return ModRevision(self.key) == (0 if self.entry is None else self.entry.mod_revision)
 
     @property
     def then(self) -> Operation:
-        """What is written."""
+        """The operation that writes or deletes the key."""
         return Delete(self.key) if self.value is None else Put(self.key, self.value)
 
 
 def slice_key(spot: Spot) -> str:
-    """The key of an artifact on a node; both are as they stand in keys."""
+    """Return the key of an artifact on a node; both are spelled as in keys."""
     return f"{_SLICES}{spot[0]}/{spot[1]}"
 
 
@@ -82,13 +82,13 @@ def changed(
     at: float,
     settings: Mapping[int, SliceSettings],
 ) -> Written:
-    """One slice key after these moves. Invalid: one is not legal."""
+    """Return one slice key after these changes. Invalid: a change is not a legal transition."""
     record = moved(None if entry is None else entry.value, changes, at=at, settings=settings)
     return Written(slice_key(spot), entry, None if record is None else SLICE.encode(record))
 
 
 def batches(written: Iterable[Written], most: int) -> Iterator[list[Written]]:
-    """As many at a time as fit into one transaction."""
+    """Group the keys so that each group fits into one transaction."""
     batch: list[Written] = []
     size = 0
     for one in written:
@@ -103,14 +103,14 @@ def batches(written: Iterable[Written], most: int) -> Iterator[list[Written]]:
 
 
 def together(when: Sequence[Comparison], batch: Sequence[Written]) -> Txn:
-    """All of them."""
+    """Return one transaction for all of them."""
     return Txn([*when, *(one.when for one in batch)], [one.then for one in batch])
 
 
 def deployed(
     base: str, wish: Wish, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
 ) -> Txn:
-    """How far it is. What the blueprint says anew is tried as if nothing had failed before (`retries`)."""
+    """Write the deployment. A new revision deletes the failure counts (`retries`): its version is tried afresh."""
     txn = Txn(wish.unchanged(base), [DEPLOYMENT.put(new, base=base)])
     txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
     if old is not None:
@@ -119,7 +119,7 @@ def deployed(
 
 
 def forgotten(base: str, wish: Wish, old: Entry[Deployment] | None) -> Txn:
-    """Nothing is left of it, and nobody wishes for it."""
+    """Delete the records of a slice that no blueprint names and that has no instances."""
     txn = Txn(wish.unchanged(base), [])
     txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
     if old is not None:
@@ -133,16 +133,16 @@ def forgotten(base: str, wish: Wish, old: Entry[Deployment] | None) -> Txn:
 
 
 def of_base(prefix: str, base: str) -> str:
-    """What the keys of all versions begin with."""
+    """Return the common prefix of the keys of all versions."""
     return f"{prefix}{base}:"
 
 
 def counted(
     artifact: str, old: Entry[Retries] | None, where: Sequence[tuple[str, str]], *, under_way: bool, at: float
 ) -> Txn:
-    """So many failures more, and no new instance for a while."""
+    """Count failures, and set the pause before new instances are loaded."""
     before = Retries() if old is None else old.value
-    # What fails before the pause is over was loaded before it: that is one try, however many instances it had.
+    # A failure before the end of the pause belongs to instances loaded before it: all of them count as one try.
     is_next = at >= before.not_before
     failures = before.failures + (1 if is_next else 0)
     nodes = dict(before.nodes) if at - before.at < LAST_PAUSE else {}
@@ -154,36 +154,36 @@ def counted(
         not_before=at + pause(failures) if is_next else before.not_before,
         nodes=dict(list(nodes.items())[-REMEMBERED:]),
         given_up=before.given_up or (under_way and failures >= GIVE_UP),
-        why=f"{where[-1][0]}: {where[-1][1] or 'it failed'}",
+        why=f"{where[-1][0]}: {where[-1][1] or 'instance failed'}",
         at=at,
     )
     return Txn([_same(artifact, old)], [RETRIES.put(record, artifact=artifact)])
 
 
 def pause(failures: int) -> float:
-    """Seconds before the next try, after so many failures in a row."""
+    """Return the seconds before the next try, after this number of consecutive failures."""
     return min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
 
 
 def recovered(artifact: str, old: Entry[Retries]) -> Txn:
-    """One became active: the failures before it do not count any more."""
+    """Reset the consecutive failures, because an instance became active after them."""
     record = msgspec.structs.replace(old.value, failures=0, not_before=0.0)
     return Txn([RETRIES.unchanged(old)], [RETRIES.put(record, artifact=artifact)])
 
 
 def of_now(artifact: str, old: Entry[Retries], at: float) -> Txn:
-    """Failures that a leader counted whose clock was ahead: they are of now, and the pause begins now."""
+    """Correct failures counted by a leader whose clock was ahead: they count as of now, and the pause starts now."""
     record = msgspec.structs.replace(old.value, at=at, not_before=at + pause(old.value.failures))
     return Txn([RETRIES.unchanged(old)], [RETRIES.put(record, artifact=artifact)])
 
 
 def decided(decision: SliceDecision, artifact: str) -> Operation:
-    """The last placement, with its reasons."""
+    """Write the last placement decision with its reasons."""
     return SLICE_DECISION.put(decision, artifact=artifact)
 
 
 def withdrawn(written: Sequence[Written], changes: Mapping[str, Iterable[int]]) -> list[Operation]:
-    """The endpoints of these instances, by slice key, are gone."""
+    """Delete the endpoints of these instances, given by slice key."""
     return [
         ENDPOINT.delete(artifact=one.key.rpartition("/")[2], method=method, instance=number)
         for one in written
@@ -194,7 +194,7 @@ def withdrawn(written: Sequence[Written], changes: Mapping[str, Iterable[int]]) 
 
 
 def buried(node: str, entries: Iterable[Entry[SliceRecord]], most: int) -> Iterator[Txn]:
-    """What was on a dead node is gone: of each slice first its endpoints, then itself. Up to `most` writes each."""
+    """Remove all slices of a dead node, each with its endpoints first. Each transaction has at most `most` writes."""
     txn = Txn([ALIVE.absent(node=node)], [])
     for entry in entries:
         artifact = entry.key.rpartition("/")[2]
@@ -218,7 +218,7 @@ def buried(node: str, entries: Iterable[Entry[SliceRecord]], most: int) -> Itera
 
 
 def buried_unread(node: str, artifacts: Sequence[str], most: int) -> Iterator[Txn]:
-    """Of a dead node also what nobody can read goes. Its endpoints lapsed with it."""
+    """Remove the unreadable slice records of a dead node. Their endpoints expired with its lease."""
     for first in range(0, len(artifacts), most):
         keys = [slice_key((node, artifact)) for artifact in artifacts[first : first + most]]
         yield Txn([ALIVE.absent(node=node)], [Delete(key) for key in keys])

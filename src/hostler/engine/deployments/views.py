@@ -1,4 +1,4 @@
-"""What callers are told of blueprints and slices. Pure."""
+"""API views of blueprints and slices. Pure."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Alert, Deployment, Retries, SliceDecision
 
 NAMED = 50
-"""Nodes of a version that are told by name."""
+"""Nodes of a version that are listed by name."""
 _BUSY = {
-    Phase.STARTING: "its first version comes up",
-    Phase.ROLLING: "one version follows the other",
-    Phase.STANDBY: "the new instances come up beside the old",
-    Phase.KEEPING: "the new version serves, the old one is kept for a while",
-    Phase.BACKING_OUT: "the new version is taken back",
-    Phase.DONE: "instances come and go",
+    Phase.STARTING: "its first version is starting",
+    Phase.ROLLING: "one version replaces the other",
+    Phase.STANDBY: "the new instances start next to the old ones",
+    Phase.KEEPING: "the new version serves, the old one is kept for now",
+    Phase.BACKING_OUT: "the new version is being rolled back",
+    Phase.DONE: "instances are added and removed",
 }
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Instances that are alike: there may be a million, and nobody counts them one by one."""
+    """A group of equal instances: there may be a million of them, so they are not handled one by one."""
 
     node: str
     artifact: str
@@ -56,7 +56,7 @@ class Seen(msgspec.Struct, frozen=True):
     ready: bool
     count: int = 1
     left: bool = False
-    """They are LOADED because they were deactivated, and go next."""
+    """They are LOADED because they were deactivated, and will be unloaded next."""
 
     @property
     def goes(self) -> bool:
@@ -76,47 +76,47 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     spec: SliceSpec | None
     """None: no blueprint names it any more."""
     number: int = 0
-    """Of the blueprint's revision that last named it."""
+    """Number of the blueprint's revision that last named it."""
     deployment: Deployment | None = None
     seen: Sequence[Seen] = ()
     retries: Mapping[str, Retries] = {}
     decision: SliceDecision | None = None
     unmet: tuple[str, ...] = ()
-    """What it needs, and has no active instance."""
+    """Slices that it needs and that have no active instance."""
     drained: frozenset[str] = frozenset()
-    """Nodes that are being emptied."""
+    """Nodes that are being drained."""
     crowded: tuple[str, str] | None = None
-    """The node that has all of its instances, and another one that takes slices (`Fleet.crowded`)."""
+    """The node that has all of its instances, and another one that accepts slices (`Fleet.crowded`)."""
     alerts: Mapping[str, Alert] = {}
-    """Those that fired once, by name."""
+    """Alerts that have fired at least once, by name."""
 
     @property
     def wished(self) -> int:
-        """Instances that there shall be."""
+        """The desired number of instances."""
         if self.spec is None:
             return 0
         scale = None if self.deployment is None or self.spec.autoscale is None else self.deployment.scale
         return self.spec.instances if scale is None else scale
 
     def is_wanted(self, seen: Seen) -> bool:
-        """Whether they are such as the blueprint wishes for: of its version and settings, and not going."""
+        """Return whether the instances match the blueprint: its version and settings, and not leaving."""
         if self.spec is None or seen.artifact != self.spec.artifact or seen.goes:
             return False
         return seen.settings == self.spec.settings
 
 
 def total(some: Iterable[Seen]) -> int:
-    """How many instances these are."""
+    """Return the number of instances in these groups."""
     return sum([one.count for one in some])
 
 
 def is_ready(one: SliceInstance) -> bool:
-    """Whether it serves."""
+    """Return whether the instance serves."""
     return one.state is SliceState.ACTIVE and one.ready
 
 
 def slice_status(known: Known) -> SliceStatus:
-    """One slice."""
+    """Return the status of one slice."""
     spec, deployment = known.spec, known.deployment
     wanted = [one for one in known.seen if known.is_wanted(one)]
     there = total(wanted)
@@ -136,7 +136,7 @@ def slice_status(known: Known) -> SliceStatus:
         phase=phase,
         step=None if deployment is None else deployment.phase,
         strategy=strategy.type,
-        stage=stage if stage <= stages else 0,  # past the last, and on the way to all
+        stage=stage if stage <= stages else 0,  # 0 after the last stage, on the way to all calls
         stages=stages,
         detail=_detail(known, phase, there=there, leaving=leaving + others + failed),
         wished=known.wished,
@@ -194,7 +194,7 @@ def _rollout(deployment: Deployment, strategy: Strategy) -> RolloutView:
 
 
 def _strategy(known: Known) -> Strategy:
-    """That of the upgrade that is under way; else what the next would go by."""
+    """Return the strategy of the upgrade in progress; otherwise that of the next one."""
     if known.deployment is not None and (known.spec is None or known.deployment.phase is not Phase.DONE):
         return known.deployment.strategy
     return Strategy() if known.spec is None else known.spec.strategy
@@ -217,17 +217,17 @@ def _phase(known: Known, *, calm: bool, there: int) -> BlueprintPhase:
 
 
 def _held(deployment: Deployment) -> str:
-    """What a person has to do before the rollout goes on; empty: nothing."""
+    """Return what a user must do before the rollout continues; empty: nothing."""
     control = deployment.control
     if control.paused:
-        return f"paused by {control.by}; resume goes on, abort goes back"
+        return f"paused by {control.by}; resume to continue, abort to roll back"
     if control.awaiting:
-        return f"{deployment.why}; approve goes on, abort goes back"
+        return f"{deployment.why}; approve to continue, abort to roll back"
     return ""
 
 
 def _waiting(known: Known, there: int) -> int:
-    """Instances that have no node."""
+    """Return the number of instances without a node."""
     return 0 if known.decision is None or there >= known.wished else known.decision.waiting
 
 
@@ -236,7 +236,7 @@ def _detail(known: Known, phase: BlueprintPhase, *, there: int, leaving: int) ->
     if phase is BlueprintPhase.REMOVING:
         return f"{leaving} instance{'s are' if leaving != 1 else ' is'} left"
     if deployment is None:
-        return "nobody has looked at it yet"
+        return "not processed by the leader yet"
     if phase is BlueprintPhase.FAILED:
         return deployment.why or _failures(known) or "its version was given up"
     if phase is BlueprintPhase.WAITING:
@@ -247,7 +247,7 @@ def _detail(known: Known, phase: BlueprintPhase, *, there: int, leaving: int) ->
     if deployment.phase is Phase.DONE:
         move = deployment.move
         moves = "" if move is None else f"one instance moves from {move.source} to {move.target}: {move.why}"
-        said = (moves or _BUSY[Phase.DONE]) if deployment.number >= known.number else "nobody has looked at it yet"
+        said = (moves or _BUSY[Phase.DONE]) if deployment.number >= known.number else "not processed by the leader yet"
     return "; ".join(part for part in (said, _failures(known)) if part)
 
 
@@ -267,11 +267,11 @@ def _stuck_drain(known: Known) -> str:
     on = sorted({seen.node for seen in known.seen if seen.node in known.drained})
     if not on or known.decision is None or not known.decision.waiting:
         return ""
-    return f"what is on {', '.join(on[:5])} cannot leave: there is no other node for it"
+    return f"instances on {', '.join(on[:5])} cannot leave: no other node accepts them"
 
 
 def _crowded(known: Known) -> str:
-    """Instances move one at a time, or never; until then the loss of one node would be the loss of all."""
+    """Warn if all instances are on one node: they move one at a time, or never, and until then its loss affects all."""
     if known.crowded is None:
         return ""
     node, other = known.crowded
@@ -280,7 +280,7 @@ def _crowded(known: Known) -> str:
 
 
 def _failures(known: Known) -> str:
-    """What went wrong last with the version that is wished for."""
+    """Return what last went wrong with the desired version."""
     if known.spec is None:
         return ""
     found = known.retries.get(known.spec.artifact)
@@ -291,10 +291,10 @@ def _failures(known: Known) -> str:
 
 
 def _versions(known: Known) -> tuple[VersionStatus, ...]:
-    """The one that is wished for first, even if there is nothing of it yet; then the others."""
-    wished = "" if known.spec is None else known.spec.artifact
-    artifacts = {seen.artifact for seen in known.seen} | ({wished} if wished else set())
-    ordered = sorted(artifacts, key=lambda artifact: (artifact != wished, artifact))
+    """Return the desired version first, even if it has no instances yet; then the others."""
+    desired = "" if known.spec is None else known.spec.artifact
+    artifacts = {seen.artifact for seen in known.seen} | ({desired} if desired else set())
+    ordered = sorted(artifacts, key=lambda artifact: (artifact != desired, artifact))
     return tuple(_version(known, artifact) for artifact in ordered)
 
 
@@ -335,7 +335,7 @@ _WORST = (BlueprintPhase.FAILED, BlueprintPhase.WAITING, BlueprintPhase.CHANGING
 def blueprint_status(
     name: str, blueprint: Blueprint | None, number: int, revision: int, slices: Sequence[SliceStatus]
 ) -> BlueprintStatus:
-    """A blueprint, or what is left of one that was deleted."""
+    """Return the status of a blueprint, or of a deleted one whose slices are still being removed."""
     phase, detail = _together(slices)
     if blueprint is None:
         phase = BlueprintPhase.REMOVING
@@ -352,15 +352,15 @@ def blueprint_status(
 
 
 def damaged(status: BlueprintStatus, why: str) -> BlueprintStatus:
-    """What stands in the store is no blueprint: nothing is changed until it is one again."""
+    """Mark a blueprint whose stored record is unreadable: nothing changes until it is readable again."""
     if not why:
         return status
-    detail = f"it is damaged, and left as it is: {why}; shown is what was applied last: apply that again, or delete it"
+    detail = f"damaged, and left unchanged: {why}; the last applied revision is shown: apply it again, or delete it"
     return msgspec.structs.replace(status, phase=BlueprintPhase.FAILED, detail=detail, settled=False)
 
 
 def blueprint_view(name: str, blueprint: Blueprint, status: BlueprintStatus) -> BlueprintView:
-    """The same in short."""
+    """Return the short form of a blueprint's status."""
     return BlueprintView(
         name=name,
         number=status.number,
@@ -386,11 +386,11 @@ def _together(slices: Sequence[SliceStatus]) -> tuple[BlueprintPhase, str]:
     return BlueprintPhase.READY, "; ".join(f"{one.base}: {one.detail}" for one in slices if one.detail)
 
 
-# What there is
+# Slices and endpoints
 
 
 def slice_view(entry: Entry[SliceRecord]) -> SliceView:
-    """One key of slices."""
+    """Return the view of one slice key."""
     record = entry.value
     return SliceView(
         node=entry.parts["node"],
@@ -414,7 +414,7 @@ def slice_view(entry: Entry[SliceRecord]) -> SliceView:
 
 
 def endpoint_view(entry: Entry[Endpoint]) -> EndpointView:
-    """One endpoint."""
+    """Return the view of one endpoint."""
     return EndpointView(
         artifact=entry.parts["artifact"],
         method=entry.parts["method"],

@@ -1,14 +1,14 @@
-"""Calling slices: which instance a call goes to, what is done when it fails, and what was measured.
+"""Calls to slices: choosing an instance, sending and retrying a call, and measuring it.
 
-route         which instance: pure, from endpoints, weights, and what is under way
-routes        the endpoints of a slice as the store has them, kept up by watches
-service       calls from outside: who may
-router        one call: chosen, sent, tried again where that is safe, counted
-why           why there is nothing to call
-measures      what this process measured, second by second
-gather        what all of them measured, on the leader
-watch         the same for whoever looks, on every replica
-registration  this process among those that workers take calls from
+load_balancer      chooses an instance: pure, from endpoints, weights and calls in flight
+endpoint_cache     the endpoints of a slice, kept current by watches
+service            calls from outside: checks permissions
+router             one call: choose an instance, send, retry where that is safe, measure
+no_endpoint        explains why a slice has no endpoint
+call_metrics       measurements of this process, per second
+metrics_collector  measurements of all routers, on the leader
+metrics_feed       the same for clients, on every replica
+registration       registers this process with the workers, which then accept its calls
 
 There are no sockets here: `hostler.ports.calls.Lines` has them.
 """

@@ -1,7 +1,7 @@
-"""What this process measured of the calls that it routed, second by second, for as long as somebody may ask.
+"""Measurements of the calls that this process routed, per second, kept for `KEPT` seconds.
 
-How long calls took is kept by spans that each are a quarter longer than the one before: a 95th percentile out of them
-is at most that much too large.
+Latencies are counted in buckets, each a quarter wider than the one before. A 95th percentile computed from them is at
+most 25 % too large.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 KEPT = 300
-"""Seconds."""
+"""Seconds for which measurements are kept."""
 BOUNDS = tuple(0.0001 * 1.25**number for number in range(72))
-"""Where spans end, in seconds: from a tenth of a millisecond to a quarter of an hour."""
+"""Upper bounds of the latency buckets in seconds: from 0.1 ms to about 15 minutes."""
 
 
 def span_of(seconds: float) -> int:
-    """The number of the span that this falls into."""
+    """Return the index of the latency bucket for a duration."""
     return bisect_left(BOUNDS, seconds)
 
 
 def percentile(times: Mapping[int, int], share: float) -> float:
-    """Seconds within which this share of the calls was answered, about; 0.0: there were none."""
+    """Return the approximate latency in seconds within which this share of calls completed; 0.0: no calls."""
     wanted = math.ceil(sum(times.values()) * share)
     if not wanted:
         return 0.0
@@ -42,7 +42,7 @@ def percentile(times: Mapping[int, int], share: float) -> float:
 
 
 class Count:
-    """Calls of an artifact within a second."""
+    """Calls to one artifact within one second."""
 
     __slots__ = ("calls", "errors", "times")
 
@@ -52,7 +52,7 @@ class Count:
 
 
 class Measures:
-    """Counts that one router keeps."""
+    """Call counters of one router."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -64,11 +64,11 @@ class Measures:
         self.cpu = CpuRates(clock)
 
     def begin(self, artifact: str) -> None:
-        """A call was sent."""
+        """Record that a call was sent."""
         self.in_flight[artifact] = self.in_flight.get(artifact, 0) + 1
 
     def end(self, artifact: str) -> None:
-        """It is over, however; `count` it where it says something of the artifact."""
+        """Record that a call is no longer in flight. Also `count` it if its result reflects on the artifact."""
         left = self.in_flight.get(artifact, 0) - 1
         if left > 0:
             self.in_flight[artifact] = left
@@ -76,7 +76,7 @@ class Measures:
             self.in_flight.pop(artifact, None)
 
     def count(self, artifact: str, seconds: float, *, error: bool) -> None:
-        """A call was answered, or failed, after so many seconds."""
+        """Count a call that was answered or failed after this many seconds."""
         at = int(self._clock.wall())
         if at != self._at:
             self._turn(at)
@@ -92,7 +92,7 @@ class Measures:
         count.times[span] = count.times.get(span, 0) + 1
 
     def told(self, router: str, after: int) -> Told:
-        """The seconds after that one, all that are complete."""
+        """Return all complete seconds later than `after`."""
         now = int(self._clock.wall())
         seconds = tuple(
             Second(at, tuple(Tally(name, one.calls, one.errors, one.times) for name, one in sorted(counts.items())))
@@ -101,10 +101,10 @@ class Measures:
         )
         return Told(router, now, seconds, dict(sorted(self.in_flight.items())), self.cpu.rates())
 
-    # Inside
+    # Internal
 
     def _turn(self, at: int) -> None:
-        """Another second; the calendar may have gone back."""
+        """Start a new second and drop old ones; the wall clock may have gone back."""
         self._at = at
         self._now = self._seconds.setdefault(at, {})
         for old in [second for second in self._seconds if not at - KEPT <= second <= at]:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 SPAN = 4.0
-"""Seconds over which a rate is a mean, at least: several processes may ask, each at its own pace."""
+"""Minimum seconds over which a rate is averaged: several processes may query it, each at its own interval."""
 
 
 class CpuRates:
-    """Differences of counters that only grow while an instance lives."""
+    """Rates from CPU counters that only grow while an instance lives."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class CpuRates:
 
     @contextmanager
     def counting(self, source: Callable[[], Mapping[str, float]]) -> Iterator[None]:
-        """Count what a driver tells (`CpuTimes.cpu_seconds`), until this is left."""
+        """Include the counters of a driver (`CpuTimes.cpu_seconds`) while this context is open."""
         self._sources.append(source)
         try:
             yield
@@ -32,7 +32,7 @@ class CpuRates:
             self._sources.remove(source)
 
     def rates(self) -> dict[str, float]:
-        """Processors in use by artifact, over all its instances here; an instance counts from its second sample on."""
+        """Return the CPUs in use per artifact, over all its instances; an instance counts from its second sample."""
         if not self._sources:
             return {}
         now = self._clock.now()
@@ -44,7 +44,7 @@ class CpuRates:
             at, earlier = self._samples[0]
             for name, seconds in latest.items():
                 used = seconds - earlier.get(name, seconds)
-                if now > at and used >= 0:  # less than before: its process was started again
+                if now > at and used >= 0:  # a lower counter means that the process was restarted
                     artifact = name.rpartition("#")[0]
                     found[artifact] = found.get(artifact, 0.0) + used / (now - at)
         if not self._samples or now - self._samples[-1][0] >= SPAN / 4:

@@ -1,8 +1,8 @@
-"""The endpoints of a slice, and its weights, as the store has them: two watches for each slice that is called.
+"""Cache of the endpoints and weights of a slice, kept current by two watches per slice that is called.
 
-They are begun with the first call and given up when nobody has called for a while; there are none of what no blueprint
-names and has no endpoint. An endpoint that is withdrawn is known as soon as the watch tells; in an outage of the store
-what was known stays.
+The watches start with the first call and stop when the slice has not been called for some minutes. A slice without a
+blueprint and without endpoints is not watched. A withdrawn endpoint is dropped as soon as the watch reports it. During
+an outage of the store the last known endpoints stay in use.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 class _Endpoints(Key[Endpoint]):
-    """Those of one slice, whatever their version."""
+    """Endpoints of one slice, in all versions."""
 
     def __init__(self, base: str) -> None:
         super().__init__(ENDPOINT.template, Endpoint)
         self._begins = endpoints_of(base)
 
-    def prefix(self, **leading: str | int) -> str:  # noqa: ARG002 - there is only this part of the family
+    def prefix(self, **leading: str | int) -> str:  # noqa: ARG002 - only this part of the key family is read
         return self._begins
 
 
 class _Deployment(Key[Deployment]):
-    """That of one slice, and perhaps of others whose names begin alike."""
+    """Deployment of one slice; the prefix may also match slices whose names begin alike."""
 
     def __init__(self, base: str) -> None:
         super().__init__(DEPLOYMENT.template, Deployment)
@@ -51,7 +51,7 @@ class _Deployment(Key[Deployment]):
 
 
 class Routes:
-    """Of one slice; `run` keeps them up until it is cancelled."""
+    """Endpoint cache of one slice; `run` keeps it current until it is cancelled."""
 
     def __init__(
         self, store: Store, base: str, *, clock: Clock, rng: random.Random, local: Collection[str] = ()
@@ -60,9 +60,9 @@ class Routes:
         self.routing = Routing(rng, local)
         self.used_at = clock.now()
         self.waiting = 0
-        """Calls that wait for it to be read, or for an endpoint."""
+        """Calls that wait for the first read or for an endpoint."""
         self.unknown = False
-        """There is nothing to follow; who asks again begins anew."""
+        """The slice does not exist, so nothing is watched; the next call creates a new cache."""
         self._store, self._clock, self._rng = store, clock, rng
         self._endpoints = Mirror(store, _Endpoints(base), clock=clock, rng=rng)
         self._deployments = Mirror(store, _Deployment(base), clock=clock, rng=rng)
@@ -72,7 +72,7 @@ class Routes:
         self._served_at = -1e9
 
     async def run(self) -> None:
-        """Follow the store. It ends by itself only if there is nothing to follow."""
+        """Watch the store. Return only if the slice does not exist."""
         if not await self._is_known():
             self.unknown = True
             return
@@ -82,28 +82,28 @@ class Routes:
 
     @property
     def read(self) -> bool:
-        """Whether the store was read at all."""
+        """Whether the store has been read."""
         return self._endpoints.revision > 0 and self._deployments.revision > 0
 
     async def ready(self) -> None:
-        """Until it was."""
+        """Wait until the store has been read."""
         await self._endpoints.ready()
         await self._deployments.ready()
 
     async def changed(self) -> None:
-        """Until something changes."""
+        """Wait for the next change."""
         if self._changed is None:
             self._changed = asyncio.Event()
         await self._changed.wait()
 
     def lately(self, within: float) -> bool:
-        """Whether there is an endpoint, or was one a moment ago."""
+        """Return whether an endpoint exists, or one existed within the last `within` seconds."""
         return len(self.routing) > 0 or self._clock.now() - self._served_at < within
 
-    # Inside
+    # Internal
 
     async def _is_known(self) -> bool:
-        """Whether a blueprint names it, or something of it can be called: names can be made up, watches cost."""
+        """Return whether the slice has a blueprint or an endpoint. Callers can invent names, and watches cost."""
         backoff = Backoff(0.05, 1.0, rng=self._rng)
         while True:
             try:

@@ -1,9 +1,9 @@
-"""Which instance a call goes to: pure, from endpoints, weights, and what is under way.
+"""Chooses the instance for a call: pure, from endpoints, weights and calls in flight.
 
-The version first, by its weight: exactly, for versions take turns (smooth weighted round robin), each method by itself.
-Then an instance of it: one of this node first, else the less loaded of two that chance names. Instances that could not
-be reached lately, and nodes that failed this very call, come last. A choice costs the same however many instances there
-are, unless most of them are to be avoided.
+First the version, by its weight: smooth weighted round robin, per method, so the shares are exact. Then an instance of
+that version: one on this node if there is one, otherwise the less loaded of two random ones. Instances that were
+recently unreachable, and nodes that failed during this call, are the last choice. The cost of a choice does not depend
+on the number of instances, unless most of them must be avoided.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from hostler.model.deployment import Endpoint
 
 SHUNNED_FIRST, SHUNNED_MOST = 0.5, 10.0
-"""Seconds for which an instance that could not be reached is the last choice; twice as long each time."""
+"""Seconds for which an unreachable instance is the last choice; doubled with each failure, up to the maximum."""
 
 FULL = 0.05
-"""Seconds for which one that refused a call is."""
+"""Seconds for which an instance that refused a call is the last choice."""
 
 
 class Instance:
-    """An instance that can be called, and what this process has under way there."""
+    """An instance that can be called, and the number of calls that this process has in flight there."""
 
     __slots__ = ("address", "artifact", "failures", "in_flight", "local", "node", "number", "places", "shunned_until")
 
@@ -39,21 +39,21 @@ class Instance:
         return f"{self.artifact}#{self.number} on {self.node}"
 
     def unreachable(self, now: float) -> None:
-        """It could not be reached."""
+        """Record that the instance could not be reached."""
         self.shunned_until = now + min(SHUNNED_MOST, SHUNNED_FIRST * 2**self.failures)
         self.failures = min(self.failures + 1, 10)
 
     def refused(self, now: float) -> None:
-        """It takes no more calls for the moment: others have room, perhaps."""
+        """Record that the instance accepts no more calls at the moment, so that others are tried first."""
         self.shunned_until = max(self.shunned_until, now + FULL)
 
     def reached(self) -> None:
-        """It answered."""
+        """Record that the instance answered."""
         self.failures, self.shunned_until = 0, 0.0
 
 
 class Place:
-    """A method of an instance."""
+    """An endpoint: one method of an instance."""
 
     __slots__ = ("idempotent", "instance", "streams")
 
@@ -62,7 +62,7 @@ class Place:
 
 
 class Avoided:
-    """What failed in this very call."""
+    """Instances and nodes that failed during the current call."""
 
     __slots__ = ("instances", "nodes")
 
@@ -71,7 +71,7 @@ class Avoided:
         self.nodes: list[str] = []
 
     def add(self, instance: Instance) -> None:
-        """It did not do it."""
+        """Add the instance of a failed try."""
         self.instances.append(instance)
         self.nodes.append(instance.node)
 
@@ -80,7 +80,7 @@ _STRICT, _SHUNNED, _SAME_NODE, _ANY = range(4)
 
 
 class Pool:
-    """Places that do the same, those of this node apart."""
+    """Equivalent endpoints; those on this node are kept in a separate list."""
 
     __slots__ = ("_at", "_far", "_near")
 
@@ -93,13 +93,13 @@ class Pool:
         return len(self._near) + len(self._far)
 
     def add(self, place: Place) -> None:
-        """One more."""
+        """Add an endpoint."""
         side = self._near if place.instance.local else self._far
         self._at[place] = len(side)
         side.append(place)
 
     def remove(self, place: Place) -> None:
-        """One less; the last takes its seat."""
+        """Remove an endpoint; the last one takes its position."""
         at = self._at.pop(place)
         side = self._near if place.instance.local else self._far
         last = side.pop()
@@ -108,7 +108,7 @@ class Pool:
             self._at[last] = at
 
     def pick(self, now: float, rng: random.Random, avoided: Avoided | None, most: int = _ANY) -> Place | None:
-        """The best there is; `most`: how far down one may go for it."""
+        """Return the best endpoint; `most` is the lowest preference level that is acceptable."""
         for level in range(most + 1):
             if level > _SHUNNED and avoided is None:
                 return None
@@ -149,7 +149,7 @@ def _may(instance: Instance, now: float, avoided: Avoided | None, level: int) ->
 
 
 class _Turn:
-    """A version that takes its turns at a method."""
+    """A version of a method in the weighted round robin."""
 
     __slots__ = ("artifact", "current", "pool", "weight")
 
@@ -158,7 +158,7 @@ class _Turn:
 
 
 class Routing:
-    """What can be called of one slice: `put` and `drop` as endpoints come and go, `weigh`, `choose`."""
+    """Endpoints of one slice: `put` and `drop` follow the store, `weigh` sets the weights, `choose` picks one."""
 
     def __init__(self, rng: random.Random, local: Collection[str] = ()) -> None:
         self._rng, self._local = rng, local
@@ -169,10 +169,10 @@ class Routing:
         self._all: dict[str, Pool] = {}
         self._turns: dict[str, list[_Turn]] = {}
 
-    # What there is
+    # Endpoints
 
     def put(self, artifact: str, method: str, number: int, endpoint: Endpoint) -> None:
-        """An endpoint is there, or has changed."""
+        """Add or replace an endpoint."""
         old = self._places.get((artifact, method, number))
         place = Place(
             self._instance(artifact, number, endpoint), idempotent=endpoint.idempotent, streams=endpoint.streams
@@ -189,34 +189,34 @@ class Routing:
             self._remove(artifact, method, number, old)
 
     def drop(self, artifact: str, method: str, number: int) -> None:
-        """An endpoint is gone."""
+        """Remove an endpoint."""
         place = self._places.pop((artifact, method, number), None)
         if place is not None:
             self._remove(artifact, method, number, place)
 
     def weigh(self, weights: Mapping[str, int]) -> None:
-        """Per cent of the calls, by artifact; empty: evenly over all instances."""
+        """Set the percentage of calls per artifact; empty: distribute calls evenly over all instances."""
         if weights != self.weights:
             self.weights = dict(weights)
             for method in list(self._all):
                 self._retake(method)
 
     def __len__(self) -> int:
-        """How many endpoints there are."""
+        """Return the number of endpoints."""
         return len(self._places)
 
     def methods(self, artifact: str | None = None) -> list[str]:
-        """What can be called at all, in order."""
+        """Return all callable methods, sorted."""
         return sorted({method for of, method in self._pools if artifact in (None, of)})
 
     def artifacts(self) -> list[str]:
-        """Which versions have endpoints, in order."""
+        """Return the versions that have endpoints, sorted."""
         return sorted({artifact for artifact, _ in self._pools})
 
     # Choosing
 
     def choose(self, method: str, artifact: str | None, now: float, avoided: Avoided | None = None) -> Place | None:
-        """Where the call shall go; None: nowhere. `artifact`: exactly this version; None: by the weights."""
+        """Return the endpoint for a call, or None. `artifact`: exactly this version; None: by the weights."""
         if artifact is not None:
             pool = self._pools.get((artifact, method))
             return None if pool is None else pool.pick(now, self._rng, avoided)
@@ -230,17 +230,17 @@ class Routing:
         return None if pool is None else pool.pick(now, self._rng, avoided)
 
     def withheld(self, method: str) -> list[str]:
-        """Versions that have the method, and no share of the calls."""
+        """Return the versions that have the method but no share of the calls."""
         return sorted(
             artifact for artifact, of in self._pools if of == method and self.weights and not self.weights.get(artifact)
         )
 
-    # Inside
+    # Internal
 
     def _again(self, method: str, now: float, avoided: Avoided) -> Place | None:
-        """After a failure: another instance of the same version, else one of another that has a share of the calls.
+        """Choose again after a failure: another instance of the same version, or of another version with a share.
 
-        It takes nobody's turn: shares are of calls, not of tries.
+        A retry does not advance the round robin: shares are shares of calls, not of tries.
         """
         if not self.weights:
             pool = self._all.get(method)
@@ -265,13 +265,13 @@ class Routing:
         return turns
 
     def _retake(self, method: str) -> None:
-        """Weights or versions changed: what each is owed stays."""
+        """Rebuild the round robin after a change of weights or versions; keep the current value of each version."""
         owed = {turn.artifact: turn.current for turn in self._turns.get(method, ())}
         for turn in self._taken(method):
             turn.current = owed.get(turn.artifact, 0)
 
     def _instance(self, artifact: str, number: int, endpoint: Endpoint) -> Instance:
-        """The one that all its methods share. Another address, another node: another process, which owes nothing."""
+        """Return the instance shared by all its methods. A new address or node means a new process without failures."""
         known = self._instances.setdefault((artifact, number), [])
         for instance in known:
             if instance.node == endpoint.node_id and instance.address == endpoint.address:
@@ -293,7 +293,7 @@ class Routing:
             self._turns.pop(method, None)
         instance = place.instance
         instance.places -= 1
-        if not instance.places:  # what is under way there is not ours to end
+        if not instance.places:  # calls in flight there continue
             known = self._instances[artifact, number]
             known.remove(instance)
             if not known:
@@ -301,7 +301,7 @@ class Routing:
 
 
 def _next(turns: list[_Turn]) -> Pool:
-    """Whose turn it is: each is owed its weight more, and who is owed most pays for all."""
+    """Return the next pool: each version gains its weight, and the one with the most pays the total."""
     if len(turns) == 1:
         return turns[0].pool
     best, total = turns[0], 0

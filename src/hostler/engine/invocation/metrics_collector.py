@@ -1,8 +1,8 @@
-"""What all routers measured, in the memory of the leader: nothing of it is stored.
+"""Collects the call metrics of all routers in the leader's memory. Nothing is stored.
 
-Every router is asked each second, one that has nothing to tell more seldom. It tells the seconds that it has not told
-yet, at first all that it remembers: a new leader knows the last minutes at once. A router that is gone, or does not
-answer, keeps nobody waiting: what it told before still counts, what it has under way does not.
+Each router is polled every second, an idle one less often. It returns the seconds that it has not returned yet, and on
+the first poll all that it remembers, so a new leader knows the last minutes at once. A router that is gone or does not
+answer delays nothing: its earlier measurements still count, its calls in flight do not.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from hostler.ports.calls import Questions, Told
 
 MOST_CPUS = 100_000.0
-"""Processors that one process may say its nodes use. What is no number, or more, counts as nothing."""
+"""Maximum CPU usage that one router may report. A larger value or NaN is ignored."""
 EVERY, IDLE_EVERY = 1.0, 5.0
-"""Seconds between two questions; to a router that had nothing to tell."""
+"""Seconds between two polls of a router; of an idle router."""
 RECENT = 60
-"""Seconds that latency is told of."""
+"""Seconds over which latency is reported."""
 SMOOTHED = 5
-"""Seconds over which the calls under way are a mean."""
+"""Seconds over which calls in flight are averaged."""
 
 
 class _Artifact:
-    """What is known of one."""
+    """Measurements of one artifact."""
 
     __slots__ = ("calls", "errors", "seconds", "since")
 
@@ -48,14 +48,14 @@ class _Artifact:
         self.calls = self.errors = 0
 
     def count_from(self, since: float) -> None:
-        """Count anew from this instant, as far as it is remembered."""
+        """Recompute the totals from this instant on, as far as seconds are remembered."""
         self.since = since
         counted = [one for at, one in self.seconds.items() if at >= since]
         self.calls, self.errors = sum(one.calls for one in counted), sum(one.errors for one in counted)
 
 
 class Collector:
-    """A service of the leader."""
+    """Leader service that polls all routers."""
 
     def __init__(self, view: View, questions: Questions, *, clock: Clock, rng: random.Random) -> None:
         self._view, self._questions, self._clock, self._rng = view, questions, clock, rng
@@ -69,12 +69,12 @@ class Collector:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the service for display."""
         return "measures"
 
     @property
     def counters(self) -> dict[str, float]:
-        """For `/metrics`."""
+        """Counters for `/metrics`."""
         return {
             "routers": float(len(self._asking)),
             "answers": float(self._answers),
@@ -82,10 +82,10 @@ class Collector:
         }
 
     async def start(self, standing: Standing) -> None:
-        """Nothing has to be known before anybody asks."""
+        """Do nothing: the collector needs no state before its first poll."""
 
     async def run(self) -> None:
-        """Ask every router that there is, until cancelled."""
+        """Poll every registered router until cancelled."""
         try:
             while True:
                 self._meet()
@@ -98,15 +98,15 @@ class Collector:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Nothing is left."""
+        """Do nothing: `run` has cleaned up."""
 
     def measured(self, artifact: str) -> Measured:
-        """Of one artifact, over all routers; counted from when its slice's deployment last changed."""
+        """Return the metrics of an artifact over all routers, since the deployment of its slice last changed."""
         known = self._artifacts.get(artifact)
         under_way = sum(sample.get(artifact, 0) for sample in self._samples) / (len(self._samples) or 1)
         since = self._since(artifact)
         cpu = sum(told.get(artifact, 0.0) for told in self._cpu.values())
-        if known is None and not under_way:  # routers that answer would have told of calls
+        if known is None and not under_way:  # the routers that answered would have reported calls
             return Measured(since=max(since, self._began_at), cpu=cpu) if self._answers else NOTHING
         if known is None:
             return Measured(in_flight=under_way, since=since, cpu=cpu)
@@ -132,7 +132,7 @@ class Collector:
         )
 
     def seconds(self, base: str, after: float = 0.0) -> dict[str, list[tuple[int, Count]]]:
-        """By artifact of that slice: what was counted in each second from `after` on."""
+        """Return the counts of each second from `after` on, by artifact of the slice."""
         found: dict[str, list[tuple[int, Count]]] = {}
         for artifact, known in sorted(self._artifacts.items()):
             if base_of(artifact) == base:
@@ -141,10 +141,10 @@ class Collector:
 
     @property
     def asked(self) -> int:
-        """How often a router answered, or failed to."""
+        """Number of polls, successful or not."""
         return self._answers + self._failures
 
-    # Inside
+    # Internal
 
     def _since(self, artifact: str) -> float:
         entry = self._view.deployments.get(base=base_of(artifact))
@@ -152,7 +152,7 @@ class Collector:
         return max(changed_at, self._began_at - KEPT)
 
     def _meet(self) -> None:
-        """One task for each router that can be asked."""
+        """Run one polling task for each router that has an address."""
         present = {
             entry.value.router: entry.value for entry in self._view.routers.entries.values() if entry.value.address
         }
@@ -181,17 +181,17 @@ class Collector:
                 continue
             self._take(told)
             after = max((second.at for second in told.seconds), default=after)
-            after = min(after, told.now)  # its calendar may have gone back
+            after = min(after, told.now)  # the router's wall clock may have gone back
             quiet = not told.seconds and not told.in_flight
             await self._clock.sleep(IDLE_EVERY if quiet else EVERY)
 
     def _forget(self, router: str) -> None:
-        """What it has under way, and what its nodes take, is not known any more."""
+        """Drop the calls in flight and CPU rates of a router that is gone or does not answer."""
         self._under_way.pop(router, None)
         self._cpu.pop(router, None)
 
     def _take(self, told: Told) -> None:
-        """Its seconds, on our calendar."""
+        """Add the seconds of a router, converted to our wall clock."""
         shift = int(self._clock.wall()) - told.now
         self._under_way[told.router] = told.in_flight
         self._cpu[told.router] = {name: used for name, used in told.cpu.items() if 0 <= used <= MOST_CPUS}

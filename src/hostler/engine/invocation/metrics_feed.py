@@ -1,7 +1,7 @@
-"""What routers measured, for whoever looks at it: on every replica, and only while somebody looks.
+"""Call metrics for clients: available on every replica, and collected only while a client reads them.
 
-The leader gathers for its own decisions, in its memory. Another replica would have to ask it; asking the routers gives
-the same figures, and they remember the last minutes.
+The leader collects metrics for its own decisions, in memory. Another replica asks the routers instead of the leader:
+they give the same figures and remember the last minutes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from hostler.ports.calls import Questions
 
 UNSEEN = 20.0
-"""Seconds after the last look for which routers are still asked."""
+"""Seconds after the last read for which routers are still polled."""
 FIRST, LOOK = 1.0, 0.02
-"""Seconds that the first to look waits for routers at most; between two looks whether they have answered."""
+"""Seconds that the first read waits for routers at most; seconds between checks whether they have answered."""
 
 
 class CallWatch:
-    """One per process."""
+    """Call metrics of this process. There is one per process."""
 
     def __init__(self, view: View, questions: Questions, *, clock: Clock, rng: random.Random) -> None:
         self._view, self._questions, self._clock, self._rng = view, questions, clock, rng
@@ -37,7 +37,7 @@ class CallWatch:
         self._asked_at = 0.0
 
     async def calls(self, name: str, bases: Iterable[str], *, after: float = 0.0) -> BlueprintCalls:
-        """Of these slices, from the instant `after` on, as far as it is remembered."""
+        """Return the metrics of these slices since the instant `after`, as far as they are remembered."""
         self._asked_at = self._clock.now()
         collector = self._collector
         if collector is None:
@@ -52,12 +52,12 @@ class CallWatch:
         )
 
     async def aclose(self) -> None:
-        """Ask nobody any more."""
+        """Stop polling routers."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
 
-    # Inside
+    # Internal
 
     async def _watch(self, collector: Collector) -> None:
         asking = asyncio.create_task(collector.run(), name="calls: asking")

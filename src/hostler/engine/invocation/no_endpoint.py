@@ -1,4 +1,4 @@
-"""Why there is nothing to call: what the blueprint wants, what there is, what failed last."""
+"""Explains why a slice has no endpoint: what the blueprint wants, which instances exist, and what failed last."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 _HERE = "see hostler blueprint status"
-_SAID = {Is.DOWN: "starting again", Is.LEFT: "leaving"}
+_SAID = {Is.DOWN: "restarting", Is.LEFT: "leaving"}
 LOOKED_THROUGH, READ = 5_000, 50
-"""Slice keys of the cluster that are looked through, and records that are read, where there is no view."""
+"""Without a view: the maximum number of slice keys that are scanned, and of records that are read."""
 AGAIN = 2.0
-"""Seconds for which what they said is said again."""
+"""Seconds for which the result of a scan is reused."""
 
 
 class Why:
-    """Asks the store, and the view, where there is one, how many instances are in which state.
+    """Builds the error for a call without an endpoint, from the store and, if available, the view.
 
-    Without a view the slices' keys are looked through, a part of them at most, and not for each call.
+    Without a view the slice keys are scanned, up to a limit, and not for every call.
     """
 
     def __init__(self, store: Store, view: View | None = None, *, clock: Clock | None = None) -> None:
@@ -42,17 +42,17 @@ class Why:
     async def nowhere(
         self, base: str, artifact: str | None, withheld: Sequence[str], others: Sequence[str]
     ) -> HostlerError:
-        """What to tell a caller, whoever it is: a slice's last words are for those who may deploy.
+        """Return the error for the caller. Output of a failed slice is redacted: only users who may deploy may read it.
 
-        `withheld`: versions without a share of the calls; `others`: that can be called.
+        `withheld`: versions that have endpoints but no share of the calls; `others`: versions that can be called.
         """
         named = artifact or base
         if artifact is not None and others:
             return NotFound(f"slice {artifact}: this version takes no calls; these do: {', '.join(others)}")
         if withheld:
             return Unavailable(
-                f"slice {named}: {', '.join(withheld)} stands by and gets no calls yet, and no other version has an"
-                f" instance that takes some; {_HERE}"
+                f"slice {named}: {', '.join(withheld)} gets no share of the calls yet, and no other version has a ready"
+                f" instance; {_HERE}"
             )
         try:
             owner = await SLICE_OWNER.get(self._store, base=base)
@@ -61,7 +61,7 @@ class Why:
             retries = None if wanted is None else await RETRIES.get(self._store, artifact=wanted)
         except HostlerError as error:
             return Unavailable(
-                f"slice {named}: no instance of it is known, and the store cannot be asked why ({error})"
+                f"slice {named}: no known instance, and the store cannot be read to find out why ({error})"
             )
         named_at_all = owner is not None or deployment is not None
         how = list(await self._instances(base, artifact)) if named_at_all or self._view is not None else []
@@ -70,7 +70,7 @@ class Why:
         if retries is not None and retries.value.why and (retries.value.failures or retries.value.given_up):
             how.append(f"last failure: {unspoken(retries.value.why)}")
             if retries.value.given_up:
-                how.append("it was given up")
+                how.append("given up after repeated failures")
         elif deployment is not None and deployment.value.why and not how:
             how.append(unspoken(deployment.value.why))
         name = "" if owner is None else f" {owner.value.blueprint}"
@@ -93,7 +93,7 @@ class Why:
         if known is not None and now - known[0] < AGAIN:
             return known[1]
         self._said = {which: said for which, said in self._said.items() if now - said[0] < AGAIN}
-        self._said[base, artifact] = now, []  # for who asks meanwhile
+        self._said[base, artifact] = now, []  # for calls that arrive during the scan
         try:
             found = await self._counted(base, artifact)
         except HostlerError:

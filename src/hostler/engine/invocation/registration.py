@@ -1,4 +1,4 @@
-"""This process among those that workers take calls from: a record with a lease, for as long as it runs."""
+"""Registers this process as a router, so that workers accept its calls: a record with a lease, kept while it runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 TTL = 15.0
 BEATS = 3
-"""Signs of life in the time of a lease."""
+"""Heartbeats per TTL of the lease."""
 PARTING = 1.0
-"""Seconds that giving the lease back may take; then it is left to lapse."""
+"""Seconds that revoking the lease may take; after that it is left to expire."""
 
 
 class Registration:
-    """`run` keeps the record until it is cancelled; then it goes."""
+    """`run` keeps the record alive until it is cancelled, then removes it."""
 
     def __init__(
         self, store: Store, record: RouterRecord, *, clock: Clock, rng: random.Random, ttl: float = TTL
@@ -34,10 +34,10 @@ class Registration:
         self._backoff = Backoff(0.1, ttl / BEATS, rng=rng)
         self._lease: Lease | None = None
         self.registered = asyncio.Event()
-        """Set once it stands in the store."""
+        """Set once the record is in the store."""
 
     async def run(self) -> None:
-        """Register, and again when the store let it lapse."""
+        """Register, and register again whenever the lease has expired."""
         try:
             while True:
                 with suppress(LeaseGone):
@@ -65,7 +65,7 @@ class Registration:
                 return
 
     async def _beat(self) -> None:
-        """Until the lease has lapsed: LeaseGone. While the store is out of reach nobody knows."""
+        """Renew the lease until it has expired: LeaseGone. While the store is unreachable its state is unknown."""
         pause = self._ttl / BEATS
         while self._lease is not None:
             await self._clock.sleep(pause)

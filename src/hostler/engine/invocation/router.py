@@ -1,8 +1,8 @@
-"""One call: an instance chosen, the call sent, tried again where that is safe, and counted.
+"""Routes one call: choose an instance, send the call, retry where that is safe, and measure it.
 
-Tried again, three times at most and elsewhere if there is an elsewhere, is what provably did not start, and what is
-declared idempotent and lost its answer. A method that raised has answered. Nothing that has begun to stream is tried
-again. The deadline is one for all tries.
+A call is retried at most three times, on another instance if there is one. It is retried only if it provably did not
+start, or if its method is declared idempotent and the response was lost. A method that raised has answered. A stream
+that has begun is never retried. One deadline covers all tries.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 
 RETRIES = 3
 ADMISSION = 5.0
-"""Seconds for which workers may not know this process yet."""
+"""Seconds during which workers may not know this process yet."""
 LATELY = 5.0
-"""Seconds after its last endpoint went for which a slice counts as served."""
+"""Seconds after the removal of its last endpoint during which a slice counts as recently served."""
 PATIENCE = 1.0
-"""Seconds that a call waits for an endpoint of a slice that was served lately: one process follows another."""
+"""Seconds that a call waits for an endpoint of a recently served slice: a new process may be replacing the old one."""
 READ_WITHIN, READ_AT_LEAST = 5.0, 1.0
-"""Seconds in which the store must have told what can be called; and that it has, however short the call's own time is:
-who calls a slice first is rather told that there is none than that nobody knows."""
+"""Maximum seconds that a call waits for the first read of a slice's endpoints, and the minimum even for a shorter call:
+"not found" helps the first caller of a slice more than "unknown"."""
 IDLE, IDLE_EMPTY = 600.0, 5.0
-"""Seconds after which nobody follows a slice that nobody calls; one of which there is nothing, sooner."""
+"""Seconds without calls after which a slice is no longer watched; the second for a slice without endpoints."""
 SWEEP_EVERY = 5.0
 MOST = 10_000
-"""Slices that are followed at once."""
+"""Slices that are watched at the same time."""
 WITHIN, MAX_WITHIN = 30.0, 3600.0
-"""Seconds that a call has, unless it says otherwise, and at most."""
+"""Default and maximum deadline of a call in seconds."""
 STOPPED = "Stopped"
-"""What workers say of a call that they ended because they were stopped."""
+"""Error name that workers report for a call that they ended because they were stopped."""
 
 
 class Router:
-    """Made once per process; `run` keeps it up until it is cancelled. The lines are the caller's to close."""
+    """The router of a process; `run` maintains it until it is cancelled. The caller closes the lines."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Router:
         local: Collection[str] = (),
         why: Why | None = None,
     ) -> None:
-        """`local`: the nodes of this very machine, by their folded names; it may grow."""
+        """`local`: the folded names of the nodes on this host; the collection may grow."""
         self._store, self._lines, self._clock, self._rng, self._local = store, lines, clock, rng, local
         self._why = why or Why(store, clock=clock)
         self.measures = Measures(clock)
@@ -85,7 +85,7 @@ class Router:
 
     @property
     def counters(self) -> dict[str, float]:
-        """For `/metrics`."""
+        """Counters for `/metrics`."""
         return {
             "calls": float(self.measures.calls),
             "errors": float(self.measures.errors),
@@ -96,7 +96,7 @@ class Router:
         }
 
     async def run(self) -> None:
-        """Forget what nobody calls, until cancelled; then everything."""
+        """Stop watching unused slices; when cancelled, stop watching all slices."""
         try:
             while True:
                 await self._clock.sleep(SWEEP_EVERY)
@@ -126,9 +126,9 @@ class Router:
 
         `served_by` is called with the instance that answers, before this returns.
 
-        The answer: one JSON value, or a stream of such that has begun. NotFound: no such slice or method. Invalid: the
-        arguments. Unavailable: nobody takes it now, and why; it did not start. DeadlinePassed, Uncertain: it may have
-        been done. Raised: the method raised.
+        Return one JSON value, or a stream of them that has begun. NotFound: no such slice or method. Invalid: wrong
+        arguments. Unavailable: no instance takes the call now, and why; it did not start. DeadlinePassed, Uncertain:
+        the call may have been executed. Raised: the method raised.
         """
         clock = self._clock
         began = clock.now()
@@ -169,10 +169,10 @@ class Router:
                 pause = backoff.next()
                 if tries > RETRIES or clock.now() + pause >= ends_at:
                     raise _truly(self._error(target, method, instance, error), started) from None
-                avoided.add(instance)  # type: ignore[union-attr]  # it came with the backoff
+                avoided.add(instance)  # type: ignore[union-attr]  # set together with the backoff
                 self.retries += 1
             await clock.sleep(pause)
-            if self._routes.get(base) is not routes:  # the call took so long that nobody followed it any more
+            if self._routes.get(base) is not routes:  # the slice was dropped as unused while the call waited
                 try:
                     routes = await self._followed(base, artifact, ends_at - clock.now())
                 except HostlerError as failed:
@@ -183,7 +183,7 @@ class Router:
     async def call(
         self, target: str, method: str, arguments: bytes, *, within: float = WITHIN, trace: str = ""
     ) -> AsyncIterator[bytes]:
-        """The same, whatever is answered: one value, or those of a stream."""
+        """Call as `ask` does, and yield the one value or the values of the stream."""
         answer = await self.ask(target, method, arguments, within=within, trace=trace)
         if isinstance(answer, bytes):
             yield answer
@@ -216,7 +216,7 @@ class Router:
                 self.over(instance)
 
     def over(self, instance: Instance) -> None:
-        """A call there is over, however."""
+        """Record that a call to the instance has ended, successfully or not."""
         instance.in_flight -= 1
         self.measures.end(instance.artifact)
 
@@ -226,17 +226,17 @@ class Router:
         elif error.fault is Fault.REFUSED:
             instance.refused(self._clock.now())
         elif error.started:
-            if error.fault is None:  # its process ended, or its host: others are asked first until it is replaced
+            if error.fault is None:  # its process or host ended: prefer other instances until it is replaced
                 instance.unreachable(self._clock.now())
             self.measures.count(instance.artifact, self._clock.now() - began, error=True)
 
     def failed(self, instance: Instance, method: str, error: CallFailed, began: float) -> HostlerError:
-        """A stream broke off there; what to tell."""
+        """Record that a stream of the instance failed, and return the error for the caller."""
         self._learn(instance, error, began)
         return self._error(instance.artifact, method, instance, error)
 
     def _error(self, target: str, method: str, instance: Instance, error: CallFailed) -> HostlerError:
-        """What the failure of the last try means to the caller."""
+        """Return the error for the caller, from the failure of the last try."""
         what, said = f"{target} {method}", error.message
         if error.fault is Fault.ARGUMENTS:
             return Invalid(f"{what}: {said}; correct the arguments")
@@ -246,7 +246,7 @@ class Router:
             self.late += 1
             if not error.started:
                 return Unavailable(f"{what}: {said}; it did not start, try again with more time")
-            return DeadlinePassed(f"{what}: {said} ({instance}); it may have been done, look before you repeat it")
+            return DeadlinePassed(f"{what}: {said} ({instance}); it may have been executed, check before you repeat it")
         if error.fault is Fault.TOO_LARGE:
             return Raised(f"{what}: {said}", error="TooLarge", said=said)
         if error.fault is Fault.RAISED:
@@ -255,14 +255,14 @@ class Router:
             )
         if error.started:
             return Uncertain(
-                f"{what}: {instance} gave no answer: {said}; it may have been done, look before you repeat it"
+                f"{what}: {instance} gave no answer: {said}; it may have been executed, check before you repeat it"
             )
-        return Unavailable(f"{what}: {instance} did not take it: {said}; it did not start, try again later")
+        return Unavailable(f"{what}: {instance} did not accept it: {said}; it did not start, try again later")
 
-    # What can be called
+    # Endpoints
 
     def _target(self, target: str) -> tuple[str, str | None]:
-        """The slice, and its version if that is named."""
+        """Return the slice, and its version if the target names one."""
         whole = target if target.count(":") > 1 else f"{target}:0"
         try:
             Artifact.parse(whole)
@@ -275,14 +275,14 @@ class Router:
         return found
 
     async def _followed(self, base: str, artifact: str | None, within: float) -> Routes:
-        """The routes of a slice, once the store was read. NotFound: there is no such slice, and nothing is followed."""
+        """Return the endpoint cache of a slice once the store was read. NotFound: no such slice; nothing is watched."""
         routes = self._routes.get(base)
         if routes is not None and routes.unknown:
             self._forget(routes)
             routes = None
         if routes is None:
             if self._closed:
-                raise Closed("router: it has ended")
+                raise Closed("router: closed")
             if len(self._routes) >= MOST:
                 self._forget(min(self._routes.values(), key=lambda one: (one.waiting, one.used_at)))
             routes = Routes(self._store, base, clock=self._clock, rng=self._rng, local=self._local)
@@ -305,19 +305,19 @@ class Router:
             raise await self._why.nowhere(base, artifact, (), ())
         if not routes.read:
             raise Unavailable(
-                f"slice {base}: what can be called is not known, for the store has not answered; try again later"
+                f"slice {base}: its endpoints are not known yet because the store has not answered; try again later"
             )
         return routes
 
     async def _awaited(self, routes: Routes, method: str, artifact: str | None, ends_at: float) -> Place:
-        """An endpoint that comes within a moment, where there was one a moment ago. Otherwise: why there is none."""
+        """Wait briefly for an endpoint if the slice had one recently; otherwise raise the reason why there is none."""
         routing, clock = routes.routing, self._clock
         until = min(ends_at, clock.now() + PATIENCE)
         while True:
             known = routing.methods(artifact)
             if known and method not in known:
                 has = ", ".join(known[:20])
-                raise NotFound(f"slice {artifact or routes.base}: it has no method {method[:100]!r}; it has {has}")
+                raise NotFound(f"slice {artifact or routes.base}: no method {method[:100]!r}; available: {has}")
             left = until - clock.now()
             if left <= 0 or not routes.lately(LATELY) or (artifact is not None and len(routing)):
                 break
@@ -338,13 +338,13 @@ class Router:
         raise await self._why.nowhere(routes.base, artifact, routing.withheld(method), routing.artifacts())
 
     def _forget(self, routes: Routes) -> None:
-        if self._routes.get(routes.base) is routes:  # else another call was first
+        if self._routes.get(routes.base) is routes:  # otherwise another call was faster
             del self._routes[routes.base]
             self._following.pop(routes.base).cancel()
 
 
 def _may_repeat(error: CallFailed, place: Place) -> bool:
-    """Whether the call may be sent once more."""
+    """Return whether the call may be sent again."""
     if error.fault in (Fault.ARGUMENTS, Fault.NO_METHOD, Fault.DEADLINE, Fault.TOO_LARGE):
         return False
     if not error.started:
@@ -353,14 +353,14 @@ def _may_repeat(error: CallFailed, place: Place) -> bool:
 
 
 def _truly(error: HostlerError, started: bool) -> HostlerError:
-    """That nobody takes it now says nothing of a try before, which lost its answer."""
+    """Turn the error of the last try into Uncertain if an earlier try started and its response was lost."""
     if not started or not isinstance(error, Unavailable | NotFound):
         return error
-    return Uncertain(f"{str(error).partition('; ')[0]}; a try before gave no answer, so it may have been done")
+    return Uncertain(f"{str(error).partition('; ')[0]}; an earlier try gave no answer, so it may have been executed")
 
 
 class _Stream:
-    """A stream that has begun: it counts as under way until it ends."""
+    """A stream that has begun: it counts as in flight until it ends."""
 
     __slots__ = ("_began", "_instance", "_items", "_method", "_over", "_router")
 
@@ -385,7 +385,7 @@ class _Stream:
             raise self._router.failed(self._instance, self._method, error, self._began) from None
 
     async def aclose(self) -> None:
-        """Nobody wants more."""
+        """Stop reading the stream."""
         if not self._over:
             self._over = True
             self._router.over(self._instance)

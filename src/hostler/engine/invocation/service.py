@@ -1,4 +1,4 @@
-"""Calls from outside: who may, and then the router."""
+"""Calls from outside: checks who may call a slice, then passes the call to the router."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MANY = 10_000
 
 
 class InvokeService:
-    """Asks the view who may call a slice: its blueprint says so. What no blueprint names is for operators."""
+    """Checks callers against the blueprint of a slice. A slice without a blueprint can be called only by operators."""
 
     def __init__(self, router: Router, view: View) -> None:
         self.router, self._view = router, view
         self._known: dict[str, tuple[int, int, Callers]] = {}
         self._tables: dict[str, tuple[int, RouteTable]] = {}
-        """By blueprint: the revision that was read, and its routes."""
+        """By blueprint: the revision that was read, and its route table."""
 
     async def ask(
         self,
@@ -43,13 +43,13 @@ class InvokeService:
         trace: str = "",
         served_by: Callable[[Instance], None] | None = None,
     ) -> bytes | Items:
-        """As `Router.ask`. Forbidden: the caller may not call this slice."""
+        """Call a slice as `Router.ask` does. Forbidden: the caller may not call this slice."""
         if not caller.may_deploy and self.callers(_base(target)) is not Callers.EVERYBODY:
             caller.require_deploy()
         return await self.router.ask(target, method, arguments, within=within, trace=trace, served_by=served_by)
 
     def route(self, blueprint: str, verb: str, segments: list[str]) -> Match:
-        """What a request to a path of a blueprint is for. NotFound: no such blueprint, or no such path in it."""
+        """Return the route for a path of a blueprint. NotFound: no such blueprint, or no such path in it."""
         name = fold(blueprint)
         entry = self._view.blueprints.get(blueprint=check_part(name, "blueprint"))
         if entry is None:
@@ -66,10 +66,10 @@ class InvokeService:
         return found
 
     def callers(self, base: str) -> Callers:
-        """Who may call it."""
+        """Return who may call a slice."""
         try:
             owner = self._view.owners.get(base=base)
-        except Invalid:  # there is no such name; whoever may ask is told so
+        except Invalid:  # not a valid name; operators get the error from the router
             return Callers.OPERATORS
         blueprint = None if owner is None else self._view.blueprints.get(blueprint=owner.value.blueprint)
         if owner is None or blueprint is None:

@@ -1,16 +1,16 @@
-"""The slices of one node: the leader's commands made true, and told.
+"""The slices of one node: the agent's part that carries out the leader's commands and reports status.
 
-    decide     pure: the next single step of one instance
-    known      what the keeper remembers of an instance; all of it can be lost
-    sight      what runs, as the driver lists it
-    ledger     the node's slice keys and endpoints: what stands there, and writes of many instances at once
-    worker     one instance: look, decide, do one step, look again
-    keeper     all of it, for a whole node; run by its agent
-    printed    what an instance printed, asked of its node from elsewhere
+    decide           pure: the next single step of one instance
+    instance_memory  what the agent remembers about an instance; all of it may be lost
+    running_cache    the running instances, as listed by the driver
+    status_writer    reads and writes the node's slice keys and endpoints; batches writes of several instances
+    worker           reconciles one instance: read, decide, take one step, repeat
+    slice_agent      runs all of the above for one node, as part of its agent
+    logs             fetches the output of an instance from its node
 
-What the store says is the wish; what the driver lists is the world. A state is written before its step is begun, and
-the step is done again by whoever finds it begun. Endpoints come with ACTIVE and go with DEACTIVATING, in the same
-transaction, and hang on the lease of the node's session.
+The store holds the desired state; the driver lists the observed state. A state is written before its step begins, and a
+step that was interrupted is repeated. Endpoints are created in the transaction that writes ACTIVE and deleted in
+the transaction that writes DEACTIVATING. They are attached to the lease of the node's session.
 
-Not here: where an instance belongs (the leader decides that), and how processes are made (a driver does).
+Not here: the choice of a node for an instance (the leader decides), and creating processes (a driver does).
 """

@@ -1,4 +1,4 @@
-"""The next single step of one instance. Pure: the record, what runs and what is remembered come in, a step goes out."""
+"""The next single step of one instance, as a pure function of its record, what runs, and what the agent remembers."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ if TYPE_CHECKING:
     from hostler.ports.slices import Run, Running
 
 RESTARTS = 5
-"""How often a process is started again within `WINDOW` before its instance counts as failed."""
+"""Restarts of a process within `WINDOW` seconds before its instance counts as failed."""
 WINDOW = 120.0
 MAX_WHY = 1000
 LEFT = "the agent was restarted and it does not run"
 AGAIN = "it is tried again: "
-"""Before what keeps an instance from going on, behind why it is here."""
+"""Separates the reason for the placement of an instance from the error that delays it."""
 SHOWN = (SliceState.ACTIVATING, SliceState.ACTIVE, SliceState.DEACTIVATE)
-"""States in which there may be endpoints."""
+"""States in which an instance may have endpoints."""
 
 _S = SliceState
 _replace = msgspec.structs.replace
 
 
 class Do(enum.StrEnum):
-    """What a step does."""
+    """Action of a step."""
 
     REST = "rest"
     TELL = "tell"
-    """Write the instance as it shall stand."""
+    """Write the given status of the instance."""
     LOAD = "load"
     ACTIVATE = "activate"
     DEACTIVATE = "deactivate"
     UNLOAD = "unload"
     WITHDRAW = "withdraw"
-    """Take away the endpoints of what has no key any more."""
+    """Delete the endpoints of an instance whose key is gone."""
     RESTART = "restart"
-    """Load and activate what ended by itself."""
+    """Load and activate an instance whose process exited."""
 
 
 class Show(enum.StrEnum):
-    """What becomes of the endpoints when an instance is told of."""
+    """What happens to the endpoints when the status of an instance is written."""
 
     KEEP = "keep"
     PUT = "put"
@@ -52,41 +52,41 @@ class Show(enum.StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step."""
+    """One step of an instance."""
 
     do: Do
     instance: SliceInstance | None = None
-    """TELL: as it shall stand; None: it is gone."""
+    """For TELL: the status to write; None removes the instance."""
     show: Show = Show.KEEP
     at: float | None = None
-    """REST: when to look again; None: news will come."""
+    """For REST: when to decide again; None: on the next change."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of an instance in its present state, and is known of nowhere else."""
+    """What the agent remembers about an instance in its present state. It is recorded nowhere else."""
 
     inherited: bool = False
-    """An earlier process of this agent left it in this state."""
+    """An earlier process of this agent left the instance in this state."""
     shown: bool = False
-    """There may be endpoints of it: published by this process, or by one before it, and not taken away."""
+    """Endpoints may exist: this process or an earlier one published them and has not deleted them."""
     right: bool = False
-    """They are those of what runs, and hang on the present session."""
+    """The endpoints match the running process and are attached to the current session's lease."""
     failed: str = ""
-    """Why the step of this state cannot be done."""
+    """Why the step of this state cannot be completed."""
     untold: bool = False
-    """The store could not be told of what happened."""
+    """The last status could not be written to the store."""
     falls: int = 0
-    """How often it was started again within the window."""
+    """Restarts within the window."""
     restarted: int = 0
-    """How often it was, without the store having been told."""
+    """Restarts that are not yet recorded in the store."""
     detail: str = ""
-    """What went wrong last."""
+    """The last error."""
     tries: int = 0
-    """How often in a row its step failed."""
+    """Consecutive failures of the step."""
     ended: str = ""
-    """Why it ended by itself, the last time."""
+    """Why the process last exited."""
     due_at: float = 0.0
-    """No step is tried before."""
+    """No step is tried before this instant."""
     now: float = 0.0
 
 
@@ -94,7 +94,7 @@ REST = Step(Do.REST)
 
 
 def decide(run: Run, instance: SliceInstance | None, running: Running | None, memory: Memory) -> Step:
-    """What to do next; REST exactly when it is the leader's turn, or a step's time has not come."""
+    """Return the next step; REST exactly when the leader must act next, or the step is not due yet."""
     if instance is None:
         if memory.shown:
             return _when_due(Do.WITHDRAW, memory)
@@ -114,7 +114,7 @@ def _loading(run: Run, instance: SliceInstance, running: Running | None, memory:
     if memory.failed or (memory.inherited and not _runs(running)):
         return _failed(instance, memory)
     if running is not None and (running.run != run or running.life is Life.ACTIVE):
-        return _when_due(Do.UNLOAD, memory)  # left over from an earlier life of the same number
+        return _when_due(Do.UNLOAD, memory)  # left over from an earlier instance with the same number
     return _hindered(instance, memory) or _when_due(Do.LOAD, memory)
 
 
@@ -144,17 +144,17 @@ def _active(_run: Run, instance: SliceInstance, running: Running | None, memory:
             return REST
         restarts, why = instance.restarts + memory.restarted, instance.why
         if memory.restarted and memory.ended:
-            why = _besides("", running, f"it was started again: {memory.ended}")
+            why = _besides("", running, f"restarted: {memory.ended}")
         return Step(Do.TELL, _replace(instance, ready=True, restarts=restarts, why=why), Show.PUT)
     if memory.failed or (memory.inherited and not _runs(running)):
         return _failed(instance, memory)
     if memory.falls >= RESTARTS:
         detail = memory.detail or (running.detail if running is not None else "")
-        why = f"it ended by itself after {memory.falls} restarts within {WINDOW:g} s"
+        why = f"the process exited again after {memory.falls} restarts within {WINDOW:g} s"
         return _to(instance, _S.FAILED, Show.DROP, why=f"{why}: {detail}" if detail else why)
     if instance.ready and not memory.untold:
         detail = memory.ended or memory.detail
-        why = f"it is being started again: {detail}"[:MAX_WHY] if detail else instance.why
+        why = f"restarting: {detail}"[:MAX_WHY] if detail else instance.why
         return Step(Do.TELL, _replace(instance, ready=False, why=why), Show.DROP)
     return _when_due(Do.RESTART, memory)
 
@@ -169,7 +169,7 @@ def _deactivating(_run: Run, instance: SliceInstance, running: Running | None, m
     if memory.failed or (memory.inherited and not _runs(running)):
         return _failed(instance, memory)
     if running is None or running.life is not Life.ACTIVE:
-        return _to(instance, _S.LOADED)  # what ended need not be stopped: activating loads it again
+        return _to(instance, _S.LOADED)  # an ended process need not be stopped: activating loads it again
     return _when_due(Do.DEACTIVATE, memory)
 
 
@@ -210,13 +210,13 @@ def _to(instance: SliceInstance, state: SliceState, show: Show = Show.KEEP, *, w
 
 
 def _besides(why: str, running: Running, then: str = "") -> str:
-    """Why it is here, as whom it runs and what holds it, where that is not as it should be, and what happened to it."""
+    """Join the placement reason, the driver's remarks about user and limits of the process, and what happened."""
     about = running.about if running.about not in why else ""
     return "; ".join(part for part in (why, about, then) if part)[:MAX_WHY]
 
 
 def _hindered(instance: SliceInstance, memory: Memory) -> Step | None:
-    """Tell what keeps it from going on once that happened again: it may be so until its time is over."""
+    """Report the error that delays an instance once it has occurred twice: it may last until the step's timeout."""
     if memory.tries < 2 or memory.untold:
         return None
     why = "; ".join(part for part in (_here(instance), f"{AGAIN}{memory.detail}") if part)[:MAX_WHY]
@@ -224,7 +224,7 @@ def _hindered(instance: SliceInstance, memory: Memory) -> Step | None:
 
 
 def _here(instance: SliceInstance) -> str:
-    """Why it is here, without what kept it from going on."""
+    """Return the placement reason without the error that delays the instance."""
     return instance.why.partition(AGAIN)[0].removesuffix("; ")
 
 

@@ -1,4 +1,4 @@
-"""What the keeper remembers of an instance. All of it can be lost: the store and the driver say what counts."""
+"""What the agent remembers about an instance. All of it may be lost: the store and the driver are authoritative."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LONGEST_PAUSE = 10.0
 
 
 def pause(failures: int, rng: random.Random) -> float:
-    """How long to wait after so many failures in a row."""
+    """Return the seconds to wait after this number of consecutive failures."""
     span = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(max(0, failures - 1), 16))
     return rng.uniform(span / 2, span)
 
 
 class Known:
-    """One instance, from when it was first seen until it is gone."""
+    """Memory of one instance, from its first observation until it is gone."""
 
     __slots__ = (
         "begun_at",
@@ -50,34 +50,34 @@ class Known:
         self.state = None if instance is None else instance.state
         self.inherited = inherited
         self.begun_at = now
-        """When it came into its state, as far as this process knows."""
+        """When the instance entered its state, as far as this process knows."""
         self.tries = 0
         self.due_at = 0.0
         self.failed = ""
         self.detail = ""
         self.ended = ""
-        """Why it ended by itself, the last time in this state."""
+        """Why the process last exited in this state."""
         self.fallen = False
-        """It ended by itself, and the pause before its restart has begun."""
+        """The process exited, and the pause before its restart has begun."""
         self.falls: deque[float] = deque(maxlen=RESTARTS + 1)
-        """When it was started again."""
+        """Times of the restarts."""
         self.restarted = 0
         self.untold = False
         self.unsent = 0
-        """How often in a row the store could not be told."""
-        # Met where there may be endpoints, without having been walked there: somebody published them.
-        # What runs without a key may have had one.
+        """Consecutive failures to write to the store."""
+        # An instance first seen in a state with endpoints was published by an earlier process.
+        # A running instance without a key may have had one.
         self.shown = self.state is None or self.state in SHOWN
         self.published: tuple[int, str, tuple[Method, ...]] | None = None
-        """The session, the address and the methods of the endpoints that stand."""
+        """Session, address and methods of the published endpoints."""
 
     def meet(self, instance: SliceInstance | None, now: float) -> None:
-        """Where the state is a new one, what failed in the old one is of the past."""
+        """Take over the observed state. A new state clears the failures of the old one."""
         state = None if instance is None else instance.state
         if state is self.state:
             return
         if state is None or self.state is None:
-            # Another life of the number. Somebody may have removed the last one by hand, and its endpoints stand.
+            # The number is used by a new instance. The last one may have been removed by hand and left its endpoints.
             self.shown = self.shown or state in SHOWN
             self.falls.clear()
         self.state, self.begun_at, self.inherited = state, now, False
@@ -85,7 +85,7 @@ class Known:
         self.fallen, self.restarted, self.untold, self.ended = False, 0, False, ""
 
     def notice(self, running: Running | None, now: float, rng: random.Random) -> None:
-        """An active one that ended is started again after a pause, longer each time."""
+        """Schedule the restart of an active instance that exited. The pause grows with each restart."""
         if self.state is not SliceState.ACTIVE or (running is not None and running.life is Life.ACTIVE):
             self.fallen = False
         elif not self.fallen:
@@ -95,18 +95,18 @@ class Known:
             self.due_at = now + pause(1 + self._recent(now), rng)
 
     def failing(self, why: str, now: float, rng: random.Random) -> None:
-        """A step failed, and will be tried again."""
+        """Record that a step failed, and schedule the next attempt."""
         self.tries += 1
         self.detail = why[:MAX_WHY]
         self.due_at = now + pause(self.tries, rng)
 
     def fell(self, now: float) -> None:
-        """It is being started again."""
+        """Record a restart."""
         self.falls.append(now)
         self.fallen = False
 
     def memory(self, now: float, *, session: int, running: Running | None) -> Memory:
-        """As a decision takes it."""
+        """Return the memory as a value for `decide`."""
         right = (
             self.published is not None
             and running is not None

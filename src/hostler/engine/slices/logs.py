@@ -1,7 +1,7 @@
-"""What a slice printed, asked of its node: through `Door.SLICE_LOG`, by one question that has one answer.
+"""The output of a slice, fetched from its node through `Door.SLICE_LOG` with one request and one response.
 
-The node's side is `NodeDoors`, which agents put between their peers and their machines; the other side is `ask`. What
-is made of it for people is `told`: lines, and none of them endless.
+The node's side is `NodeDoors`, which the agent puts between its peers and its machines. The other side is `ask`. `told`
+formats the result for users as lines of limited length.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     from hostler.ports.slices import Slices
 
 WITHIN = 15.0
-"""Seconds for which a node may take its time."""
+"""Seconds that a node has to answer."""
 LONGEST_ANSWER = 1024 * 1024
 LONGEST_LINE = 4096
-"""Characters; of a longer one the rest is counted."""
+"""Characters; the rest of a longer line is replaced by its length."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of `Slices.printed`; the artifact is what the door was opened for."""
+    """Parameters of `Slices.printed`; the artifact is given when the channel is opened."""
 
     instance: int = 0
     after: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What it says, or why it says nothing."""
+    """The output, or the reason why there is none."""
 
     printed: Printed | None = None
     missing: str = ""
-    """It is not there."""
+    """The instance or its log does not exist."""
     failed: str = ""
 
 
 class NodeDoors:
-    """`hostler.ports.peers.Doors` of one node: of its machines, and the logs of its slices."""
+    """`hostler.ports.peers.Doors` of one node: channels to its machines and to the logs of its slices."""
 
     def __init__(self, machines: Machines, slices: Slices) -> None:
         self._machines, self._slices = machines, slices
 
     def channel(self, vm: str, door: Door) -> Channel:
-        """Through a door, to be entered."""
+        """Return a channel to a machine, or to the log of a slice; the caller enters it."""
         return LogChannel(self._slices, vm) if door is Door.SLICE_LOG else self._machines.channel(vm, door)
 
 
 class LogChannel:
-    """The node's end: what is written first is the question, what is read is its answer, and then it ends."""
+    """The node's end of a log channel: the first write is the request, the first read its response, then it ends."""
 
     def __init__(self, slices: Slices, artifact: str) -> None:
         self._slices, self._artifact = slices, artifact
@@ -81,7 +81,7 @@ class LogChannel:
         return msgspec.msgpack.encode(await self._answer(question))
 
     async def write(self, data: bytes) -> None:
-        if self._asked.empty():  # what comes after the question goes nowhere
+        if self._asked.empty():  # data after the request is ignored
             self._asked.put_nowait(data)
 
     async def _answer(self, question: bytes) -> Answer:
@@ -89,7 +89,7 @@ class LogChannel:
             asked = msgspec.msgpack.decode(question, type=Question)
             printed = await self._slices.printed(self._artifact, asked.instance, after=asked.after)
         except msgspec.DecodeError as error:
-            return Answer(failed=f"the question cannot be read: {error}")
+            return Answer(failed=f"the request cannot be decoded: {error}")
         except NotFound as error:
             return Answer(missing=str(error))
         except HostlerError as error:
@@ -98,7 +98,7 @@ class LogChannel:
 
 
 async def ask(peers: Peers, node: str, artifact: str, instance: int, after: str = "") -> Printed:
-    """What an instance on the node printed. NotFound: nothing of it is there. Unavailable: the node does not tell."""
+    """Return the output of an instance. NotFound: the node has none. Unavailable: the node cannot provide it."""
     heard = b""
     try:
         async with asyncio.timeout(WITHIN), peers.channel(node, artifact, Door.SLICE_LOG) as channel:
@@ -107,26 +107,28 @@ async def ask(peers: Peers, node: str, artifact: str, instance: int, after: str 
                 heard += piece
         answer = msgspec.msgpack.decode(heard, type=Answer)
     except TimeoutError:
-        raise Unavailable(f"log of {artifact}: its node {node} did not answer in time; try again") from None
+        raise Unavailable(f"log of {artifact}: node {node} did not answer in time; try again") from None
     except msgspec.DecodeError:
-        raise Unavailable(f"log of {artifact}: its node {node} gave no answer that can be read; try again") from None
+        raise Unavailable(f"log of {artifact}: node {node} sent a response that cannot be decoded; try again") from None
     if answer.printed is not None:
         return answer.printed
     if answer.missing:
         raise NotFound(f"node {node}: {answer.missing}")
-    raise Unavailable(f"log of {artifact}: its node {node} cannot read it: {answer.failed}")
+    raise Unavailable(f"log of {artifact}: node {node} cannot read it: {answer.failed}")
 
 
 def told(printed: Printed, lines: int | None) -> str:
-    """As text: the last `lines` of it, or all. A first line of which the beginning is missing is left out, if there is
-    another; endless ones are cut."""
+    """Return the last `lines` lines as text; None: all of them.
+
+    A first line whose beginning is missing is dropped unless it is the only one. Long lines are cut.
+    """
     text = printed.text.decode(errors="replace")
     if printed.skipped:
         _, newline, rest = text.partition("\n")
         text = rest if newline and rest else text
     each = text.split("\n")
     if lines is not None:
-        last = lines + (each[-1] == "")  # what is behind the last newline is no line
+        last = lines + (each[-1] == "")  # the empty string after the last newline is not a line
         each = each[-last:] if lines else []
     return "\n".join(map(_cut, each))
 

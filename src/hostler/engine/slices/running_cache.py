@@ -1,4 +1,4 @@
-"""What runs, as the driver lists it. Listed anew only when something may have changed."""
+"""Cache of the running instances, listed from the driver only when something may have changed."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
     from hostler.ports.slices import Running, Slices
 
 AGAIN = 0.5
-"""Seconds for which a driver that could not list is not asked again."""
+"""Seconds after a failed listing during which the driver is not asked again."""
 
 
 class Sight:
-    """Everybody who looks at the same moment shares one listing. `news(name)`: it is not as it was known to be."""
+    """Concurrent readers share one listing. `news(name)` is called for each instance that differs from the cache."""
 
     def __init__(self, slices: Slices, *, clock: Clock, news: Callable[[str], None]) -> None:
         self._slices, self._clock, self._news = slices, clock, news
         self._seen: dict[str, Running] = {}
         self._dirty = True
         self._lock = asyncio.Lock()
-        self._learned: dict[str, None] | None = None  # while a listing is under way: what is known better
+        self._learned: dict[str, None] | None = None  # during a listing: names whose cached value is newer than it
         self._failed: tuple[float, HostlerError] | None = None
         self.listings = 0
 
     def get(self, name: str) -> Running | None:
-        """The instance as it was last seen."""
+        """Return the instance as last observed."""
         return self._seen.get(name)
 
     def names(self) -> tuple[str, ...]:
-        """Everything that is there."""
+        """Return the names of all known instances."""
         return tuple(self._seen)
 
     def doubt(self) -> None:
-        """Something may have changed: who looks next lists."""
+        """Mark the cache as stale: the next reader lists the instances again."""
         self._dirty = True
 
     def learn(self, name: str, running: Running | None) -> None:
-        """What a verb came to."""
+        """Record the result of a driver call."""
         if running is None:
             self._seen.pop(name, None)
         else:
@@ -53,11 +53,11 @@ class Sight:
             self._learned[name] = None
 
     async def fresh(self) -> None:
-        """Until what is known is as new as what was told. HostlerError: the driver cannot say."""
+        """Wait until the cache includes every change reported so far. HostlerError: the driver cannot list."""
         if not self._dirty:
             return
         async with self._lock:
-            if self._is_doubtful():  # else somebody else listed meanwhile
+            if self._is_doubtful():  # otherwise another task has listed in the meantime
                 await self._list()
 
     async def _list(self) -> None:

@@ -1,4 +1,4 @@
-"""The slices of one node, kept as the leader commands them."""
+"""The part of the agent that reconciles the slices of its node."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 TOKENS = 0.05
-"""Seconds for which tokens that come and go are gathered before the driver is told."""
+"""Seconds during which token changes are collected before they are passed to the driver."""
 _NONE: Mapping[int, SliceInstance] = {}
 _log = logging.getLogger("hostler.agent")
 
 
 class SliceKeeper:
-    """Run by the node's agent, under its session. Made once, run once; what runs is left running when it ends."""
+    """Runs inside the node's agent, under its session. Create and run it once; slices keep running when it ends."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class SliceKeeper:
             await self.ledger.aclose()
 
     async def prepare(self) -> None:
-        """After each registration of the node, before anything is done under it: know what stands.
+        """Read the slice keys after each registration of the node, before anything is done under the new session.
 
-        The first time everything that is on its way was left so by an earlier process of the agent.
+        On the first call, every unfinished step was left by an earlier process of the agent.
         """
         await self.slices.refresh()
         if self._prepared:
@@ -102,7 +102,7 @@ class SliceKeeper:
                 self.workers.inherited[f"{artifact}#{number}"] = one.state
 
     def session_changed(self) -> None:
-        """The session may act, or may not, or it is another: endpoints hang on its lease."""
+        """React to a session that may or may not act, or was replaced: endpoints are attached to its lease."""
         if not self._prepared or not self._session.may_act():
             return
         if self._session.number != self._number:
@@ -119,13 +119,13 @@ class SliceKeeper:
 
     @property
     def instances(self) -> int:
-        """How many there are on this node, as the store says."""
+        """The number of instances on this node, according to the store."""
         return sum(len(entry.value.each()) for entry in self.slices.entries.values())
 
-    # Inside
+    # Internal
 
     def _compare(self, key: str) -> None:
-        """Have those instances of a key looked at that are not as they were."""
+        """Queue those instances of a key that have changed."""
         entry = self.ledger.look(key)
         if isinstance(entry, Unreadable):
             return
@@ -153,19 +153,19 @@ class SliceKeeper:
         self._agenda.kick(name)
 
     async def _look(self) -> None:
-        """In each session, see what runs: also what has no key, and so is nobody's."""
+        """List the running instances in each new session, including those without a key, which must be unloaded."""
         while True:
             await self._look_now.wait()
             self._look_now.clear()
             try:
                 await self.sight.fresh()
             except HostlerError as error:
-                _log.warning("node %s: its slices cannot be listed: %s", self._plan.node, error)
+                _log.warning("node %s: the driver cannot list its slices: %s", self._plan.node, error)
                 await self._clock.sleep(UNLISTED)
                 self._look_now.set()
 
     async def _sweep(self) -> None:
-        """In case that news were lost."""
+        """Resync periodically, in case a notification was lost."""
         while True:
             await self._clock.sleep(self._plan.sweep_every)
             self.sight.doubt()
@@ -181,7 +181,7 @@ class SliceKeeper:
                         self._agenda.kick(name)
 
     async def _admit(self) -> None:
-        """Tell the driver whose calls to take, whenever that changed."""
+        """Pass the tokens of all routers to the driver whenever they change; it admits calls by them."""
         await self.routers.ready()
         while True:
             self._token_news.clear()
@@ -194,7 +194,7 @@ class SliceKeeper:
 
 
 def _same(one: SliceInstance | None, other: SliceInstance) -> bool:
-    """Apart from how long it has been so."""
+    """Compare two instances without their timestamps."""
     return one is other or (
         one is not None
         and one.state is other.state

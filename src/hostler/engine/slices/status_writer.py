@@ -1,7 +1,7 @@
-"""The node's slice keys: what stands there, and what is written of their instances and endpoints.
+"""Reads and writes the node's slice keys: the status of instances, and their endpoints.
 
-Instances of one key that move at the same moment are written in one transaction. Every write compares the revision of
-the key and that the node is this session's; endpoints are written under both, and on the session's lease.
+Changes to several instances of one key are written in one transaction. Every write compares the revision of the key and
+that the node belongs to this session. Endpoints are written under both comparisons and attached to the session's lease.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
 
 PATIENCE = 5.0
-"""Seconds that one question to the store may take."""
+"""Seconds that one request to the store may take."""
 PACE = 0.05
-"""Seconds between two transactions on one key, so that what comes in a stream is written in a few."""
+"""Seconds between two transactions on one key, so that frequent changes are batched."""
 MOST = 120
-"""Operations of one transaction."""
+"""Operations in one transaction."""
 _log = logging.getLogger("hostler.agent")
 
 
 class Outcome(enum.StrEnum):
-    """What became of a write."""
+    """Result of a write."""
 
     WRITTEN = "written"
     STALE = "stale"
-    """The key is not as it was read, or may not be; what stands there is known now."""
+    """The key has changed since it was read, or the change is not allowed; the current value is known now."""
     AWAY = "away"
-    """The store does not answer, or the session is over."""
+    """The store does not answer, or the session has ended."""
 
 
 class Change:
-    """What one instance wants written."""
+    """A change to one instance that waits to be written."""
 
     __slots__ = ("done", "new", "number", "running", "seen", "session", "show")
 
@@ -69,7 +69,7 @@ class Change:
         self.number, self.seen, self.new = number, seen, new
         self.show, self.running = show, running
         self.session = 0
-        """The session under which it was written."""
+        """Number of the session under which the change was written."""
         self.done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: Outcome) -> None:
@@ -78,7 +78,7 @@ class Change:
 
 
 class Ledger:
-    """Knows what stands, its own writes included, before the mirror does."""
+    """Reads and writes slice records. Reads include its own writes before the mirror has received them."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class Ledger:
         learned: Callable[[str], None],
         wrote: Callable[[str, SliceRecord | None], None],
     ) -> None:
-        """`learned(key)`: what stands there was read, before the mirror told. `wrote`: it was written here."""
+        """`learned(key)` is called when a read was newer than the mirror, `wrote` after a write of this object."""
         self._store, self._session, self._mirror = store, session, mirror
         self._learned, self._wrote = learned, wrote
         self._node, self._clock = node, clock
         self._own: dict[str, tuple[int, Entry[SliceRecord] | Unreadable | None]] = {}
         self._pages: dict[str, _Page] = {}
         self.transactions = 0
-        """That were written."""
+        """Number of transactions that succeeded."""
 
     def key(self, artifact: str) -> str:
         return SLICE.fill(node=self._node, artifact=artifact)
 
     def look(self, key: str) -> Entry[SliceRecord] | Unreadable | None:
-        """What stands there, as far as this node knows."""
+        """Return the record of a key, as far as this node knows it."""
         own = self._own.get(key)
         if own is not None:
             if own[0] > self._mirror.revision:
@@ -113,7 +113,7 @@ class Ledger:
         return self._mirror.entries.get(key) or self._mirror.unreadable.get(key)
 
     async def write(self, key: str, change: Change) -> Outcome:
-        """Write it, with what others want written of the same key."""
+        """Write a change, batched with other changes to the same key."""
         page = self._pages.get(key)
         if page is None:
             page = self._pages[key] = _Page()
@@ -123,9 +123,9 @@ class Ledger:
         return await change.done
 
     async def withdraw(self, artifact: str, instance: int, methods: Iterable[str]) -> None:
-        """Delete the endpoints of an instance without a key, as far as they are this node's.
+        """Delete the endpoints of an instance without a key, if they belong to this node.
 
-        Its number may have been given to an instance elsewhere. HostlerError: some may stand still.
+        The number may now belong to an instance on another node. HostlerError: some endpoints may remain.
         """
         number = self._session.number
         keys = [ENDPOINT.fill(artifact=artifact, method=name, instance=instance) for name in methods]
@@ -140,16 +140,16 @@ class Ledger:
             if not result.succeeded:
                 if not self._session.is_own(result.responses[0]):  # type: ignore[arg-type]
                     self._session.ended(number)
-                raise Conflict(f"endpoints of {artifact}#{instance}: they have just changed; they are read again")
+                raise Conflict(f"endpoints of {artifact}#{instance}: changed concurrently; they are read again")
 
     async def aclose(self) -> None:
-        """Write nothing more."""
+        """Cancel all pending writes."""
         tasks = [page.task for page in self._pages.values() if page.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Inside
+    # Internal
 
     def _is_own(self, kv: KeyValue) -> bool:
         try:
@@ -161,7 +161,7 @@ class Ledger:
         self, when: list[Comparison], then: list[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         if not self._session.open:
-            raise Unavailable(f"node {self._node}: it has no session now")
+            raise Unavailable(f"node {self._node}: the agent has no session; retried after it registers again")
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._store.txn(when, then, otherwise)
@@ -180,8 +180,8 @@ class Ledger:
                 while changes:
                     changes = await self._written(key, changes)
                 page.busy = []
-        except HostlerError as error:  # one that no write raises unless the program is wrong
-            _log.error("%s: it could not be written", key, exc_info=error)
+        except HostlerError as error:  # raised by a write only if there is a bug
+            _log.error("%s: write failed", key, exc_info=error)
         finally:
             page.task = None
             for change in (*page.busy, *page.waiting):
@@ -191,7 +191,7 @@ class Ledger:
                 self._pages.pop(key, None)
 
     async def _written(self, key: str, changes: list[Change]) -> list[Change]:
-        """One transaction; what did not fit into it."""
+        """Write changes in one transaction; return those that did not fit."""
         entry = self.look(key)
         if entry is None or isinstance(entry, Unreadable):
             return _settled(changes, Outcome.STALE)
@@ -215,7 +215,7 @@ class Ledger:
         if not now:
             return rest
         record = self._record(entry.value, now)
-        if len(operations) >= MOST:  # one instance with that many methods: they come first, or go first
+        if len(operations) >= MOST:  # one instance with that many methods: write its endpoints first
             entry = await self._piecemeal(entry, record, operations)
             if entry is None:
                 _settled(now, Outcome.STALE)
@@ -244,7 +244,7 @@ class Ledger:
     def _shown(self, entry: Entry[SliceRecord], change: Change, lease: int | None) -> list[Operation]:
         artifact, running = entry.parts["artifact"], change.running
         if change.show is Show.DROP:
-            # Mostly the same; but another program may have written the record anew, without them.
+            # Usually the same methods; but another program may have rewritten the record without them.
             known = () if running is None else tuple(method.name for method in running.methods)
             return [
                 ENDPOINT.delete(artifact=artifact, method=name, instance=change.number)
@@ -273,9 +273,9 @@ class Ledger:
     async def _piecemeal(
         self, entry: Entry[SliceRecord], record: SliceRecord | None, operations: list[Operation]
     ) -> Entry[SliceRecord] | None:
-        """Endpoints before the state that they go with; None: that did not come to its end.
+        """Write endpoints before the state that they belong to; None: not all of them were written.
 
-        What they are called stands in the record before the first of them does.
+        The method names are in the record before the first endpoint exists, so that they can always be deleted.
         """
         number = self._session.number
         named = entry.value
@@ -314,7 +314,7 @@ class Ledger:
         except (Uncertain, TimeoutError):
             return await self._read(key)
         except HostlerError as error:
-            _log.info("%s: could not be written: %s", key, error)
+            _log.info("%s: write failed: %s", key, error)
             return Outcome.AWAY
         if not result.succeeded:
             self._learn(key, result.responses[0], result.revision)  # type: ignore[arg-type]
@@ -334,10 +334,10 @@ class Ledger:
         return Outcome.WRITTEN
 
     async def _read(self, key: str) -> Outcome:
-        """The answer was lost: what stands there counts."""
+        """Read the key after a write whose response was lost."""
         try:
             async with asyncio.timeout(PATIENCE):
-                result = await self._store.txn([], [Get(key)])  # with the revision at which it is not there
+                result = await self._store.txn([], [Get(key)])  # a transaction also gives the revision of an absent key
         except (HostlerError, TimeoutError):
             return Outcome.AWAY
         self._learn(key, result.responses[0], result.revision)  # type: ignore[arg-type]
@@ -355,7 +355,7 @@ class Ledger:
 
 
 class _Page:
-    """What waits to be written of one key."""
+    """Pending changes to one key."""
 
     __slots__ = ("busy", "next_at", "task", "waiting")
 
@@ -367,7 +367,7 @@ class _Page:
 
 
 def _fits(instance: SliceInstance | None, change: Change) -> bool:
-    """Whether the instance is still as it was when the change was decided, and may become what it says."""
+    """Return whether the instance is still as it was when the change was decided, and may enter the new state."""
     seen, new = change.seen, change.new
     if instance is None or (instance.state, instance.template) != (seen.state, seen.template):
         return False

@@ -1,4 +1,4 @@
-"""One instance at a time: look, decide, do one step, look again."""
+"""Reconciles one instance: read its state, decide, take one step, repeat."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from hostler.ports.slices import Running, Slices
 
 GRACE = 2 / 3
-"""Of the limit of deactivating: what calls under way have to end in. The rest is for `stop`."""
+"""Share of the deactivation timeout that calls in flight get to finish. The rest is for `stop`."""
 UNLISTED = 1.0
-"""Seconds after which a driver is asked again that could not say what runs."""
+"""Seconds before a failed listing of the driver is retried."""
 _DOING = {
     Do.LOAD: "loading",
     Do.ACTIVATE: "activating",
     Do.DEACTIVATE: "deactivating",
     Do.UNLOAD: "unloading",
-    Do.RESTART: "starting it again",
+    Do.RESTART: "restarting",
 }
 _log = logging.getLogger("hostler.agent")
 
 
 class Workers:
-    """What all workers of a node's slices share. `work` is called with the id of a run."""
+    """State shared by all workers of a node's slices. The work queue calls `work` with the id of a run."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class Workers:
         self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots, what="slice")
         self.known: dict[str, Known] = {}
         self.parked: dict[str, None] = {}
-        """What waits until the session may act."""
+        """Names that wait until the session may act."""
         self.inherited: dict[str, SliceState] = {}
-        """What an earlier process of this agent left on its way, and nobody has looked at yet."""
+        """States left by an earlier process of this agent, of instances that no worker has handled yet."""
         self.steps = 0
         self.strays = 0
-        """Instances without a key that were unloaded."""
+        """Number of unload steps for instances without a key."""
 
     async def work(self, name: str) -> None:
-        """Until there is nothing left to do for now."""
+        """Reconcile one instance until nothing is left to do for now."""
         artifact, _, digits = name.rpartition("#")
         key, number = self._ledger.key(artifact), int(digits)
         known = self.known.get(name)
@@ -108,7 +108,7 @@ class Workers:
                 await self._told(known, key, Change(number, instance, step.instance, show=step.show, running=running))
         self.parked[name] = None
 
-    # Inside
+    # Internal
 
     def _met(self, name: str, instance: SliceInstance | None, running: Running | None) -> Known:
         now = self._clock.now()
@@ -120,7 +120,7 @@ class Workers:
         known.meet(instance, now)
         known.notice(running, now, self._rng)
         if running is not None and running.life is not Life.ENDED:
-            known.inherited = False  # it was adopted
+            known.inherited = False  # this process adopted it
         return known
 
     def _overdue(self, known: Known) -> None:
@@ -130,17 +130,17 @@ class Workers:
             known.failed = f"{known.state.value.lower()} took longer than {limit:g} s{last}"[:MAX_WHY]
 
     async def _looked(self, name: str) -> bool:
-        """Whether what runs is known; else it is asked for later."""
+        """Bring the listing up to date and return True; on failure schedule a retry and return False."""
         try:
             await self._sight.fresh()
         except HostlerError as error:
-            _log.warning("slices: what runs cannot be listed: %s", error)
+            _log.warning("slices: the driver cannot list running instances: %s", error)
             self.agenda.later(name, self._clock.now() + UNLISTED)
             return False
         return True
 
     async def _told(self, known: Known, key: str, change: Change) -> None:
-        """Have it written. If the store does not know it now, that is remembered; what stands is looked at again."""
+        """Write a change. A failed write is remembered; the caller reads the state again in any case."""
         running = change.running
         if change.show is Show.DROP and not known.shown:
             change.show = Show.KEEP
@@ -158,17 +158,17 @@ class Workers:
             known.shown, known.published = False, None
 
     async def _withdrawn(self, known: Known, run: Run, running: Running | None) -> None:
-        """Nobody calls what has no key, before it goes."""
+        """Delete the endpoints of an instance without a key before it is unloaded, so that no call reaches it."""
         methods = (*(() if running is None else running.methods), *(known.published[2] if known.published else ()))
         try:
             await self._ledger.withdraw(run.artifact, run.instance, dict.fromkeys(method.name for method in methods))
         except HostlerError as error:
-            known.failing(f"its endpoints still stand: {error}", self._clock.now(), self._rng)
+            known.failing(f"endpoints not withdrawn: {error}", self._clock.now(), self._rng)
         else:
             known.shown, known.published, known.tries = False, None, 0
 
     async def _done(self, known: Known, run: Run, step: Step) -> None:
-        """Do it. What went wrong is remembered with the instance."""
+        """Take a step and remember its error with the instance."""
         self.steps += 1
         if known.state is None:
             self.strays += 1
@@ -185,7 +185,7 @@ class Workers:
             raise
         except TimeoutError:
             self._sight.doubt()
-            known.detail = known.detail or f"{_DOING[step.do]} did not end"
+            known.detail = known.detail or f"{_DOING[step.do]} did not finish"
             if known.state is None:
                 known.failing(known.detail, self._clock.now(), self._rng)
             elif step.do is Do.RESTART:
@@ -213,7 +213,7 @@ class Workers:
         now, why = self._clock.now(), (str(error) or type(error).__name__)[:MAX_WHY]
         _log.warning("slices: %s failed: %s", _DOING[do], why)
         if do is Do.RESTART:
-            known.detail = why  # counted as a restart; the next comes after a longer pause
+            known.detail = why  # counts as a restart; the next one follows after a longer pause
         elif isinstance(error, Refused) and known.state is not None:
             known.failed = why
         else:
