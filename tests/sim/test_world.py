@@ -124,7 +124,7 @@ def test_a_leader_that_lost_its_key_ends_and_is_started_again() -> None:
         other = world.leader()
         assert other is not None
         assert other is not leader
-        assert said(world, "leader", leader.name, "leads no more")
+        assert said(world, "leader", leader.name, "no longer leads")
         assert not world.failures
 
     run_world(plan(), story)
