@@ -142,7 +142,7 @@ def test_what_is_pending_in_the_end_is_counted() -> None:
     for wrong in (0, 2):
         outcome = run_scenario(scenario(more + f"pending: {wrong}\nsettle: 5\n"))
         assert outcome.broken == {"wishes_met"}
-        told = "pending" if wrong == 0 else "1 wait for room, 2 should"
+        told = "pending" if wrong == 0 else "1 wait for capacity, 2 should"
         assert told in outcome.violations[0].text
 
 
@@ -150,8 +150,8 @@ def test_fewer_that_wait_than_should_are_as_wrong_as_more() -> None:
     few = scenario("vms: [{name: a}]\nsettle: 5\ntimeline: [{at: 30, do: expect, pending: 3}]\npending: 2\n")
     (verdict,) = [verdict for verdict in run_scenario(few).verdicts if not verdict.held]
     assert [(found.at, found.text) for found in verdict.violations] == [
-        (30.0, "0 wait for room, 3 should"),
-        (65.0, "0 wait for room, 2 should"),
+        (30.0, "0 wait for capacity, 3 should"),
+        (65.0, "0 wait for capacity, 2 should"),
     ]
 
 
@@ -217,7 +217,7 @@ def test_a_fault_of_something_that_is_gone_by_then_happens_to_nothing() -> None:
         )
     )
     assert outcome.passed, outcome.violations
-    assert any("nothing to happen to" in entry.text for entry in outcome.log)
+    assert any("no effect: " in entry.text for entry in outcome.log)
 
 
 # What is found

@@ -298,7 +298,7 @@ def read(data: bytes, name: str) -> Saved:
     try:
         end = msgspec.json.decode(lines[-2] if len(lines) > 2 else b"", type=_End)
     except msgspec.DecodeError:
-        raise Damaged(f"{name}: the end of the file is missing; use another copy") from None
+        raise Damaged(f"{name}: the end of the file is missing, the file is damaged; use another copy") from None
     if lines[-1] or hashlib.sha256(data[: -len(lines[-2]) - 1]).hexdigest() != end.sha256:
         raise Damaged(f"{name}: checksum mismatch, the file is damaged; use another copy")
     try:

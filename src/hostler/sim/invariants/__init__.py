@@ -370,7 +370,7 @@ class Invariants:
         )
         for (_, end, first), (start, _, second) in pairwise(runs):
             if start < end - CLOSE:
-                text = f"ran on {first} until {end:g} sand on {second} from {start:g} s"
+                text = f"ran on {first} until {end:g} s, and on {second} from {start:g} s"
                 if not any(seen.component == f"vm {vm}" for seen in self._kept.get("no_vm_twice", ())):
                     self.violated("no_vm_twice", f"vm {vm}", text, start)
 
