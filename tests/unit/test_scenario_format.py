@@ -189,7 +189,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         (27, "timeline[8].on: r1/b9 is not a region, zone, rack, pdu, tor or blade of the inventory"),
         (27, "timeline[8]: must say what to set"),
         (28, "timeline[9].inventory.racks[0].name"),
-        (30, "chances[0].for: must be a number of seconds, or two of them"),
+        (30, "chances[0].for: must be a number of seconds, or a range of two numbers"),
         (31, "chances[1].on: r1/tor1 is a tor; blade_crash affects a blade"),
         (32, "chances[2].per_hour: is missing"),
         (33, "invariants[0]: must be"),

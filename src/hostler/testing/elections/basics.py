@@ -1,4 +1,4 @@
-"""Claims: one leads, the others do not, and the record tells who."""
+"""Claims: exactly one process leads, and the record names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of a user's lab."""
+"""Records of users' labs, as seen by readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def server(user: str, lab: int = 5) -> LabServer:
-    """A record."""
+    """Return a record."""
     return LabServer(
         user="student",
         address="fd00::1",
@@ -30,7 +30,7 @@ def server(user: str, lab: int = 5) -> LabServer:
 
 
 def change(user: str, revision: int, lab: int | None = 5, *news: int, since: float | None = None) -> Published:
-    """A change, with news of these numbers."""
+    """Return a change, with news of these numbers."""
     return Published(
         user=user,
         revision=revision,
