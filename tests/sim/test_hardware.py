@@ -176,9 +176,9 @@ def test_a_stuck_pdu_does_not_obey_and_neither_do_its_ports() -> None:
     hardware = racks()
     hardware.apply(Stick("r1/pdu1"), now=1.0)
     for order, told_why in (
-        (PowerOff("r1/pdu1"), "r1/pdu1: switched off, in vain: it is stuck, and stays on"),
-        (PowerOff("r1/pdu1:1"), "r1/pdu1:1: switched off, in vain: r1/pdu1 is stuck"),
-        (PowerOff("r1/b1"), "r1/pdu1:1: switched off, in vain: r1/pdu1 is stuck"),
+        (PowerOff("r1/pdu1"), "r1/pdu1: switched off, without effect: it is stuck, and stays on"),
+        (PowerOff("r1/pdu1:1"), "r1/pdu1:1: switched off, without effect: r1/pdu1 is stuck"),
+        (PowerOff("r1/b1"), "r1/pdu1:1: switched off, without effect: r1/pdu1 is stuck"),
     ):
         changes = hardware.apply(order, now=2.0)
         assert told(changes) == [told_why]

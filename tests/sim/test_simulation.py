@@ -301,4 +301,4 @@ async def test_i46_what_is_stuck_does_not_follow_and_says_so() -> None:
         now = (await simulation.view()).now
         done = await simulation.command(HardwareCommand(command=HardwareVerb.POWER_OFF, on="r1/pdu1", guard=now))
         assert not done.followed
-        assert "in vain: it is stuck" in done.changes[0]
+        assert "without effect: it is stuck" in done.changes[0]

@@ -103,7 +103,7 @@ class Wire:
     async def aclose(self) -> None:
         return
 
-    # Verbs
+    # Operations of the store port
 
     def get(self, key: str, *, revision: int | None = None) -> Coroutine[Any, Any, Any]:
         if self.is_plain():
@@ -162,7 +162,7 @@ class Wire:
         if self._rng.random() < self._weather.lagged:
             raise Lagged(prefix, event.kv.mod_revision)
 
-    # Inside
+    # Internals
 
     def is_plain(self) -> bool:
         """Whether no fault is possible on this wire."""

@@ -56,7 +56,7 @@ class Log:
         component: str,
         text: str,
         cause: str = "",
-        id: str = "",  # noqa: A002 - the name of what it is
+        id: str = "",  # noqa: A002 - the name of the field
     ) -> LogEntry:
         """Append an entry with the current time."""
         self._count += 1

@@ -417,7 +417,7 @@ class Simulation:
             self._repairing.cancel()
             self._repairing = None
         elif self._repairing is None and automatic:
-            self._repairing = self._entered().spawn(self._repair_by_itself(), "whoever repairs")
+            self._repairing = self._entered().spawn(self._repair_by_itself(), "automatic repair")
         return self._page()
 
     def _digest(self) -> str:
@@ -458,7 +458,7 @@ class Simulation:
 
         try:
             await play(self._entered(), to_come)
-        except Exception as error:  # noqa: BLE001 - the world goes on without the rest of its timeline
+        except Exception as error:  # noqa: BLE001 - the world continues without its timeline
             self._failed("the timeline ended", error)
 
     def _noted(self, entry: LogEntry) -> None:

@@ -184,7 +184,7 @@ class BridgedStore(Closing):
         """Unregister a watch."""
         self._watches.pop(watch, None)
 
-    # Inside
+    # Internals
 
     def _check_open(self) -> None:
         if not self._open:
@@ -317,7 +317,7 @@ class _Pump:
         self._task: asyncio.Task[None] | None = None
         self._over = False
 
-    # From outside
+    # From the other thread
 
     def make_room(self, count: int) -> None:
         """Report that `count` events were read."""
@@ -339,7 +339,7 @@ class _Pump:
         if not self._over:
             self._loop.submit(left)
 
-    # Inside
+    # On the paced loop
 
     async def enter(self) -> None:
         """Wait until every later change is delivered."""

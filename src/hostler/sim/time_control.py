@@ -191,7 +191,7 @@ class PacedLoop(ProcessLoop):
         for step in tuple(self._steps):
             _drop(step, why)
 
-    # Inside: in the loop's own thread
+    # In the loop's own thread
 
     @property
     def pace(self) -> Pace:

@@ -138,9 +138,9 @@ def step(state: BladeState, event: BladeEvent, *, now: float, rng: random.Random
         case Stop():
             return _stopped(state, now, rng)
         case Repair():
-            mended = _with(state, broken=False, failures=0)
+            repaired = _with(state, broken=False, failures=0)
             down = state.powered and state.life in (Life.DOWN, Life.FAULTED)
-            return _booting(mended, now, rng) if down else (mended, ())
+            return _booting(repaired, now, rng) if down else (repaired, ())
         case Replace():
             fresh = BladeState(
                 life=Life.DOWN, powered=state.powered, connected=state.connected,
@@ -181,7 +181,7 @@ def _started(state: BladeState, now: float, rng: random.Random) -> Outcome:
 
 def _stopped(state: BladeState, now: float, rng: random.Random) -> Outcome:
     if state.life is Life.FAULTED:
-        return state, (Ignored("it is faulted, and hears nothing"),)
+        return state, (Ignored("it is faulted and ignores commands"),)
     if state.life not in (Life.UP, Life.BOOTING):
         return state, ()
     stopping = _turned(state, Life.STOPPING)

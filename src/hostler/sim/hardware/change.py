@@ -12,7 +12,7 @@ from hostler.sim.hardware.tor import TorState
 State = BladeState | PduState | TorState | CableState
 
 
-IN_VAIN = "in vain"
+IN_VAIN = "without effect"
 """Marks the reason of a change that was requested but did not happen."""
 
 

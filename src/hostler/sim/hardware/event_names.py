@@ -36,10 +36,10 @@ _WORDS: dict[type, str] = {
     Disconnect: "disconnected",
     Connect: "connected",
     Stick: "got stuck",
-    Unstick: "follows again",
+    Unstick: "follows commands again",
     Crash: "crashed",
     Start: "started",
-    Stop: "told to stop",
+    Stop: "stop requested",
     Repair: "repaired",
     Replace: "replaced",
 }
@@ -54,7 +54,7 @@ def of(event: Event, kind: str) -> str:
         case Join():
             return _JOINED[kind]
         case Crash(lasting=True):
-            return "crashed for good"
+            return "crashed permanently"
         case _:
             return _WORDS[type(event)]
 
@@ -78,9 +78,9 @@ def due(state: BladeState) -> str:
     """Describe what the expiry of a blade's timer means."""
     match state.life:
         case Life.BOOTING:
-            return "failed again once it had booted" if state.broken else "booted"
+            return "failed again after booting" if state.broken else "booted"
         case Life.UP:
-            return "has worked for long: earlier failures are forgotten"
+            return "worked long enough: earlier failures are forgotten"
         case _:
             return "stopped"
 

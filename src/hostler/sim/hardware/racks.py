@@ -237,7 +237,7 @@ class Racks:
     def _do_to_switch(self, wiring: Wiring, address: str, event: Event, cause: str, changes: list[Change]) -> None:
         before = self._states[address]
         if isinstance(event, Start | Stop | Crash) or not isinstance(before, Switch):
-            raise RuntimeError(f"{address}: {event!r} was let through")
+            raise RuntimeError(f"{address}: {event!r} does not apply")
         after, ignored = tors.step(before, event) if isinstance(before, TorState) else switch.step(before, event)
         cable = wiring.cables.get(address)
         if cable is not None and before.on is not after.on and event_names.is_command(event):
@@ -287,7 +287,7 @@ class Racks:
 
     def _do_to_blade(self, address: str, event: Event, cause: str, changes: list[Change]) -> None:
         if not isinstance(event, Crash | Start | Stop | Repair | Replace):
-            raise RuntimeError(f"{address}: {event!r} was let through")
+            raise RuntimeError(f"{address}: {event!r} does not apply")
         self._step_blade(address, event, _Because(event_names.of(event, "blade"), cause), changes)
 
     def _step_blade(self, address: str, event: BladeEvent, because: _Because, changes: list[Change]) -> None:
@@ -337,9 +337,9 @@ class Racks:
         for address in wiring.of("tor"):
             tor, powered = self.tor(address), self._is_fed(wiring, address)
             if tor.powered is not powered:
-                self._put(address, msgspec.structs.replace(tor, powered=powered), _Because("wired anew"), changes)
+                self._put(address, msgspec.structs.replace(tor, powered=powered), _Because("rewired"), changes)
         for address in wiring.of("blade"):
-            self._supply(wiring, address, _Because("wired anew"), changes)
+            self._supply(wiring, address, _Because("rewired"), changes)
 
     def _new_blade(self, address: str, *, warm: bool) -> BladeState:
         if warm:
@@ -355,7 +355,7 @@ class Racks:
         if isinstance(before, BladeState):
             self._gone[address] = before
         changes.append(Change(
-            component=address, before=before, after=None, why="taken out of the rack", cause="", at=self._now
+            component=address, before=before, after=None, why="removed from the rack", cause="", at=self._now
         ))  # fmt: skip
 
 

@@ -93,17 +93,17 @@ def _pdu(wiring: Wiring, address: str, pdu: PduState) -> Proposal | None:
     name = _called(wiring, address)
     if pdu.stuck:
         where = "" if pdu.carries else ", and it is off" if pdu.joined else ", and it has no feed"
-        return _ask("fix", address, f"fix {name}", f"it follows no command{where}")
+        return _ask("fix", address, f"fix {name}", f"it ignores commands{where}")
     if not pdu.joined:
         return _ask("fix", address, f"restore the feed of {name}", "it has no feed")
-    return _do("power_on", address, f"power on {name}", "it should be on, and is off", PowerOn(address))
+    return _do("power_on", address, f"power on {name}", "it should be on, but is off", PowerOn(address))
 
 
 def _tor(wiring: Wiring, address: str, tor: TorState) -> Proposal | None:
     name = _called(wiring, address)
     if tor.stuck:
         where = "" if tor.joined else ", and its uplink is down"
-        return _ask("fix", address, f"fix {name}", f"it follows no command{where}")
+        return _ask("fix", address, f"fix {name}", f"it ignores commands{where}")
     if not tor.joined:
         return _ask("fix", address, f"fix the uplink of {name}", "its uplink is down")
     return None  # It has no power: the defect is in what feeds it.
@@ -119,7 +119,7 @@ def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Pro
         return _ask("fix", cable.address, f"fix the {what} connection of {item}", f"the cable in {port} is unplugged")
     if racks.switch(cable.source).stuck:
         return None  # Its port would ignore the command.
-    reason = f"{port} should be on, and is off"
+    reason = f"{port} should be on, but is off"
     if cable.power:
         return _do("power_on", cable.address, f"power on {port} for {item}", reason, PowerOn(cable.address))
     return _do("reconnect", cable.address, f"reconnect {item} to {port}", reason, Connect(cable.address))
@@ -128,7 +128,7 @@ def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Pro
 def _blade(racks: Racks, wiring: Wiring, address: str, blade: BladeState) -> Proposal | None:
     name = _called(wiring, address)
     if blade.life is Life.DOWN and blade.powered:
-        return _do("start", address, f"start {name}", "it has power, and is stopped", Start(address))
+        return _do("start", address, f"start {name}", "it has power, but is stopped", Start(address))
     if blade.life is not Life.FAULTED:
         return None  # It is booting or stopping, or the defect is in its power or network supply.
     if blade.failures >= ENOUGH:

@@ -107,8 +107,8 @@ def _slice(state: _State, name: str, spec: SliceSpec, there: list[_Found], *, fa
         yield _unmet(base, "it has no deployment")
         return
     if (deployment.phase is Phase.FAILED) is not failed:
-        shall = "should have been given up" if failed else "was given up"
-        yield _unmet(base, f"{deployment.artifact} {shall}; it is {deployment.phase}: {deployment.why}")
+        verdict = "should have been given up" if failed else "was given up"
+        yield _unmet(base, f"{deployment.artifact} {verdict}; it is {deployment.phase}: {deployment.why}")
         return
     if not failed and (deployment.phase is not Phase.DONE or deployment.artifact != spec.artifact):
         yield _unmet(base, f"the spec has {spec.artifact}; {deployment.artifact} is {deployment.phase}")

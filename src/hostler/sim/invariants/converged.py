@@ -238,8 +238,8 @@ def _workloads(state: _State) -> Iterator[Unmet]:
         staying = {number: instance for number, instance in instances.items() if not instance.leaving}
         if len(staying) != workload.instances or len(staying) != len(instances):
             leaving = len(instances) - len(staying)
-            wished = counted(workload.instances, "instance is", "instances are")
-            yield Unmet(component, f"{wished} requested; staying: {len(staying)}, leaving: {leaving}")
+            requested = counted(workload.instances, "instance is", "instances are")
+            yield Unmet(component, f"{requested} requested; staying: {len(staying)}, leaving: {leaving}")
         for number, instance in staying.items():
             yield from _instance(state, workload, f"{name}/{number}", instance)
     for name, instances in state.instances.items():

@@ -132,7 +132,7 @@ class DiskWatch:
         vm = self._vms.get(row.vm)
         if vm is not None and not vm.deleting:
             return "its VM exists"
-        return "" if (node, row.vm) in self._ordered else "no command said to delete it"
+        return "" if (node, row.vm) in self._ordered else "no command to delete it"
 
     def _against_discarding(self, node: str, kept: Kept) -> str:
         """Return why the disk of a retained machine must not be deleted; empty: it may be."""

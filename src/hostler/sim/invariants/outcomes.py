@@ -226,7 +226,7 @@ def shape(wanted: WorkloadApply) -> WorkloadApply:
 
 
 def _told(record: LabUser | None, request: _Request) -> bool:
-    """Return whether the user was told why there is no lab."""
+    """Return whether the user was notified why there is no lab."""
     return record is not None and any(
         news.event in _OVER and news.lab_id == request.lab_id and news.at >= request.wall - 1.0 for news in record.news
     )

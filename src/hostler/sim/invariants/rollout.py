@@ -81,13 +81,13 @@ class Rollouts:
             self._updates.clear()
         for name, update in tuple(self._updates.items()):
             self.looks += 1
-            wished, serving, machines = self._workloads[name].instances, self._serving(name), self._machines(name)
+            requested, serving, machines = self._workloads[name].instances, self._serving(name), self._machines(name)
             if serving < update.least - update.unavailable:
+                text = f"{serving} of {requested} serve; {update.least} did before, {update.unavailable} may be missing"
+            elif machines > max(update.most, requested + update.surge):
                 text = (
-                    f"{serving} of {wished} serve; {update.least} did before, and {update.unavailable} may be missing"
+                    f"it has {machines} machines during the update; at most {requested} plus {update.surge} are allowed"
                 )
-            elif machines > max(update.most, wished + update.surge):
-                text = f"it has {machines} machines during the update; at most {wished} plus {update.surge} are allowed"
             else:
                 if self._is_over(name):
                     del self._updates[name]

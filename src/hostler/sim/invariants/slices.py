@@ -356,7 +356,7 @@ class SliceWatch:
 
 def _floor(spec: SliceSpec, deployment: Deployment | None) -> int:
     """Return how many instances must be ready during planned changes."""
-    wished = spec.instances if deployment is None or deployment.scale is None else deployment.scale
+    requested = spec.instances if deployment is None or deployment.scale is None else deployment.scale
     strategies = (spec.strategy, *(() if deployment is None else (deployment.strategy,)))
     missing: int = max(each.max_unavailable for each in strategies)
-    return max(wished - missing, min(wished, spec.min_available))
+    return max(requested - missing, min(requested, spec.min_available))

@@ -122,11 +122,11 @@ class Hands:
             with self.asked.asking({("vm", org, project, name): False}):
                 await self._world.ask(lambda d, n=name: d.vms.delete(d.request, org, project, n), within=within)  # type: ignore[misc]
 
-    async def _create(self, wish: actions.VmWish, name: str, within: float) -> None:
-        wanted, subject = msgspec.structs.replace(wish.wanted, name=name), (wish.org, wish.project, name)
+    async def _create(self, spec: actions.VmWish, name: str, within: float) -> None:
+        wanted, subject = msgspec.structs.replace(spec.wanted, name=name), (spec.org, spec.project, name)
         deletions = self._deletions[subject]
         with self.asked.asking({("vm", *subject): True}):
-            await self._world.ask(lambda d: d.vms.create(d.request, wish.org, wish.project, wanted), within=within)
+            await self._world.ask(lambda d: d.vms.create(d.request, spec.org, spec.project, wanted), within=within)
         # otherwise either may have been executed last
         if wanted.expires_in is None and self._deletions[subject] == deletions:
             self.promised[subject] = None

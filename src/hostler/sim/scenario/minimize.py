@@ -28,7 +28,7 @@ OTHERS = 4
 """Number of other seeds to try if an event cannot be removed with the first seed: removing one changes what others
 draw."""
 
-_WISHES = ("workloads", "vms", "labs", "blueprints")
+_SPECS = ("workloads", "vms", "labs", "blueprints")
 
 
 class Smallest(msgspec.Struct, kw_only=True):
@@ -78,7 +78,7 @@ class _Shrinking:
         self._length(SLACK)
         complete = self._moments()
         self._reseed()
-        complete = self._wishes() and complete
+        complete = self._leave_out_specs() and complete
         self._simplify()
         self._length()
         best, outcome, first = self._proven()
@@ -138,11 +138,11 @@ class _Shrinking:
     def _asks(self, candidate: Scenario) -> bool:
         return self._asked < self._tries and self._fails(candidate)
 
-    def _wishes(self) -> bool:
+    def _leave_out_specs(self) -> bool:
         base = self._best
-        wishes = [(kind, at) for kind in _WISHES for at in range(len(getattr(base, kind)))]
+        specs = [(kind, at) for kind in _SPECS for at in range(len(getattr(base, kind)))]
         search = Search[tuple[str, int]](lambda some: self._fails(_only(base, some)), tries=self._tries - self._asked)
-        fewest(wishes, search)
+        fewest(specs, search)
         return not search.spent
 
     def _length(self, slack: float = 1.0) -> None:
@@ -170,12 +170,12 @@ class _Shrinking:
         return msgspec.structs.replace(best, about=about, document=document)
 
 
-def _only(scenario: Scenario, wishes: Sequence[tuple[str, int]]) -> Scenario:
+def _only(scenario: Scenario, specs: Sequence[tuple[str, int]]) -> Scenario:
     """Return the scenario with only these specs."""
     document = dict(scenario.document)
     kept = {}
-    for kind in _WISHES:
-        numbers = [at for of, at in wishes if of == kind]
+    for kind in _SPECS:
+        numbers = [at for of, at in specs if of == kind]
         kept[kind] = _some(getattr(scenario, kind), numbers)
         if kind in document:
             document[kind] = _some(document[kind], numbers)
@@ -184,12 +184,12 @@ def _only(scenario: Scenario, wishes: Sequence[tuple[str, int]]) -> Scenario:
     return msgspec.structs.replace(scenario, document=document, **kept)
 
 
-def _some(wishes: Any, numbers: Sequence[int]) -> Any:
+def _some(specs: Any, numbers: Sequence[int]) -> Any:
     """Return these items of a list, or of a map in the order of the file."""
-    if isinstance(wishes, dict):
-        items = list(wishes.items())
+    if isinstance(specs, dict):
+        items = list(specs.items())
         return dict(items[at] for at in numbers)
-    return type(wishes)(wishes[at] for at in numbers)
+    return type(specs)(specs[at] for at in numbers)
 
 
 def _simpler(moment: Moment, length: float) -> Iterator[Moment]:

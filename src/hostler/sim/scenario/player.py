@@ -137,8 +137,8 @@ class Player:
         try:
             if isinstance(what, actions.Expect):
                 found = _judged(await unmet_now(self._world), what.pending)
-                for wish in [*found, *await unmet_blueprints(self._world, what.given_up)]:
-                    self._missed(wish)
+                for difference in [*found, *await unmet_blueprints(self._world, what.given_up)]:
+                    self._missed(difference)
             else:
                 await self.hands.do(what)
         except HostlerError as error:
@@ -153,7 +153,7 @@ class Player:
 
 def _judged(found: list[Unmet], pending: int) -> list[Unmet]:
     """Remove what waits for capacity, if the number is as expected."""
-    waiting = sum(wish.waits for wish in found)
+    waiting = sum(difference.waits for difference in found)
     if waiting == pending:
-        return [wish for wish in found if not wish.waits]
+        return [difference for difference in found if not difference.waits]
     return [Unmet("the world", f"{waiting} wait for capacity, {pending} should"), *found] if pending else found

@@ -145,8 +145,8 @@ class _Run:
         def wrong(request: str, text: str) -> None:
             invariants.violated("requests_answered", request, text)
 
-        def missed(wish: Unmet) -> None:
-            invariants.violated(wish.invariant, wish.component, wish.text)
+        def missed(difference: Unmet) -> None:
+            invariants.violated(difference.invariant, difference.component, difference.text)
 
         world = self._world
         player = Player(world, self._scenario, self._moments, wrong=wrong, missed=missed)
@@ -172,8 +172,8 @@ class _Run:
         invariants.look("wishes_met")
         if world.plan.slices:
             invariants.look("blueprints_met")
-        for wish in left[:SHOWN]:
-            invariants.violated(wish.invariant, wish.component, wish.text)
+        for difference in left[:SHOWN]:
+            invariants.violated(difference.invariant, difference.component, difference.text)
         if len(left) > SHOWN:
             invariants.violated(left[SHOWN].invariant, "the world", f"and {len(left) - SHOWN} more")
         invariants.check_runs()

@@ -67,9 +67,9 @@ class SliceMoves:
         """Return the slices of which an instance moved, or of which fewer served for some time."""
         self._end()
         old, new = _places(self._before), _places(self._records)
-        wished = await self._wished()
+        requested = await self._requested()
         found = []
-        for base in dict.fromkeys((*wished, *(base_of(artifact) for artifact in (*old, *new)))):
+        for base in dict.fromkeys((*requested, *(base_of(artifact) for artifact in (*old, *new)))):
             artifacts = [name for name in dict.fromkeys((*old, *new)) if base_of(name) == base]
             moves = [
                 move
@@ -82,7 +82,7 @@ class SliceMoves:
                 found.append(
                     SliceFate(
                         slice=base,
-                        instances=wished.get(base, 0),
+                        instances=requested.get(base, 0),
                         ready=ready,
                         least=least,
                         after=after,
@@ -104,7 +104,7 @@ class SliceMoves:
         if base in self._least:
             self._least[base] = min(self._least[base], self._ready[base])
 
-    async def _wished(self) -> dict[str, int]:
+    async def _requested(self) -> dict[str, int]:
         store = self._world.store
         scaled = {
             DEPLOYMENT.parse(entry.key)["base"]: entry.value.scale

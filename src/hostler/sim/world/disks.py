@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Disks:
-    """Calls listeners for each disk of a world that is deleted."""
+    """Notifies listeners of each deleted disk of a world."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[str, Row, Kept | None], None]] = []

@@ -267,7 +267,7 @@ class LightBlade(BladeHost):
                 return False
         elif creates:
             if not (self._reachable.is_set() and self._alive):
-                return True  # the store cannot be told that the creation begins
+                return True  # the start of the creation cannot be recorded
             self._untold[vm] = None
         if creates:
             self._made[vm] = entry.create_revision

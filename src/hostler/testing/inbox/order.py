@@ -134,7 +134,7 @@ async def what_waits_behind_a_request_can_be_read_and_stays(t: InboxTrial) -> No
     assert await behind() == [2, 3, 4]
     assert await t.other.behind("decommission", "f:x:ada") == []
     assert await t.other.behind("provision", "f:x") == []
-    assert labs(await t.inbox.acknowledge("w1", [first])) == [("f:x:ada", 2)], "reading took something away"
+    assert labs(await t.inbox.acknowledge("w1", [first])) == [("f:x:ada", 2)], "reading removed something"
     assert await behind() == [3, 4]
     await t.push("f:x:ada", *range(5, 30))
     assert await behind() == list(range(30 - BEHIND, 30))

@@ -68,7 +68,7 @@ async def an_older_state_never_replaces_a_newer_one(t: InboxTrial) -> None:
     await t.board.publish([change("ada", 12, None)])
     assert await t.board.publish([change("ada", 11, 4)]) == 0
     assert await t.board.publish([change("ada", 9, 5)]) == 0
-    assert await t.board.servers() == {}, "a record that was gone came back"
+    assert await t.board.servers() == {}, "a deleted record came back"
     big = 2**52
     assert await t.board.publish([change("ada", big + 1, 6)]) == 1
     assert await t.board.publish([change("ada", big, 7)]) == 0

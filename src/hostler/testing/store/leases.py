@@ -48,7 +48,7 @@ class _Grant:
         """Return TooSlow for a lease that expired unobserved, after checking that it did not expire early."""
         self.must_have_stood()
         took = loop_time() - self.granted_at
-        self._t.on_time(took, self.lease.ttl * 0.9, since=self.granted_at, what="what comes before the end of a lease")
+        self._t.on_time(took, self.lease.ttl * 0.9, since=self.granted_at, what="the time before the end of a lease")
         return TooSlow()
 
     def must_have_stood(self) -> None:

@@ -31,7 +31,7 @@ async def what_differs_already_is_told_at_once(t: TtlTrial) -> None:
         began = loop_time()
         value, told = await _noticed(t, key, seen)
         assert value == "value"
-        t.on_time(told - began, PROMPT, since=began, what="telling what differs")
+        t.on_time(told - began, PROMPT, since=began, what="returning a difference")
 
 
 @claim(watches=True)
@@ -63,7 +63,7 @@ async def the_end_of_a_life_is_noticed(t: TtlTrial) -> None:
     value, told = await _noticed(t, key, "value")
     assert value is None
     assert told >= began + TTL
-    t.on_time(told - written, TTL + t.storage.lateness(TTL) + PROMPT, since=written, what="noticing the end of a life")
+    t.on_time(told - written, TTL + t.storage.lateness(TTL) + PROMPT, since=written, what="noticing an expiry")
 
 
 @claim(watches=True, waits=True)
