@@ -162,7 +162,7 @@ async def test_which_faults_there_are_is_told_and_the_log_names_what_others_name
     kinds = {kind.fault: kind for kind in (await client.sim.kinds()).items}
     assert {"power", "network", "blade_crash", "leader_killed"} <= kinds.keys()
     assert kinds["power"].places == ("rack", "pdu", "blade", "power cable")
-    assert kinds["power"].about.startswith("No power: the feed of a pdu is lost")
+    assert kinds["power"].about.startswith("Power loss: the feed of a pdu")
     told = {kind.fault: {number.name: number.default for number in kind.numbers} for kind in kinds.values()}
     assert (told["power"], told["blade_crash"]) == ({}, {"lasting": "false"})
     assert told["store_slow"] == {"chance": "1.0", "slowest": "2.0"}
@@ -221,7 +221,7 @@ async def test_a_change_of_mode_ends_the_step_of_somebody_else(client: Client) -
     while not (await client.sim.get()).steps:
         await asyncio.sleep(0.005)
     await client.sim.set_mode(Mode.MANUAL, epoch=view.epoch)
-    with pytest.raises(Conflict, match="before it was done"):
+    with pytest.raises(Conflict, match="dropped"):
         await waiting
     stopped = (await client.sim.get()).now
     assert stopped < view.now + 7 * 86400
@@ -282,7 +282,7 @@ async def test_what_cannot_be_is_refused_at_the_door(service: Service, client: C
         await client.sim.inject(FaultInject(fault="power", on="r2/pud1"))
     with pytest.raises(NotFound, match="not active"):
         await client.sim.lift("fault-0")
-    with pytest.raises(NotFound, match="nothing of that id"):
+    with pytest.raises(NotFound, match="not proposed"):
         await client.sim.repair("fix~r1")
     with pytest.raises(Invalid):
         await client.sim.step(-1)
@@ -409,7 +409,7 @@ async def test_i45_a_service_that_is_killed_is_resumed_where_it_was_saved(tmp_pa
         hostler("sim", "serve", "--listen", "127.0.0.1:0"),
     )
     assert all(answer.code != 0 and "Traceback" not in answer.err for answer in answers), answers
-    words = ("the file is damaged", "this is no saved simulation", "go on from it with --resume", "--resume")
+    words = ("the file is damaged", "not a saved simulation", "go on from it with --resume", "--resume")
     assert all(word in answer.err for word, answer in zip(words, answers, strict=True)), answers
     assert (taken.read_text(), damaged.exists(), overwritten.exists()) == ("somebody's", True, True)
     for file in (world, overwritten):

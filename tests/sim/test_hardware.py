@@ -176,9 +176,9 @@ def test_a_stuck_pdu_does_not_obey_and_neither_do_its_ports() -> None:
     hardware = racks()
     hardware.apply(Stick("r1/pdu1"), now=1.0)
     for order, told_why in (
-        (PowerOff("r1/pdu1"), "r1/pdu1: switched off, in vain: it is stuck, and stays on"),
-        (PowerOff("r1/pdu1:1"), "r1/pdu1:1: switched off, in vain: r1/pdu1 is stuck"),
-        (PowerOff("r1/b1"), "r1/pdu1:1: switched off, in vain: r1/pdu1 is stuck"),
+        (PowerOff("r1/pdu1"), "r1/pdu1: switched off, without effect: it is stuck, and stays on"),
+        (PowerOff("r1/pdu1:1"), "r1/pdu1:1: switched off, without effect: r1/pdu1 is stuck"),
+        (PowerOff("r1/b1"), "r1/pdu1:1: switched off, without effect: r1/pdu1 is stuck"),
     ):
         changes = hardware.apply(order, now=2.0)
         assert told(changes) == [told_why]
@@ -238,13 +238,13 @@ def test_what_cannot_be_done_is_refused_before_anything_happens() -> None:
     hardware = racks(rack(), rack("r2", tors_fed=False))
     before = everything(hardware)
     for event, error, message in (
-        (PowerOff("r1/tor1:1"), Invalid, "r1/tor1:1: PowerOff cannot be done to this cable; name a pdu, a cable of"),
-        (Connect("r1/pdu1:1"), Invalid, "Connect cannot be done to this cable"),
-        (Connect("r1"), Invalid, "Connect cannot be done to this rack"),
-        (Cut("r1"), Invalid, "r1: Cut cannot be done to this rack; name a pdu, a tor or a cable"),
-        (Cut("r1/b1"), Invalid, "Cut cannot be done to this blade"),
+        (PowerOff("r1/tor1:1"), Invalid, "r1/tor1:1: PowerOff does not apply to a cable; name a pdu, a cable of"),
+        (Connect("r1/pdu1:1"), Invalid, "Connect does not apply to a cable"),
+        (Connect("r1"), Invalid, "Connect does not apply to a rack"),
+        (Cut("r1"), Invalid, "r1: Cut does not apply to a rack; name a pdu, a tor or a cable"),
+        (Cut("r1/b1"), Invalid, "Cut does not apply to a blade"),
         (Stick("r1/b1"), Invalid, "Stick"),
-        (Crash("r1/pdu1"), Invalid, "r1/pdu1: Crash cannot be done to this pdu; name a blade or a rack"),
+        (Crash("r1/pdu1"), Invalid, "r1/pdu1: Crash does not apply to a pdu; name a blade or a rack"),
         (Replace("r1"), Invalid, "Replace"),
         (PowerOff("r2/tor1"), Invalid, "a blade or tor that a pdu feeds"),
         (Cut("r3/pdu1"), NotFound, "rack r3: no such rack; there are r1, r2"),
@@ -257,7 +257,7 @@ def test_what_cannot_be_done_is_refused_before_anything_happens() -> None:
     hardware.advance(6.0)
     with pytest.raises(Invalid, match="time went back"):
         hardware.apply(Cut("r1/pdu1"), now=5.0)
-    with pytest.raises(Invalid, match="r1/pdu1: is no blade"):
+    with pytest.raises(Invalid, match="r1/pdu1: not a blade"):
         hardware.blade("r1/pdu1")
 
 
@@ -297,7 +297,7 @@ def test_a_rack_whose_wires_nobody_knows_has_power_and_network() -> None:
     )
     hardware = racks(partly)
     assert [hardware.blade(each).word for each in hardware.blades()] == ["working", "off"]
-    with pytest.raises(Invalid, match="r1/b1: two things of one rack have this name"):
+    with pytest.raises(Invalid, match="r1/b1: two components of the rack have this name"):
         racks(RackPlan(name="r1", blades=(BladePlan(name="b1"), BladePlan(name="b1"))))
 
 

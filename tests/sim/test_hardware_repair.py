@@ -86,19 +86,19 @@ def test_nothing_is_proposed_where_all_works() -> None:
 @pytest.mark.parametrize(
     ("events", "text", "reason", "automatic"),
     [
-        ([PowerOff("r1/pdu1")], "power on pdu pdu1 in rack r1", "it should be on, and is off", True),
+        ([PowerOff("r1/pdu1")], "power on pdu pdu1 in rack r1", "it should be on, but is off", True),
         ([Cut("r1/pdu1")], "ask a human: restore the feed of pdu pdu1 in rack r1", "it has no feed", False),
-        ([Stick("r1/pdu1")], "ask a human: fix pdu pdu1 in rack r1", "it follows no command", False),
+        ([Stick("r1/pdu1")], "ask a human: fix pdu pdu1 in rack r1", "it ignores commands", False),
         (
             [Stick("r1/pdu1", at=False)],
             "ask a human: fix pdu pdu1 in rack r1",
-            "it follows no command, and it is off",
+            "it ignores commands, and it is off",
             False,
         ),
         (
             [PowerOff("r1/b3")],
             "power on port 3 of pdu1 for blade b3 in rack r1",
-            "port 3 of pdu1 should be on, and is off",
+            "port 3 of pdu1 should be on, but is off",
             True,
         ),
         (
@@ -128,7 +128,7 @@ def test_nothing_is_proposed_where_all_works() -> None:
         (
             [Disconnect("r1/b2")],
             "reconnect blade b2 in rack r1 to port 2 of tor1",
-            "port 2 of tor1 should be on, and is off",
+            "port 2 of tor1 should be on, but is off",
             True,
         ),
         (
@@ -138,8 +138,8 @@ def test_nothing_is_proposed_where_all_works() -> None:
             False,
         ),
         ([Cut("r1/tor1")], "ask a human: fix the uplink of tor tor1 in rack r1", "its uplink is down", False),
-        ([Stick("r1/tor1")], "ask a human: fix tor tor1 in rack r1", "it follows no command", False),
-        ([Stop("r1/b1")], "start blade b1 in rack r1", "it has power, and is stopped", True),
+        ([Stick("r1/tor1")], "ask a human: fix tor tor1 in rack r1", "it ignores commands", False),
+        ([Stop("r1/b1")], "start blade b1 in rack r1", "it has power, but is stopped", True),
         ([Crash("r1/b1")], "restart blade b1 in rack r1", "it failed; its power is switched off and on", True),
     ],
 )

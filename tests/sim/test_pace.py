@@ -172,7 +172,7 @@ def test_a_change_of_mode_drops_the_steps_of_the_epoch_before(world: World) -> N
 
     *dropped, fresh = world.ask(at_once)
     for step in dropped:
-        with pytest.raises(Conflict, match="changed to manual before it was done"):
+        with pytest.raises(Conflict, match="dropped: the mode was changed to manual"):
             step.result(SOON)
     assert fresh.result(SOON) == 5
     assert world.now() == 5

@@ -49,7 +49,7 @@ def test_a_run_tells_its_story_and_its_verdicts(files: Path, capsys: pytest.Capt
     told = capsys.readouterr().out
     assert "fine, seed 3" in told
     assert "leads with fence 1" in told
-    assert "no_vm_twice              holds (2 looks)" in told
+    assert "no_vm_twice              holds (2 checks)" in told
     assert "passed: " in told
 
 
@@ -115,7 +115,7 @@ def test_whatever_is_wrong_with_a_file_is_told_before_anything_runs(
     told = capsys.readouterr()
     assert told.out == ""
     assert f"{wrong}:12: pending: must be a whole number, not 'x'\n" in told.err
-    assert f"{wrong}:13: timeline[0].fault: there is no powr; did you mean power?\n" in told.err
+    assert f"{wrong}:13: timeline[0].fault: unknown fault powr; did you mean power?\n" in told.err
     assert f"{wrong}: 2 mistakes" in told.err
 
 
@@ -131,7 +131,7 @@ def test_whatever_is_wrong_with_a_file_is_told_before_anything_runs(
         (["run", "pdu-loss", "--seed", "1", "--seeds", "1..2"], 2, "not both"),
         (["run", "pdu-loss", "--seeds", "1..2", "--log", "x"], 2, "are for one run"),
         (["run", "pdu-loss", "--speed", "0"], 2, "speed"),
-        (["show", "nowhere"], 3, "there is none of that name"),
+        (["show", "nowhere"], 3, "no such scenario"),
     ],
 )
 def test_what_cannot_be_asked_for(

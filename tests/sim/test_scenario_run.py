@@ -142,7 +142,7 @@ def test_what_is_pending_in_the_end_is_counted() -> None:
     for wrong in (0, 2):
         outcome = run_scenario(scenario(more + f"pending: {wrong}\nsettle: 5\n"))
         assert outcome.broken == {"wishes_met"}
-        told = "pending" if wrong == 0 else "1 wait for room, 2 should"
+        told = "pending" if wrong == 0 else "1 wait for capacity, 2 should"
         assert told in outcome.violations[0].text
 
 
@@ -150,8 +150,8 @@ def test_fewer_that_wait_than_should_are_as_wrong_as_more() -> None:
     few = scenario("vms: [{name: a}]\nsettle: 5\ntimeline: [{at: 30, do: expect, pending: 3}]\npending: 2\n")
     (verdict,) = [verdict for verdict in run_scenario(few).verdicts if not verdict.held]
     assert [(found.at, found.text) for found in verdict.violations] == [
-        (30.0, "0 wait for room, 3 should"),
-        (65.0, "0 wait for room, 2 should"),
+        (30.0, "0 wait for capacity, 3 should"),
+        (65.0, "0 wait for capacity, 2 should"),
     ]
 
 
@@ -217,7 +217,7 @@ def test_a_fault_of_something_that_is_gone_by_then_happens_to_nothing() -> None:
         )
     )
     assert outcome.passed, outcome.violations
-    assert any("nothing to happen to" in entry.text for entry in outcome.log)
+    assert any("no effect: " in entry.text for entry in outcome.log)
 
 
 # What is found
@@ -288,7 +288,7 @@ def test_a_wish_that_goes_though_nobody_wished_it_away_is_lost() -> None:
 
     found = watched(story)
     assert list(found) == ["no_vm_lost"]
-    assert found["no_vm_lost"] == ["/plasmavmc/vms/acme/shop/a is gone, though nobody wished it away"]
+    assert found["no_vm_lost"] == ["/plasmavmc/vms/acme/shop/a is gone without a request to delete it"]
 
 
 def test_what_is_written_under_a_fence_that_is_not_the_leader_s_is_stale() -> None:
@@ -308,8 +308,8 @@ def test_what_is_written_under_a_fence_that_is_not_the_leader_s_is_stale() -> No
     assert list(found) == ["no_stale_leader_write"]
     assert found["no_stale_leader_write"] == [
         "place was decided under fence 2, though the leader has fence 3",
-        "place was decided under fence 3, though nobody leads",
-        "node r1-b1 was told to have it under fence 3, though nobody leads",
+        "place was decided under fence 3, though there is no leader",
+        "node r1-b1 was commanded to run it under fence 3, though there is no leader",
     ]
 
 
@@ -369,7 +369,7 @@ def test_two_nodes_that_were_told_to_have_one_machine_are_found_and_handing_it_o
         await command(world, "r1-b2", vm("b"), fence=1)
         await world.store.delete(COMMAND.fill(node="r1-b2", vm="b"))
 
-    assert watched(story) == {"no_vm_twice": ["r1-b1 and r1-b2 were both told to have it"]}
+    assert watched(story) == {"no_vm_twice": ["r1-b1 and r1-b2 were both commanded to run it"]}
 
 
 @pytest.mark.parametrize("level", ["blade", "rack", "zone", "region"])
@@ -407,7 +407,7 @@ def test_what_waits_and_does_not_say_why_is_found() -> None:
             handle = VmHandle(id=name, state=MachineState.PENDING, detail=detail, seen_at=0.0)
             await world.store.txn([], [HANDLE.put(handle, org="acme", project="shop", vm=name)])
 
-    assert watched(story) == {"pending_has_reason": ["it is pending, and nothing says why"]}
+    assert watched(story) == {"pending_has_reason": ["it is pending without a reason"]}
 
 
 def test_a_second_machine_of_a_user_s_lab_is_found() -> None:

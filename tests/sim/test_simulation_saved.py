@@ -183,17 +183,17 @@ async def test_i45_another_story_is_refused_and_a_damaged_or_foreign_file_too(tm
         other = journal.Saved(header, read.entries)
         simulation = Simulation(story(seed=seed), told=lambda _: None)
         try:
-            with pytest.raises(Refused, match=r"saved\.sim: .* does not come to the state .*; use Hostler 9\.9"):
+            with pytest.raises(Refused, match=r"saved\.sim: .* does not reach the saved state .*; use Hostler 9\.9"):
                 await simulation.resume(other, "saved.sim")
         finally:
             await simulation.stop(within=10)
     path = tmp_path / "world.sim"
     lines = saved.splitlines(keepends=True)
     cases: tuple[tuple[bytes, type[HostlerError], str], ...] = (
-        (b"", Invalid, "no saved simulation"),
-        (b"\x00\xff" * 100, Invalid, "no saved simulation"),
-        (b'{"format": "other"}\n', Invalid, "no saved simulation"),
-        (b"[" * 100_000, Invalid, "no saved simulation"),
+        (b"", Invalid, "not a saved simulation"),
+        (b"\x00\xff" * 100, Invalid, "not a saved simulation"),
+        (b'{"format": "other"}\n', Invalid, "not a saved simulation"),
+        (b"[" * 100_000, Invalid, "not a saved simulation"),
         (saved[: len(saved) // 2], Damaged, "damaged"),
         (saved[:-1], Damaged, "damaged"),
         (b"".join((*lines[:2], *lines[3:])), Damaged, "damaged"),
@@ -218,6 +218,6 @@ async def test_i45_more_than_can_be_saved_is_said_and_the_world_goes_on(monkeypa
         async with simulation.store() as store:
             for _ in range(30):
                 await store.put("/elsewhere/a", b"x" * 1000)
-        with pytest.raises(Refused, match="cannot be saved any more"):
+        with pytest.raises(Refused, match="can no longer be saved"):
             await simulation.save()
         await step(simulation, 5)

@@ -124,7 +124,7 @@ def test_a_leader_that_lost_its_key_ends_and_is_started_again() -> None:
         other = world.leader()
         assert other is not None
         assert other is not leader
-        assert said(world, "leader", leader.name, "leads no more")
+        assert said(world, "leader", leader.name, "no longer leads")
         assert not world.failures
 
     run_world(plan(), story)
@@ -248,7 +248,7 @@ def test_a_switch_that_is_stuck_says_that_it_is_uncertain_and_nothing_is_started
         await world.sleep(200)
         assert world.racks.blade("r1/b2").word == "isolated"
         assert "r1-b2" in {handle.node for handle in await handles(world)}
-        assert said(world, "hardware", "r1/pdu1:2", "in vain")
+        assert said(world, "hardware", "r1/pdu1:2", "without effect")
         world.lift(id_)
         await running(world, 6)
         assert not list(overlaps(world))

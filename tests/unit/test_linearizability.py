@@ -127,14 +127,14 @@ WRONG: dict[str, tuple[list[Call], str]] = {
     ),
     "split brain: created twice": ([won(ABSENT, A, 0, 9, 2), won(ABSENT, B, 1, 8, 3)], "no order"),
     "split brain: one revision given twice": ([put(A, 0, 9, 2), put(B, 1, 8, 2, key="/other")], "two writes"),
-    "a value that nobody wrote": ([put(A, 0, 1, 2), get(kv(B, 2), 2, 3)], "nobody wrote"),
+    "a value that nobody wrote": ([put(A, 0, 1, 2), get(kv(B, 2), 2, 3)], "no call wrote"),
     "reads that go back": ([put(A, 0, 99, 2), get(kv(A, 2), 1, 2), get(None, 3, 4)], "no order"),
     "a lost comparison that held": ([put(A, 0, 1, 2), lost(Value(KEY) == A, kv(A, 2), 2, 3)], "no order"),
     "a won comparison that did not hold": ([put(A, 0, 1, 2), won(Version(KEY) == 2, B, 2, 3, 3)], "no order"),
     "a deletion of what was not there": ([delete(True, 0, 1)], "no order"),
     "an unknown write happened before it was asked for": (
         [get(kv(A, 2), 0, 1), unknown("put", 5, value=A)],
-        "nobody wrote",
+        "no call wrote",
     ),
     "an unknown write happened twice": (
         [
@@ -165,11 +165,11 @@ WRONG: dict[str, tuple[list[Call], str]] = {
     "the wrong create revision": ([put(A, 0, 1, 2), put(B, 2, 3, 5), get(kv(B, 5, 2, 3), 4, 5)], "no order"),
     "changed in the revision of its creation": (
         [unknown("put", 0, value=A), put(B, 2, 3, 2), get(kv(B, 2, 2, 2), 4, 5)],
-        "such as no key can have",
+        "impossible for any key",
     ),
     "never changed since an older revision": (
         [unknown("put", 0, value=A), get(kv(A, 5, 1, 3), 2, 3)],
-        "such as no key",
+        "impossible for any key",
     ),
     "created, by an unknown write, after a change of it": (
         [unknown("put", 0, value=A), put(B, 2, 3, 3), put(C, 4, 5, 9), get(kv(C, 9, 3, 5), 6, 7)],
@@ -206,7 +206,7 @@ def test_the_explanation_shows_the_key_the_calls_and_which_cannot_be() -> None:
     assert len(violation.calls) == 2, "reads that prove nothing are left out"
     assert "key '/k'" in text
     assert "w put b'a' → revision 2" in text
-    assert next(line for line in text.splitlines() if "cannot be" in line).strip().startswith("stale get → absent")
+    assert next(line for line in text.splitlines() if "impossible" in line).strip().startswith("stale get → absent")
 
 
 # A register that is atomic by construction, and clients that overlap

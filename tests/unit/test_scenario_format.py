@@ -135,7 +135,7 @@ def test_what_light_agents_would_not_feel_is_refused() -> None:
     assert len(told) == len(places)
     for place, line in zip(places, told, strict=True):
         assert place in line
-        assert "not felt by light agents; use real ones" in line
+        assert "does not affect light agents; use real agents" in line
     assert read_scenario(text.replace("agents: light", "agents: real")).chances[0].on
 
 
@@ -178,19 +178,19 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         (16, "labs[0].user: webuserid 'a\\u200bb': must not hold '\\u200b', which cannot be printed"),
         (17, "catalogue.default.life: expected `float` > 0.0"),
         (19, "timeline[0].on: r1/pdu9 is not in the inventory"),
-        (20, "timeline[1].on: replica-1 is a replica; power happens to a rack or pdu or blade"),
-        (21, "timeline[2].fault: there is no powr; did you mean power?"),
+        (20, "timeline[1].on: replica-1 is a replica; power affects a rack or pdu or blade"),
+        (21, "timeline[2].fault: unknown fault powr; did you mean power?"),
         (22, "timeline[3]: fault answer_lost: chance 2: must be above 0 and at most 1"),
-        (23, "timeline[4].do: there is no drian; did you mean drain?"),
-        (24, "timeline[5].on: r2 is no blade or rack of the inventory"),
+        (23, "timeline[4].do: unknown action drian; did you mean drain?"),
+        (24, "timeline[5].on: r2 is not a blade or rack of the inventory"),
         (25, "timeline[6]: must have either a fault or a do"),
         (26, "timeline[7].at: is missing"),
         (26, "timeline[7].instances: must be a whole number, not 'many'"),
-        (27, "timeline[8].on: r1/b9 is no region, zone, rack, pdu, tor or blade of the inventory"),
+        (27, "timeline[8].on: r1/b9 is not a region, zone, rack, pdu, tor or blade of the inventory"),
         (27, "timeline[8]: must say what to set"),
         (28, "timeline[9].inventory.racks[0].name"),
-        (30, "chances[0].for: must be a number of seconds, or two of them"),
-        (31, "chances[1].on: r1/tor1 is a tor; blade_crash happens to a blade"),
+        (30, "chances[0].for: must be a number of seconds, or a range of two numbers"),
+        (31, "chances[1].on: r1/tor1 is a tor; blade_crash affects a blade"),
         (32, "chances[2].per_hour: is missing"),
         (33, "invariants[0]: must be"),
         (34, "pending: must be from 0"),
@@ -206,7 +206,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         ("name: [", "no YAML"),
         ("name: x", "length: is missing"),
         ("name: x", "inventory: is missing"),
-        (SMALL + "timeline: [{at: 121, fault: leader_killed}]", "comes after the end, which is at 120 seconds"),
+        (SMALL + "timeline: [{at: 121, fault: leader_killed}]", "is after the end of the scenario at 120 seconds"),
         (SMALL + "inventory: {}", "stands here twice"),
     ],
 )
@@ -383,7 +383,7 @@ def test_blueprints_are_read_and_what_is_wrong_with_them_is_told_with_its_line()
         "timeline[0].to: must be from 1",
         "timeline[1].errors: must be from 0 to 1",
         "timeline[2]: fault slice_refuses",
-        "timeline[3].name: a blueprint's name is of a-z",
+        "timeline[3].name: a blueprint's name consists of a-z",
     ):
         assert any(what in line for line in told), (what, told)
 

@@ -35,8 +35,8 @@ def test_a_partition_names_each_of_its_members_once() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"fault": "flood"}, "fault 'flood': there is none of that name; there are power, network"),
-        ({}, "there is none of that name"),
+        ({"fault": "flood"}, "fault 'flood': no such fault; the faults are power, network"),
+        ({}, "no such fault"),
         ({"fault": "power", "by": 3}, "fault power: object contains unknown field `by`"),
         ({"fault": "power", "for": 0}, "fault power: for 0: must be above 0 seconds"),
         ({"fault": "power", "for": "long"}, "fault power: expected `float | null`, got `str`"),

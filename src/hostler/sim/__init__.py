@@ -1,4 +1,4 @@
 """Hostler in virtual time against simulated hardware.
 
-Not here: decisions. The simulator runs the same engine as production.
+This package contains no decisions: the simulator runs the same engine as production.
 """

@@ -1,7 +1,7 @@
-"""What can go wrong in a simulated world, as values: scenarios write them down, draw them and shrink them.
+"""Faults that a simulated world can suffer, as values that scenarios write, draw and shrink.
 
-In YAML and JSON a fault is a map: `fault: power`, `on: r1/pdu1`, `for: 30`, and its own numbers. Components are
-`r1` (a rack), `r1/pdu1`, `r1/tor1`, `r1/b3` (a blade), `r1/pdu1:3` (the cable at port 3) and `replica-1`.
+In YAML and JSON a fault is a map: `fault: power`, `on: r1/pdu1`, `for: 30`, and its own parameters. Components are `r1`
+(a rack), `r1/pdu1`, `r1/tor1`, `r1/b3` (a blade), `r1/pdu1:3` (the cable at port 3) and `replica-1`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class FaultBase(
     omit_defaults=True,
     rename={"for_": "for"},
 ):
-    """What all faults have."""
+    """Fields that all faults share."""
 
     on: str = ""
-    """The component; empty: all that it can be about, or for faults of a leader whoever leads."""
+    """The affected component. Empty: every component that the fault can affect, or the current leader for leader
+    faults."""
     for_: float | None = None
-    """Seconds until it is lifted; None: until somebody lifts it. What happens at once and is over needs none."""
+    """Seconds until the fault is lifted; None: until it is lifted explicitly. A momentary fault needs no duration."""
 
     place: ClassVar[tuple[str, ...]] = ()
     """What `on` may name: `rack`, `pdu`, `tor`, `blade`, `power cable`, `network cable`, `replica`, or nothing
@@ -39,15 +40,15 @@ class FaultBase(
 
     def __post_init__(self) -> None:
         if self.for_ is not None and not 0 < self.for_ < math.inf:
-            raise Invalid(f"for {self.for_:g}: must be above 0 seconds; leave it out for a fault that stays")
+            raise Invalid(f"for {self.for_:g}: must be above 0 seconds; leave it out for a permanent fault")
 
     @property
     def name(self) -> str:
-        """As YAML has it."""
+        """The name of the fault in YAML."""
         return str(self.__struct_config__.tag)
 
     def told(self) -> str:
-        """In one line, for people."""
+        """Return a one-line description of the fault."""
         numbers = {key: value for key, value in fields_of(self).items() if key not in ("fault", "on", "for")}
         told = [
             self.name,
@@ -58,46 +59,48 @@ class FaultBase(
 
 
 class PowerFault(FaultBase, frozen=True, kw_only=True, tag="power"):
-    """No power: the feed of a pdu is lost, a cable is unplugged, or every one of a blade or every feed of a rack."""
+    """Power loss: the feed of a pdu, one cable, every power cable of a blade, or every pdu feed of a rack."""
 
     place = ("rack", "pdu", "blade", "power cable")
 
 
 class NetworkFault(FaultBase, frozen=True, kw_only=True, tag="network"):
-    """No network: the uplink of a tor is lost, a cable is unplugged, or every one of a blade or every uplink of a rack.
-    What runs there runs on, and hears nothing."""
+    """Network loss: the uplink of a tor, one cable, every network cable of a blade, or every tor uplink of a rack.
+
+    Software there keeps running without network.
+    """
 
     place = ("rack", "tor", "blade", "network cable")
 
 
 class CableStuck(FaultBase, frozen=True, kw_only=True, tag="cable_stuck"):
-    """The port of a cable does not follow commands: it stays as it is."""
+    """The port of a cable ignores commands and keeps its state."""
 
     place = ("power cable", "network cable")
 
 
 class PduStuck(FaultBase, frozen=True, kw_only=True, tag="pdu_stuck"):
-    """A pdu does not follow commands."""
+    """A pdu ignores commands."""
 
     place = ("pdu",)
 
 
 class TorStuck(FaultBase, frozen=True, kw_only=True, tag="tor_stuck"):
-    """A tor does not follow commands."""
+    """A tor ignores commands."""
 
     place = ("tor",)
 
 
 class BladeCrash(FaultBase, frozen=True, kw_only=True, tag="blade_crash"):
-    """A blade stops at once, and what ran on it is off. Lifting it repairs the blade."""
+    """A blade stops at once, together with everything that runs on it. Lifting the fault repairs the blade."""
 
     place = ("blade", "rack")
     lasting: bool = False
-    """It does so again whenever it has booted, until it is repaired."""
+    """The blade crashes again after every boot until it is repaired."""
 
 
 class SlowDisk(FaultBase, frozen=True, kw_only=True, tag="slow_disk"):
-    """What is done to machines takes `delay` seconds longer, each verb."""
+    """Each machine operation takes `delay` seconds longer."""
 
     place = ("blade", "rack", "all")
     delay: float = 5.0
@@ -108,13 +111,13 @@ class SlowDisk(FaultBase, frozen=True, kw_only=True, tag="slow_disk"):
 
 
 class StoreUnavailable(FaultBase, frozen=True, kw_only=True, tag="store_unavailable"):
-    """The store refuses, for everybody or for one process: nothing is read or written, and watches are silent."""
+    """The store rejects all requests, of every process or of one: no reads, no writes, and watches deliver nothing."""
 
     place = ("replica", "blade", "rack", "all")
 
 
 class StoreSlow(FaultBase, frozen=True, kw_only=True, tag="store_slow"):
-    """A share of requests takes up to `slowest` seconds longer."""
+    """A fraction of the requests takes up to `slowest` seconds longer."""
 
     place = ("replica", "blade", "rack", "all")
     chance: float = 1.0
@@ -127,7 +130,7 @@ class StoreSlow(FaultBase, frozen=True, kw_only=True, tag="store_slow"):
 
 
 class AnswerLost(FaultBase, frozen=True, kw_only=True, tag="answer_lost"):
-    """A share of requests is done, and never answered."""
+    """A fraction of the requests is executed but never answered."""
 
     place = ("replica", "blade", "rack", "all")
     chance: float = 0.1
@@ -138,7 +141,7 @@ class AnswerLost(FaultBase, frozen=True, kw_only=True, tag="answer_lost"):
 
 
 class WatchLost(FaultBase, frozen=True, kw_only=True, tag="watch_lost"):
-    """A share of events does not come through: the watch that should bring it has lagged, and has to be begun anew."""
+    """A fraction of the events is not delivered: the watch fails as lagged and must be restarted."""
 
     place = ("replica", "blade", "rack", "all")
     chance: float = 0.1
@@ -149,40 +152,44 @@ class WatchLost(FaultBase, frozen=True, kw_only=True, tag="watch_lost"):
 
 
 class Partition(FaultBase, frozen=True, kw_only=True, tag="partition"):
-    """The named replicas, blades and racks are cut off from everybody else, and so from the store. They are not told:
-    nothing answers. Among themselves they can talk."""
+    """The named replicas, blades and racks are cut off from everything else, including the store.
+
+    They get no error, only no answers. They can still reach each other.
+    """
 
     place = ("replica", "blade", "rack")
     names: tuple[str, ...] = ()
-    """Beside `on`."""
+    """More components, in addition to `on`."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Whom it cuts off."""
+        """All components that are cut off."""
         return tuple(dict.fromkeys((*((self.on,) if self.on else ()), *self.names)))
 
 
 class LeaderPaused(FaultBase, frozen=True, kw_only=True, tag="leader_paused"):
-    """Nothing of the process that leads runs until it is lifted, as by SIGSTOP. With `on`: of that replica."""
+    """The leader's process is suspended until the fault is lifted, as by SIGSTOP. With `on`: that replica's process."""
 
     place = ("replica", "all")
 
 
 class LeaderKilled(FaultBase, frozen=True, kw_only=True, tag="leader_killed"):
-    """SIGKILL for whoever leads; a supervisor starts it again. With `for`: not before that."""
+    """SIGKILL for the leader. A supervisor restarts it, with `for` only after that time."""
 
     place = ("all",)
 
 
 class ReplicaKilled(FaultBase, frozen=True, kw_only=True, tag="replica_killed"):
-    """SIGKILL for a replica; a supervisor starts it again. With `for`: not before that."""
+    """SIGKILL for a replica. A supervisor restarts it, with `for` only after that time."""
 
     place = ("replica",)
 
 
 class ClockRate(FaultBase, frozen=True, kw_only=True, tag="clock_rate"):
-    """The clock of a replica or a blade runs at another rate: what it measures and how long it sleeps. The calendar
-    stays right."""
+    """The monotonic clock of a replica or blade runs at another rate, for measurements and sleeps.
+
+    Wall-clock time stays correct.
+    """
 
     place = ("replica", "blade", "rack")
     rate: float = 1.05
@@ -190,12 +197,14 @@ class ClockRate(FaultBase, frozen=True, kw_only=True, tag="clock_rate"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.01 <= self.rate <= 100:
-            raise Invalid(f"rate {self.rate:g}: must be from 0.01 to 100; 1 is right")
+            raise Invalid(f"rate {self.rate:g}: must be from 0.01 to 100; 1 is normal")
 
 
 class ProviderErrors(FaultBase, frozen=True, kw_only=True, tag="provider_errors"):
-    """A share of what is asked of machines fails: half is not done, a quarter is done and not answered, and a quarter
-    is done half way."""
+    """A fraction of the machine operations fails.
+
+    Of these, half are not executed, a quarter are executed but not answered, and a quarter are executed half way.
+    """
 
     place = ("blade", "rack", "all")
     chance: float = 0.2
@@ -206,14 +215,16 @@ class ProviderErrors(FaultBase, frozen=True, kw_only=True, tag="provider_errors"
 
 
 class AgentKilled(FaultBase, frozen=True, kw_only=True, tag="agent_killed"):
-    """SIGKILL for the agent of a blade; its machines run on, and a supervisor starts it again. With `for`: not before
-    that."""
+    """SIGKILL for the agent of a blade.
+
+    Its machines keep running. A supervisor restarts the agent, with `for` only after that time.
+    """
 
     place = ("blade", "rack", "all")
 
 
 class AgentSlow(FaultBase, frozen=True, kw_only=True, tag="agent_slow"):
-    """The agent of a blade tells what it sees `delay` seconds late. Its heartbeats are in time."""
+    """The agent of a blade reports observed state `delay` seconds late. Its heartbeats are on time."""
 
     place = ("blade", "rack", "all")
     delay: float = 10.0
@@ -224,15 +235,15 @@ class AgentSlow(FaultBase, frozen=True, kw_only=True, tag="agent_slow"):
 
 
 class SliceCrash(FaultBase, frozen=True, kw_only=True, tag="slice_crash"):
-    """The processes of slices end at once, as by SIGKILL. The agents of their blades start them again."""
+    """The processes of slices end at once, as by SIGKILL. The agents of their blades restart them."""
 
     place = ("blade", "rack", "all")
     artifact: str = ""
-    """Of this artifact, or of every version of `group:name`; empty: of all."""
+    """Only slices of this artifact, or of every version of `group:name`; empty: all slices."""
 
 
 class SliceRefuses(FaultBase, frozen=True, kw_only=True, tag="slice_refuses"):
-    """A version is broken: it cannot be loaded, or its `start` raises. Others of its slice are well."""
+    """A version is broken: it fails to load, or its `start` raises. Other versions of the slice are not affected."""
 
     place = ("blade", "rack", "all")
     artifact: str = ""
@@ -270,14 +281,14 @@ Fault: TypeAlias = (
 )
 
 FAULTS: dict[str, type[Fault]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Fault)}
-"""Every fault, by its name in YAML."""
+"""All fault types by their name in YAML."""
 
 
 def fault_of(fields: Mapping[str, Any]) -> Fault:
-    """The fault that a map describes. Invalid: it describes none, and why."""
+    """Build the fault that a map describes. Invalid: the map is not a valid fault; the message says why."""
     kind = FAULTS.get(str(fields.get("fault", "")))
     if kind is None:
-        raise Invalid(f"fault {fields.get('fault')!r}: there is none of that name; there are {', '.join(FAULTS)}")
+        raise Invalid(f"fault {fields.get('fault')!r}: no such fault; the faults are {', '.join(FAULTS)}")
     try:
         fault: Fault = msgspec.convert(dict(fields), kind)
     except msgspec.ValidationError as error:
@@ -290,7 +301,7 @@ def fault_of(fields: Mapping[str, Any]) -> Fault:
 
 
 def fields_of(fault: FaultBase) -> dict[str, Any]:
-    """The map that describes a fault: `fault_of` reads it back."""
+    """Return the map that describes a fault; `fault_of` reads it back."""
     fields: dict[str, Any] = msgspec.to_builtins(fault)
     return fields
 

@@ -1,7 +1,7 @@
-"""The way between a process and the storage, on which anything can happen.
+"""Unreliable connection between a process and the store.
 
-A request, once sent, is on its way whatever becomes of its sender: a sender that is cancelled, stopped or killed may
-still have its request done, much later. That is what makes elections hard, so it is modelled.
+A request that was sent stays in flight independently of its sender. The store may execute it much later, even after the
+sender was cancelled, stopped or killed. Such late requests make leader election hard, so they are modelled.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Event, Lease, Operation, Watch
 
 LATE = 0.3
-"""Seconds after which a late request is done. Nobody waits for it any more by then."""
+"""Seconds after which a late request is executed. Its sender has stopped waiting by then."""
 LATENCY = 0.1
-"""Seconds that a request, and its answer, take at most; most take far less."""
+"""Largest latency of a request, and of its answer, in seconds; most take far less."""
 _FATES = ("unavailable", "lost", "never", "slow", "hang", "deaf")
 
 
 @dataclass
 class Weather:
-    """How often each fault happens to a request, from 0 to 1; the rest arrives and is answered soon."""
+    """Probability of each fault per request, from 0 to 1; all other requests arrive and are answered soon."""
 
     unavailable: float = 0.0
     lost: float = 0.0
@@ -38,15 +38,15 @@ class Weather:
     slow: float = 0.0
     hang: float = 0.0
     deaf: float = 0.0
-    """Hangs, and does not listen when it is cancelled."""
+    """The request hangs and ignores cancellation."""
     lagged: float = 0.0
     slowest: float = 4.0
     fine: bool = field(init=False)
-    """No request meets a fault."""
+    """No request is affected by a fault."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in _FATES or name == "lagged":  # asked for with every request, and changed a few times in a run
+        if name in _FATES or name == "lagged":  # read with every request, changed a few times in a run
             super().__setattr__("fine", not any(getattr(self, fate, 0.0) for fate in (*_FATES, "lagged")))
 
     def draw(self, rng: random.Random) -> str:
@@ -60,14 +60,14 @@ class Weather:
 
 
 class Wire:
-    """A store, as one process sees it. Entering and closing it leaves the store underneath alone.
+    """A store as one process reaches it. Entering and closing it do not affect the underlying store.
 
-    Where nothing can happen on the way (no latency, fine weather, nobody who looks on) there is no way: the store is
-    asked at once. That is what lets a cluster be simulated a thousand times faster than it lives.
+    If no fault is possible (no latency, fine weather, no `step` callback), calls go directly to the store. This makes
+    it possible to simulate a cluster a thousand times faster than real time.
     """
 
     def __init__(self, store: MemoryStore, rng: random.Random, weather: Weather, *, latency: float = LATENCY) -> None:
-        """`latency`: what a request, and what its answer, takes at most; 0: nothing, and nothing is drawn for it."""
+        """`latency` is the largest latency of a request and of its answer; 0: none, and nothing is drawn for it."""
         self._store, self._rng, self._weather, self._latency = store, rng, weather, latency
         self._healed = asyncio.Event()
         self._healed.set()
@@ -75,11 +75,11 @@ class Wire:
         self._told.set()
         self.dead = False
         self.step: Callable[[str], Awaitable[None]] | None = None
-        """Awaited before each request is sent, and again when it is done but not answered yet."""
+        """Awaited before each request is sent, and again when it is executed but not answered yet."""
         self.fate: Callable[[bool], str | None] = _undecided
-        """Told whether a request writes; what becomes of it, or None for what the weather draws."""
+        """Called with whether the request writes; returns its outcome, or None to draw it from the weather."""
         self.busy_until = 0.0
-        """When the last request that is on its way has arrived, and the last deaf one listens."""
+        """When the last request in flight has arrived and the last deaf request can be cancelled again."""
 
     def cut(self) -> None:
         self._healed.clear()
@@ -88,7 +88,7 @@ class Wire:
         self._healed.set()
 
     def half_cut(self) -> None:
-        """What is asked is answered; what is written fails, and watches are silent."""
+        """Cut one direction: reads are answered, writes fail, and watches deliver nothing."""
         self._told.clear()
 
     def half_heal(self) -> None:
@@ -103,7 +103,7 @@ class Wire:
     async def aclose(self) -> None:
         return
 
-    # Verbs
+    # Operations of the store port
 
     def get(self, key: str, *, revision: int | None = None) -> Coroutine[Any, Any, Any]:
         if self.is_plain():
@@ -148,24 +148,24 @@ class Wire:
         return WireWatch(self, watch, prefix)
 
     def ask(self, do: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """A verb of the store that writes."""
+        """Call a store operation that writes."""
         return do() if self.is_plain() else self._call(do)
 
     async def call(self, do: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """What is asked of something else over the same wire, and may wait there."""
+        """Call something other than the store over the same wire; the call may wait there."""
         return await self._call(do, prompt=False)
 
     async def carried(self, event: Event, prefix: str) -> None:
-        """Until the event has come through. Lagged: it has not."""
+        """Wait until the event has come through. Lagged: it was lost."""
         await self._healed.wait()
         await self._told.wait()
         if self._rng.random() < self._weather.lagged:
             raise Lagged(prefix, event.kv.mod_revision)
 
-    # Inside
+    # Internals
 
     def is_plain(self) -> bool:
-        """Nothing can happen on the way."""
+        """Whether no fault is possible on this wire."""
         return (
             self._latency == 0.0
             and self._weather.fine
@@ -198,10 +198,10 @@ class Wire:
         answer = loop.create_future()
         loop.call_later(there, _served, do if arrives else None, answer, prompt, context=outside())
         if fate == "late":
-            answer.cancel()  # nobody listens
+            answer.cancel()  # the sender does not wait for the answer
             raise Uncertain("wire: no answer")
         if fate == "hang":
-            await asyncio.sleep(1e9)  # somebody must cancel it
+            await asyncio.sleep(1e9)  # until the caller is cancelled
         if fate == "deaf":
             await self._deaf(rng.random() * 2 * self._weather.slowest)
         result = await answer
@@ -227,19 +227,19 @@ class Wire:
                     raise
 
 
-def _undecided(writes: bool) -> str | None:  # noqa: ARG001 - what others decide by
+def _undecided(writes: bool) -> str | None:  # noqa: ARG001 - the signature of `fate`
     return None
 
 
 def deliver(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Have a verb of the store done for a sender that hears nothing any more."""
+    """Execute a store operation whose sender no longer waits for the answer."""
     answer = asyncio.get_running_loop().create_future()
     answer.cancel()
     _served(do, answer, prompt=True)
 
 
 def _served(do: Callable[[], Coroutine[Any, Any, Any]] | None, answer: asyncio.Future[Any], prompt: bool) -> None:
-    """A request has arrived; None: it got lost. Its sender may be dead by now: it is done all the same."""
+    """Execute a request that has arrived; None: it was lost. It is executed even if its sender is dead by now."""
     if do is None:
         if not answer.done():
             answer.set_result(None)
@@ -262,7 +262,7 @@ def _answered(done: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
 
 
 def _went_on(work: Coroutine[Any, Any, Any], answer: asyncio.Future[Any]) -> None:
-    """The store answers in one step, or lets others run first (and waits for nothing else)."""
+    """Run a store operation to its end: it answers in one step, or yields to others and waits for nothing else."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -278,7 +278,7 @@ def _went_on(work: Coroutine[Any, Any, Any], answer: asyncio.Future[Any]) -> Non
 
 
 class WireLease:
-    """A lease, as one process sees it."""
+    """A lease as one process reaches it."""
 
     def __init__(self, wire: Wire, lease: Lease) -> None:
         self._wire, self._lease = wire, lease
@@ -296,7 +296,7 @@ class WireLease:
 
 
 class WireWatch:
-    """A watch, as one process sees it: silent while the wire is cut."""
+    """A watch as one process reaches it: it delivers nothing while the wire is cut."""
 
     def __init__(self, wire: Wire, watch: Watch, prefix: str) -> None:
         self._wire, self._watch, self._prefix = wire, watch, prefix

@@ -1,9 +1,10 @@
-"""What came into a simulated world from outside, each with its place, and the file that a simulation is saved to.
+"""Journal of all external inputs to a simulated world, each with its place, and the file format of saved simulations.
 
-A world follows from its scenario, its seed and what came into it. So a saved simulation is these three, the place that
-it had come to, and a digest of how the world was there: resuming does all of it again and compares (decision 39).
+A world is determined by its scenario, its seed and its inputs. So a saved simulation consists of these three, the place
+that the world had reached, and a digest of its state there. Resuming replays all inputs and compares the digest
+(decision 39).
 
-The file is text: a line for the simulation, a line for each thing that came in, and the SHA-256 of all of that.
+The file is text: one line for the simulation, one line for each input, and the SHA-256 of these lines.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 FORMAT = "hostler simulation"
 VERSION = 1
 MOST = 64 * 1024 * 1024
-"""Bytes of what came in. A simulation that was asked for more goes on, and can no longer be saved."""
+"""Most bytes of journaled inputs. A simulation with more inputs continues, but can no longer be saved."""
 LARGEST = MOST + 16 * 1024 * 1024
-"""Bytes of a file."""
+"""Most bytes of a file."""
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An operation of a transaction."""
+    """One operation of a transaction."""
 
     op: Literal["put", "delete", "delete_prefix", "get"]
     key: str
@@ -43,7 +44,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     lease: int = 0
 
     def operation(self) -> Operation:
-        """As the store takes it."""
+        """Convert to an operation of the store port."""
         match self.op:
             case "put":
                 return Put(self.key, self.value, self.lease or None)
@@ -56,90 +57,86 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class Txn(msgspec.Struct, tag="txn", frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A transaction of the server outside the world."""
+    """A store transaction from the server outside the world."""
 
     then: tuple[Op, ...]
     when: tuple[Comparison, ...] = ()
     otherwise: tuple[Op, ...] = ()
 
     def done(self, store: AsideStore) -> Any:
-        """What the store answers."""
+        """Commit the transaction and return the result."""
         then, otherwise = ([op.operation() for op in some] for some in (self.then, self.otherwise))
         return store.commit(self.when, then, otherwise)
 
 
 class Grant(msgspec.Struct, tag="grant", frozen=True, forbid_unknown_fields=True):
-    """A lease."""
+    """Grant a lease."""
 
     ttl: float
 
     def done(self, store: AsideStore) -> Any:
-        """The lease."""
         return store.grant(self.ttl)
 
 
 class KeepAlive(msgspec.Struct, tag="keep_alive", frozen=True, forbid_unknown_fields=True):
-    """A lease that is renewed."""
+    """Renew a lease."""
 
     lease: int
 
     def done(self, store: AsideStore) -> Any:
-        """Renewed."""
         store.keep_alive(self.lease)
 
 
 class Revoke(msgspec.Struct, tag="revoke", frozen=True, forbid_unknown_fields=True):
-    """A lease that is ended."""
+    """Revoke a lease."""
 
     lease: int
 
     def done(self, store: AsideStore) -> Any:
-        """Ended."""
         store.revoke(self.lease)
 
 
 class Compact(msgspec.Struct, tag="compact", frozen=True, forbid_unknown_fields=True):
-    """History that is given up."""
+    """Compact the history of the store."""
 
     revision: int
 
     def done(self, store: AsideStore) -> Any:
-        """Forgotten."""
         store.compact(self.revision)
 
 
 class Inject(msgspec.Struct, tag="inject", frozen=True, forbid_unknown_fields=True):
-    """A fault, as scenarios write it."""
+    """Inject a fault, given as scenarios write it."""
 
     fault: dict[str, Any]
 
 
 class Lift(msgspec.Struct, tag="lift", frozen=True, forbid_unknown_fields=True):
-    """A fault is lifted."""
+    """Lift a fault."""
 
     id: str
 
 
 class Command(msgspec.Struct, tag="command", frozen=True, forbid_unknown_fields=True):
-    """Hardware is switched."""
+    """Switch hardware."""
 
     command: HardwareCommand
 
 
 class Repaired(msgspec.Struct, tag="repair", frozen=True, forbid_unknown_fields=True):
-    """A repair is performed."""
+    """Perform a proposed repair."""
 
     id: str
 
 
 class AutoRepair(msgspec.Struct, tag="auto_repair", frozen=True, forbid_unknown_fields=True):
-    """Repairs are performed without being asked for, or no longer."""
+    """Turn automatic repair on or off."""
 
     automatic: bool
 
 
 class Begin(msgspec.Struct, tag="begin", frozen=True, forbid_unknown_fields=True):
-    """The timeline begins."""
+    """Start the timeline."""
 
 
 StoreAct: TypeAlias = Txn | Grant | KeepAlive | Revoke | Compact
@@ -148,21 +145,21 @@ Act: TypeAlias = StoreAct | WorldAct
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing that came in."""
+    """One input and the place at which it entered the world."""
 
     place: Place
     act: Txn | Grant | KeepAlive | Revoke | Compact | Inject | Lift | Command | Repaired | AutoRepair | Begin
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A simulation that was saved, but for what came in."""
+    """First line of a saved simulation: everything except the inputs."""
 
     format: str
     version: int
     release: str
-    """Of Hostler. Another one may behave otherwise, and then cannot go on from here."""
+    """The release of Hostler that wrote the file. Another release may behave differently and then cannot resume it."""
     scenario: str
-    """Its file, with the inventory in it."""
+    """The scenario file, with the inventory included."""
     seed: int
     mode: Mode
     rate: float | None
@@ -177,14 +174,14 @@ class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A simulation that was saved."""
+    """A saved simulation."""
 
     header: Header
     entries: tuple[Entry, ...]
 
 
 class Journal:
-    """What came in so far, as lines. It belongs to the world's thread."""
+    """All inputs so far, as lines. Only the world's thread uses it."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -192,11 +189,11 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """Whether more came in than can be saved."""
+        """Whether the inputs are larger than a file may hold."""
         return self._size > MOST
 
     def add(self, place: Place, act: Act) -> None:
-        """Write down what is about to be done."""
+        """Record an input that is about to be applied."""
         if self._size > MOST:
             return
         line = msgspec.json.encode(Entry(place, act))
@@ -207,7 +204,7 @@ class Journal:
 
 
 class JournaledStore:
-    """The world's store for the server outside: reading changes nothing inside, every write is journaled first."""
+    """The world's store for the server outside: reads change nothing in the world, every write is journaled first."""
 
     def __init__(self, store: AsideStore, perform: Callable[[StoreAct], Any]) -> None:
         self._store, self._perform = store, perform
@@ -239,10 +236,10 @@ class JournaledStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """It belongs to the world."""
+        """Do nothing: the world owns the store."""
 
     async def aclose(self) -> None:
-        """It belongs to the world."""
+        """Do nothing: the world owns the store."""
 
 
 class JournaledLease:
@@ -262,7 +259,6 @@ class JournaledLease:
 
 
 def _ops(operations: Sequence[Operation]) -> tuple[Op, ...]:
-    """As the journal has them."""
     return tuple(map(_op, operations))
 
 
@@ -274,49 +270,49 @@ def _op(operation: Operation) -> Op:
     return Op("delete" if isinstance(operation, Delete) else "get", operation.key)
 
 
-# The file
+# File format
 
 
 def written(header: Header, lines: Sequence[bytes]) -> bytes:
-    """The file of a simulation."""
+    """Return the content of the file of a simulation."""
     text = b"".join(line + b"\n" for line in (msgspec.json.encode(header), *lines))
     return text + msgspec.json.encode(_End(hashlib.sha256(text).hexdigest())) + b"\n"
 
 
 def read(data: bytes, name: str) -> Saved:
-    """What a file holds. Invalid: it is another kind of file. Damaged: it is not whole."""
+    """Parse the content of a file. Invalid: not a saved simulation. Damaged: incomplete or altered."""
     if len(data) > LARGEST:
-        raise Invalid(f"{name}: larger than {LARGEST // 1024 // 1024} MiB; that is no saved simulation")
+        raise Invalid(f"{name}: larger than {LARGEST // 1024 // 1024} MiB; not a saved simulation")
     lines = data.split(b"\n")
     try:
         kind = msgspec.json.decode(lines[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         kind = None
     if not isinstance(kind, dict) or kind.get("format") != FORMAT:
-        raise Invalid(f"{name}: this is no saved simulation; give a file that hostler sim save wrote")
+        raise Invalid(f"{name}: not a saved simulation; give a file that hostler sim save wrote")
     if kind.get("version") != VERSION:
         raise Refused(
-            f"{name}: it has version {kind.get('version')!r} of the format, and this Hostler reads version {VERSION};"
+            f"{name}: format version {kind.get('version')!r}; this Hostler reads version {VERSION};"
             f" use Hostler {kind.get('release')!r}"
         )
     try:
         end = msgspec.json.decode(lines[-2] if len(lines) > 2 else b"", type=_End)
     except msgspec.DecodeError:
-        raise Damaged(f"{name}: its end is missing; the file is damaged, use another copy") from None
+        raise Damaged(f"{name}: the end of the file is missing, the file is damaged; use another copy") from None
     if lines[-1] or hashlib.sha256(data[: -len(lines[-2]) - 1]).hexdigest() != end.sha256:
-        raise Damaged(f"{name}: it is not as it was written; the file is damaged, use another copy")
+        raise Damaged(f"{name}: checksum mismatch, the file is damaged; use another copy")
     try:
         header = msgspec.json.decode(lines[0], type=Header)
         entries = tuple(msgspec.json.decode(line, type=Entry) for line in lines[1:-2])
     except msgspec.DecodeError as error:
-        raise Damaged(f"{name}: {error}; the file is damaged, use another copy") from None
+        raise Damaged(f"{name}: {error}; the file is damaged; use another copy") from None
     if len(entries) != header.entries:
         raise Damaged(f"{name}: {len(entries)} entries instead of {header.entries}; use another copy")
     return Saved(header, entries)
 
 
 def load(path: Path) -> Saved:
-    """The simulation in a file. It is only read. NotFound, Invalid, Damaged, Refused: there is none to go on from."""
+    """Read a saved simulation from a file. NotFound, Invalid, Damaged or Refused: it cannot be resumed."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -326,10 +322,8 @@ def load(path: Path) -> Saved:
 
 
 def save(path: Path, data: bytes) -> None:
-    """Put a simulation into a file: the old one or the new one is there at every instant. Unavailable: the old one."""
+    """Write a saved simulation to a file atomically. Unavailable: the old content is unchanged."""
     try:
         write_whole(path, data)
     except OSError as error:
-        raise Unavailable(
-            f"{path}: cannot be written: {error.strerror}; what was there before is still there"
-        ) from None
+        raise Unavailable(f"{path}: cannot be written: {error.strerror}; the old content is unchanged") from None

@@ -1,4 +1,4 @@
-"""What happened in a simulated world, in order. The same seed gives the same bytes."""
+"""Log of a simulated world, in order. The same seed gives the same bytes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 
 class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened."""
+    """One log entry."""
 
     number: int
-    """From 1."""
+    """Counts from 1."""
     at: float
     """Virtual seconds, to the microsecond."""
     kind: str
     """`hardware`, `fault`, `lifted`, `started`, `killed`, `paused`, `woken`, `leader`, `node`, `silent`, `returned`,
     `placed`, `taken`, `machine`, `workload`, `lab`, `decision`, `step`."""
     component: str
-    """What it happened to: `r1/pdu1`, `replica-1`, `node r1-b3`, `vm acme/shop/web-1`, …"""
+    """The affected component: `r1/pdu1`, `replica-1`, `node r1-b3`, `vm acme/shop/web-1`, …"""
     text: str
     cause: str = ""
-    """The id of a fault, the component whose change led to it, or the id of a trace; empty: not known."""
+    """The id of a fault, the component whose change led to the entry, or the id of a trace; empty: unknown."""
     id: str = ""
-    """Of a fault or a trace: what others name as their cause."""
+    """The id of a fault or trace, which other entries name as their cause."""
 
 
 class Log:
-    """Kept whole in memory; `tell` hears each entry as it is made."""
+    """A log in memory; `tell` is called with each new entry."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Log:
         tell: Callable[[LogEntry], None] = lambda _: None,
         kept: bool = True,
     ) -> None:
-        """`kept` False: entries are told and counted, and not kept."""
+        """With `kept` False, entries are passed to `tell` and counted, but not stored."""
         self._now, self._tell, self._kept = now, tell, kept
         self._count = 0
         self.entries: list[LogEntry] = []
@@ -56,9 +56,9 @@ class Log:
         component: str,
         text: str,
         cause: str = "",
-        id: str = "",  # noqa: A002 - the name of what it is
+        id: str = "",  # noqa: A002 - the name of the field
     ) -> LogEntry:
-        """Write down what happens now."""
+        """Append an entry with the current time."""
         self._count += 1
         entry = LogEntry(self._count, round(self._now(), 6), kind, component, text, cause, id)
         if self._kept:
@@ -67,10 +67,10 @@ class Log:
         return entry
 
     def lines(self) -> bytes:
-        """All of it as JSON lines."""
+        """Return all entries as JSON lines."""
         return b"".join(msgspec.json.encode(entry) + b"\n" for entry in self.entries)
 
 
 def read_log(lines: bytes) -> list[LogEntry]:
-    """What `Log.lines` wrote."""
+    """Parse the output of `Log.lines`."""
     return [msgspec.json.decode(line, type=LogEntry) for line in lines.splitlines() if line.strip()]

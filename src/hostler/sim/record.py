@@ -1,4 +1,4 @@
-"""Records as the invariants see them: what nobody can read is as if it were not there."""
+"""Records as the invariants read them: an unreadable record counts as missing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 async def every(world: World, key: Key[Any]) -> list[tuple[dict[str, str], Any]]:
-    """All of a family: the parts of each key, and its record."""
+    """Return all records of a key family: the parts of each key, and its value."""
     page = await world.store.range(key.prefix())
     return [(entry.parts, entry.value) for kv in page.items if (entry := key.readable(kv)) is not None]
 
 
 def value_of(key: Key[T], event: Event) -> T | None:
-    """What stands there now; None: it is gone, or cannot be read."""
+    """Return the current value of the key; None: deleted or unreadable."""
     entry = None if event.type == "delete" else key.readable(event.kv)
     return None if entry is None else entry.value

@@ -1,6 +1,6 @@
-"""A world beside a server, in a thread of its own: it goes at the pace, breaks and is repaired as people ask.
+"""A simulated world inside a server, in its own thread: users set its pace, inject faults and repair hardware.
 
-Everything here is called on the server's event loop and done inside, at the present virtual instant.
+All methods are called on the server's event loop and run in the world's thread, at the present virtual instant.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REPAIR_EVERY = 5.0
-"""Virtual seconds between two looks of whoever repairs without being asked."""
+"""Virtual seconds between two passes of the automatic repair."""
 _COMMANDS: dict[HardwareVerb, Callable[[str], Event]] = {
     HardwareVerb.POWER_ON: PowerOn,
     HardwareVerb.POWER_OFF: PowerOff,
@@ -88,32 +88,32 @@ _COMMANDS: dict[HardwareVerb, Callable[[str], Event]] = {
     HardwareVerb.STOP: Stop,
 }
 KEPT = 100_000
-"""Entries of the log, about; older ones are forgotten."""
+"""Approximate number of log entries to keep; older entries are dropped."""
 FAILURES = 20
 SHOWN = 500
-"""Faults, proposals and broken components that are shown at once."""
+"""Most faults, proposals and faulty components in one view."""
 WITHIN = 10.0
-"""Real seconds that a world may be busy with something else."""
+"""Real seconds to wait for a world that is busy with something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What happens in a world by itself."""
+    """A world and the timeline that runs in it."""
 
     name: str
     about: str = ""
     seed: int = 1
     plan: WorldPlan
     play: Callable[[World, Callable[[int], None]], Awaitable[None]] | None = None
-    """Tells how many moments are still to come, and returns when there are none."""
+    """Runs the timeline. It reports how many actions are still to come and returns when there are none."""
     scenario: str = ""
-    """The file of its scenario, all in one: what it is saved with. Empty: it cannot be saved."""
+    """The scenario file with everything included, which a saved simulation contains. Empty: it cannot be saved."""
     release: str = ""
-    """Of Hostler: another one may not be able to resume it."""
+    """The release of Hostler. Another release may not be able to resume the simulation."""
 
 
 class Simulation:
-    """Made, started, asked, stopped. `told` hears of what went wrong inside."""
+    """A running simulation. `told` is called for every failure inside the world."""
 
     def __init__(self, story: Story, *, told: Callable[[str], None], within: float = WITHIN) -> None:
         self._story, self._told, self._within = story, told, within
@@ -129,22 +129,24 @@ class Simulation:
         self._journal = Journal()
         self._log_digest = hashlib.sha256()
         self._resumed: Future[str] = Future()
-        """The digest of the world where it was saved."""
+        """The digest of the world at the place where it was saved."""
 
     async def start(self) -> None:
-        """Until the world has begun; time goes as fast as it can. What keeps it from that is raised."""
+        """Wait until the world has started; time runs at full speed. Raise whatever prevents the start."""
         self._thread.start()
         await asyncio.wrap_future(self._begun)
 
     async def resume(self, saved: Saved, name: str) -> None:
-        """In the place of `start`, `boot` and `play`: until the world is where it was when it was saved; then time
-        stands still. Refused: it is not as it was then, for another Hostler runs it."""
+        """Replay a saved simulation up to the place where it was saved, then pause time.
+
+        Replaces `start`, `boot` and `play`. Refused: the state differs, because another release of Hostler runs it.
+        """
         header = saved.header
         script: list[tuple[Place, Callable[[], None]]] = [(each.place, self._again(each)) for each in saved.entries]
         end = (header.place, lambda: self._arrived(header.epoch))
         self._loop.follow([*script, end], self._resumed.set_exception)
         self._thread.start()
-        found, why = "", "its state is another one"
+        found, why = "", "its state is different"
         await asyncio.wrap_future(self._begun)
         try:
             found = await asyncio.wrap_future(self._resumed)
@@ -154,24 +156,26 @@ class Simulation:
             release = self._story.release
             other = "" if header.release == release else f"; use Hostler {header.release}, which wrote it"
             raise Refused(
-                f"{name}: Hostler {release} does not come to the state that was saved ({why}){other}; the file is"
-                " unchanged"
+                f"{name}: Hostler {release} does not reach the saved state ({why}){other}; the file is unchanged"
             )
 
     async def place(self) -> Place:
-        """How far the world is."""
+        """Return the present position of the world."""
         return await self._inside(lambda: self._loop.place)
 
     async def save(self) -> bytes:
-        """The file of the simulation as it is now. Refused: too much came in. Invalid: it has no scenario."""
+        """Return the file of the simulation in its present state.
+
+        Refused: too many inputs. Invalid: it has no scenario.
+        """
         if not self._story.scenario:
-            raise Invalid("simulation: it was not made from a scenario, so it cannot be saved")
+            raise Invalid("simulation: not made from a scenario, so it cannot be saved")
 
         def taken() -> tuple[Header, list[bytes]]:
             if self._journal.full:
                 raise Refused(
-                    f"simulation: more than {MOST // 1024 // 1024} MiB were written into it from outside; it cannot be"
-                    " saved any more"
+                    f"simulation: more than {MOST // 1024 // 1024} MiB of inputs were written; it can no longer be"
+                    " saved"
                 )
             pace = self._loop.pace
             header = Header(
@@ -193,26 +197,28 @@ class Simulation:
         return await asyncio.to_thread(written, header, lines)
 
     async def stop(self, *, within: float) -> None:
-        """End it, within so many real seconds."""
+        """Stop the simulation, within so many real seconds."""
         await asyncio.to_thread(self._thread.stop, within=within)
 
     def store(self) -> BridgedStore:
-        """The world's store, past every fault: who asks through it is not part of the simulation."""
+        """Return the world's store without faults, for requests that are not part of the simulation."""
         aside = self._entered().store.aside()
         return BridgedStore(JournaledStore(aside, self._perform), self._loop)
 
     def clock(self) -> BridgedClock:
-        """The world's clock."""
+        """Return the world's clock."""
         return BridgedClock(self._loop, epoch=self._epoch)
 
     def rate(self) -> float:
-        """How many virtual seconds pass in a real one; 0.0: time stands still, or jumps."""
+        """Return the virtual seconds per real second; 0.0: time is paused or jumps."""
         pace = self._loop.pace
         return pace.rate if pace.mode is Mode.MEASURED else 0.0
 
     async def boot(self, *, within: float) -> bool:
-        """Let the world run as fast as it can until somebody leads and its nodes are on duty, then let time stand
-        still; whether they were, within so many virtual seconds."""
+        """Run at full speed until there is a leader and all nodes are on duty, then pause time.
+
+        Return whether that happened within so many virtual seconds.
+        """
 
         async def booted() -> bool:
             world = self._entered()
@@ -223,7 +229,7 @@ class Simulation:
         return await across(self._loop, booted)
 
     async def play(self, mode: Mode, *, rate: float | None = None) -> None:
-        """Let the story begin, in this mode."""
+        """Start the timeline, in this mode."""
 
         def begin() -> None:
             self._loop.change(mode, rate=rate, epoch=self._loop.pace.epoch)
@@ -232,25 +238,25 @@ class Simulation:
         await self._inside(begin)
 
     async def go_on(self, mode: Mode, *, rate: float | None = None) -> None:
-        """Let time go on in this mode, after `resume`."""
+        """Continue in this mode, after `resume`."""
         await self._inside(lambda: self._loop.change(mode, rate=rate, epoch=self._loop.pace.epoch))
 
     async def hold(self) -> None:
-        """Let time stand still: steps that are not done are dropped, and whoever waits for them is told."""
+        """Pause time. Pending steps are dropped, and their callers get Conflict."""
         await self._inside(lambda: self._loop.change(Mode.MANUAL, epoch=self._loop.pace.epoch))
 
-    # What people ask
+    # Requests of users
 
     async def view(self) -> SimView:
-        """All of it."""
+        """Return the complete state of the simulation."""
         return await self._inside(self._view)
 
     async def change(self, wanted: ModeSet) -> None:
-        """Another mode. Conflict: the epoch is over."""
+        """Change the mode. Conflict: the epoch is over."""
         await self._inside(lambda: self._loop.change(wanted.mode, rate=wanted.rate, epoch=wanted.epoch))
 
     async def step(self, wanted: StepGrant, *, within: float) -> StepView:
-        """Let time go on; the step as it is when it is done, or after `within` real seconds."""
+        """Advance time; return the step when it is done, or after `within` real seconds."""
 
         def grant() -> Step:
             return self._loop.grant(seconds=wanted.seconds, events=wanted.events, epoch=wanted.epoch)
@@ -259,23 +265,23 @@ class Simulation:
         done = asyncio.wrap_future(step.done)
         await asyncio.wait((done,), timeout=within)
         if not done.done():
-            done.add_done_callback(lambda done: done.exception())  # nobody waits for it any more
+            done.add_done_callback(lambda done: done.exception())  # the caller no longer waits for it
             return _step(step, now=self._loop.time())
         return _step(step, now=done.result(), done=True)
 
     async def inject(self, wanted: FaultInject) -> FaultView:
-        """Break something. Invalid: no such fault. NotFound: no such component."""
+        """Inject a fault. Invalid: no such fault. NotFound: no such component."""
         fields = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, "")}
         fault_of(fields)
         done: FaultView = await self._inside(lambda: self._perform(Inject(fields)))
         return done
 
     def kinds(self) -> FaultKindPage:
-        """Which faults there are."""
+        """Return all kinds of faults."""
         return FaultKindPage(items=tuple(map(_kind, FAULTS.values())))
 
     async def lift(self, id_: str) -> FaultView:
-        """Lift a fault. NotFound: it is not active."""
+        """Lift a fault. NotFound: the fault is not active."""
 
         done: FaultView = await self._inside(lambda: self._perform(Lift(id_)))
         return done
@@ -283,28 +289,28 @@ class Simulation:
     async def command(self, wanted: HardwareCommand) -> HardwareCommandView:
         """Switch hardware on or off. Conflict: the component has changed since the command was decided."""
         if wanted.command not in _COMMANDS:
-            raise Invalid(f"command: {wanted.command} is not known; known are {', '.join(_COMMANDS)}")
+            raise Invalid(f"command {wanted.command}: unknown; the commands are {', '.join(_COMMANDS)}")
         done: HardwareCommandView = await self._inside(lambda: self._perform(Command(wanted)))
         return done
 
     async def proposals(self) -> ProposalPage:
-        """What should be repaired."""
+        """Return the proposed repairs."""
         return await self._inside(self._page)
 
     async def repair(self, id_: str) -> ProposalView:
-        """Perform what is proposed. NotFound: it no longer is."""
+        """Perform a proposed repair. NotFound: it is no longer proposed."""
 
         done: ProposalView = await self._inside(lambda: self._perform(Repaired(id_)))
         return done
 
     async def auto_repair(self, wanted: RepairMode) -> ProposalPage:
-        """Have somebody perform what commands are enough for, or nobody."""
+        """Turn automatic repair on or off. It performs the repairs for which commands are enough."""
 
         done: ProposalPage = await self._inside(lambda: self._perform(AutoRepair(wanted.automatic)))
         return done
 
     async def log(self, *, after: int, limit: int, last: bool) -> SimLogPage:
-        """What happened after the entry of that number; `last`: the newest of it."""
+        """Return log entries after the entry of that number; with `last`, the newest of them."""
 
         def read() -> SimLogPage:
             log = self._entered().log
@@ -320,16 +326,16 @@ class Simulation:
 
         return await self._inside(read)
 
-    # What changes the world
+    # Changes to the world
 
     def _perform(self, act: Act) -> Any:
-        """Write it down, then do it, between two rounds of the world."""
+        """Record an action in the journal, then perform it, between two rounds of the world."""
         self._entered()
         self._journal.add(self._loop.place, act)
         return self._loop.enter(lambda: self._done(act))
 
     def _again(self, entry: Entry) -> Callable[[], None]:
-        """Do it as it was done before; what failed then fails again."""
+        """Return a function that repeats a recorded action; an action that failed fails again."""
 
         def again() -> None:
             self._journal.add(entry.place, entry.act)
@@ -377,7 +383,7 @@ class Simulation:
         fault = world.faults.get(id_)
         world.lift(id_)
         if fault is None:
-            raise NotFound(f"fault {id_}: it is not active")
+            raise NotFound(f"fault {id_}: not active")
         return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
 
     def _switch(self, wanted: HardwareCommand) -> HardwareCommandView:
@@ -402,7 +408,7 @@ class Simulation:
         found = proposals.get(id_)
         if found is None:
             close = difflib.get_close_matches(id_, proposals, 3) or list(proposals)[:3]
-            raise NotFound(f"repair {id_}: nothing of that id is proposed; proposed are {', '.join(close) or 'none'}")
+            raise NotFound(f"repair {id_}: not proposed; the proposals are {', '.join(close) or 'none'}")
         self._mend(found)
         return _proposal(found)
 
@@ -411,11 +417,11 @@ class Simulation:
             self._repairing.cancel()
             self._repairing = None
         elif self._repairing is None and automatic:
-            self._repairing = self._entered().spawn(self._repair_by_itself(), "whoever repairs")
+            self._repairing = self._entered().spawn(self._repair_by_itself(), "automatic repair")
         return self._page()
 
     def _digest(self) -> str:
-        """Of all that the world is: its time, what is drawn next, its log, its store, its hardware and its faults."""
+        """Return the digest of the world: time, random state, log, store, hardware and faults."""
         world = self._entered()
         found = hashlib.sha256(self._log_digest.digest())
         found.update(repr((self._loop.place, self._loop.rng.getstate(), self._repairing is not None)).encode())
@@ -428,14 +434,14 @@ class Simulation:
             found.update(f"{id_} {fault.told()}\n".encode())
         return found.hexdigest()
 
-    # Inside
+    # In the world's thread
 
     async def _main(self) -> None:
         story = self._story
         try:
             world = World(story.plan, seed=story.seed, loop=self._loop, tell=self._noted)
             await world.__aenter__()
-        except Exception as error:  # noqa: BLE001 - whoever starts it is told
+        except Exception as error:  # noqa: BLE001 - raised by `start`
             self._begun.set_exception(error)
             return
         try:
@@ -452,7 +458,7 @@ class Simulation:
 
         try:
             await play(self._entered(), to_come)
-        except Exception as error:  # noqa: BLE001 - the world goes on without the rest of its timeline
+        except Exception as error:  # noqa: BLE001 - the world continues without its timeline
             self._failed("the timeline ended", error)
 
     def _noted(self, entry: LogEntry) -> None:
@@ -462,7 +468,7 @@ class Simulation:
             del entries[:-KEPT]
 
     def _failed(self, what: str, error: BaseException) -> None:
-        """In the world's thread."""
+        """Record a failure. Called in the world's thread."""
         text = f"{what}: {type(error).__name__}: {error}"
         place = traceback.extract_tb(error.__traceback__)[-1:]
         if place and not isinstance(error, HostlerError):
@@ -472,7 +478,7 @@ class Simulation:
 
     def _entered(self) -> World:
         if self._world is None:
-            raise Conflict("simulation: it has not begun yet; try again")
+            raise Conflict("simulation: not started yet; try again")
         return self._world
 
     async def _inside(self, do: Callable[[], T]) -> T:
@@ -496,7 +502,7 @@ class Simulation:
         )
 
     def _mend(self, proposal: Proposal) -> None:
-        """What was broken on purpose is whole then: the fault is over, too."""
+        """Perform a repair. It also lifts the faults on the component."""
         world = self._entered()
         world.log.add("repair", proposal.component, f"{proposal.text}: {proposal.reason}")
         for id_, fault in tuple(world.faults.items()):
@@ -545,7 +551,7 @@ class Simulation:
         )
 
     def _racks(self) -> tuple[SimRack, ...]:
-        """What it costs follows from what is amiss."""
+        """Return the racks. The cost depends on the number of faulty components."""
         racks = self._entered().racks
         amiss: dict[str, list[SimComponent]] = {}
         down: dict[str, int] = {}
@@ -562,7 +568,7 @@ class Simulation:
         return tuple(found)
 
     def _nearest(self, name: str) -> str:
-        """Whom somebody may have meant."""
+        """Return a suggestion for a misspelled name."""
         world = self._entered()
         names = [*world.racks.racks(), *world.replicas]
         rack = fold(name).partition("/")[0]

@@ -1,7 +1,7 @@
-"""A store that lives on a paced loop, for the event loop of another thread.
+"""A store on a paced loop, usable from the event loop of another thread.
 
-Every verb is done inside, at the present virtual instant, and answered here. The store underneath belongs to the world:
-opening and closing this one leaves it alone.
+Every operation runs on the paced loop, at the present virtual instant, and its result is returned to the caller's loop.
+The world owns the underlying store: opening and closing the bridged store do not affect it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT = 10.0
-"""Real seconds that a verb may take: a world of ten thousand blades can be busy for a while."""
+"""Real seconds that an operation may take. A world of ten thousand blades can be busy for several seconds."""
 AHEAD = 1000
-"""Events that are brought over before somebody reads them, about; the others wait inside, where lagging is told."""
+"""Approximate number of events transferred ahead of the reader; the rest waits in the world's watch, which detects
+lagging."""
 
 
 async def across(loop: PacedLoop, do: Callable[[], Awaitable[T]], *, within: float | None = None) -> T:
-    """What `do()` answers inside; it is withdrawn if nobody waits for it any more.
+    """Run `do()` on the paced loop and return its result; withdraw the call if the caller stops waiting.
 
-    TimeoutError: `within` real seconds were not enough. Over: the loop has ended.
+    TimeoutError: no result within `within` real seconds. Over: the loop has ended.
     """
     answer = loop.submit(do)
     try:
@@ -59,7 +60,7 @@ async def across(loop: PacedLoop, do: Callable[[], Awaitable[T]], *, within: flo
 
 
 class BridgedClock:
-    """The loop's time, for another thread. What that waits for, callers and retries, it waits for in real time."""
+    """The loop's time, for another thread. Sleeping on this clock takes real time."""
 
     def __init__(self, loop: PacedLoop, *, epoch: float) -> None:
         self._loop, self._epoch = loop, epoch
@@ -75,7 +76,7 @@ class BridgedClock:
 
 
 class BridgedStore(Closing):
-    """The whole store port over a store inside. Made, entered and used on one event loop."""
+    """The store port over a store on a paced loop. Created, entered and used on one event loop."""
 
     def __init__(self, store: Store, loop: PacedLoop, *, timeout: float = TIMEOUT) -> None:
         self._store, self._loop, self._timeout = store, loop, timeout
@@ -129,7 +130,7 @@ class BridgedStore(Closing):
         return self._store.lease_lateness(ttl)
 
     async def time_left(self, lease: int) -> float:
-        """For people who look; 0.0 where the store inside does not tell."""
+        """Return the remaining seconds of a lease, for display; 0.0 if the underlying store does not know."""
         store = self._store
         return await self.read(lambda: store.time_left(lease)) if isinstance(store, TellsLeases) else 0.0
 
@@ -166,28 +167,28 @@ class BridgedStore(Closing):
     # For leases and watches
 
     async def read(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Done inside. Unavailable: not in time."""
+        """Run a read on the paced loop. Unavailable: no answer in time."""
         return await self._done(do, writes=False)
 
     async def write(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Done inside. Uncertain: begun, and not answered in time."""
+        """Run a write on the paced loop. Uncertain: begun, but not answered in time."""
         return await self._done(do, writes=True)
 
     def opened(self, watch: BridgedWatch) -> PacedLoop:
-        """A watch is about to be entered."""
+        """Register a watch that is about to be entered."""
         self._check_open()
         self._watches[watch] = None
         return self._loop
 
     def left(self, watch: BridgedWatch) -> None:
-        """A watch wants nothing more."""
+        """Unregister a watch."""
         self._watches.pop(watch, None)
 
-    # Inside
+    # Internals
 
     def _check_open(self) -> None:
         if not self._open:
-            raise Closed("store: it is not open; use it inside `async with`")
+            raise Closed("store: not open; use it inside `async with`")
 
     async def _done(self, do: Callable[[], Awaitable[T]], *, writes: bool) -> T:
         self._check_open()
@@ -217,8 +218,8 @@ class BridgedStore(Closing):
 
     def _closed_meanwhile(self, answer: Future[Any], writes: bool) -> HostlerError:
         if answer.cancelled() or not writes:
-            return Closed("store: it was closed meanwhile")
-        return Uncertain("store: it was closed while this was under way, it may have been written")
+            return Closed("store: closed during the call")
+        return Uncertain("store: closed during the call, it may have been written")
 
 
 class BridgedLease:
@@ -239,7 +240,7 @@ class BridgedLease:
 
 
 class BridgedWatch:
-    """A watch of a BridgedStore: events are brought over by a task inside, as many at once as there are."""
+    """A watch of a BridgedStore: a task on the paced loop transfers events in batches."""
 
     def __init__(self, store: BridgedStore, prefix: str, watch: Callable[[], Watch]) -> None:
         self._store, self._prefix, self._make = store, prefix, watch
@@ -253,7 +254,7 @@ class BridgedWatch:
             self._pump = pump = _Pump(loop, self._prefix, self._make, self._arrived, self._failed)
             await across(loop, pump.enter, within=TIMEOUT)
         except BaseException as error:
-            self.end(Closed(f"watch {self._prefix!r}: it was left"))
+            self.end(Closed(f"watch {self._prefix!r}: closed"))
             if isinstance(error, TimeoutError | Over):
                 raise Unavailable(f"watch {self._prefix!r}: {error or 'not in time'}; try again later") from None
             raise
@@ -262,14 +263,14 @@ class BridgedWatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.end(Closed(f"watch {self._prefix!r}: it was left"))
+        self.end(Closed(f"watch {self._prefix!r}: closed"))
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
     async def __anext__(self) -> Event:
         if self._pump is None:
-            raise Closed(f"watch {self._prefix!r}: it was not entered")
+            raise Closed(f"watch {self._prefix!r}: not entered")
         while True:
             event = self._queue.take()
             if event is not None:
@@ -281,7 +282,7 @@ class BridgedWatch:
             await self._queue.wait()
 
     def end(self, error: HostlerError) -> None:
-        """Give no more than was brought over."""
+        """End the watch after the events that were already transferred."""
         self._queue.fail(error)
         self._store.left(self)
         if self._pump is not None:
@@ -296,7 +297,7 @@ class BridgedWatch:
 
 
 class _Pump:
-    """The part of a watch that is inside. It belongs to the paced loop, but for what says otherwise."""
+    """The part of a watch on the paced loop. Only the paced loop uses it, except where noted."""
 
     def __init__(
         self,
@@ -316,10 +317,10 @@ class _Pump:
         self._task: asyncio.Task[None] | None = None
         self._over = False
 
-    # From outside
+    # From the other thread
 
     def make_room(self, count: int) -> None:
-        """So many were read."""
+        """Report that `count` events were read."""
 
         async def made() -> None:
             self._room += count
@@ -328,7 +329,7 @@ class _Pump:
         self._loop.submit(made)
 
     def leave(self) -> None:
-        """Nothing more is wanted."""
+        """Stop the transfer."""
 
         async def left() -> None:
             self._over = True
@@ -338,10 +339,10 @@ class _Pump:
         if not self._over:
             self._loop.submit(left)
 
-    # Inside
+    # On the paced loop
 
     async def enter(self) -> None:
-        """Until every later change is seen."""
+        """Wait until every later change is delivered."""
         if self._over:
             return
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"bridged watch {self._prefix}")
@@ -381,7 +382,7 @@ class _Pump:
 
 
 def _numbered(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """With leases as numbers: the store inside knows no leases of this side."""
+    """Replace lease objects by their numbers: the underlying store does not know the lease objects of this side."""
     return tuple(
         Put(operation.key, operation.value, lease_id(operation.lease)) if isinstance(operation, Put) else operation
         for operation in operations

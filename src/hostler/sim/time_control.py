@@ -1,19 +1,18 @@
-"""How fast virtual time goes, and how the world is reached while it does: a loop in a thread of its own.
+"""Pace of virtual time, and access to the world from other threads: an event loop in its own thread.
 
-    manual      time stands still; a step lets it go on by so many seconds, or by so many instants at which something
-                is due
-    measured    `rate` virtual seconds for each real one
+    manual      time is paused; a step advances it by a number of seconds, or by a number of timer instants
+    measured    `rate` virtual seconds for each real second
     no_wait     from one timer to the next, without waiting; on average at most `rate` virtual seconds for each real
-                one, so that an idle world does not keep a processor busy
+                second, so that an idle world does not keep a processor busy
 
-A change of mode names the epoch that it was decided under, and begins a new one: whoever decided from old news changes
-nothing (`Conflict`), and steps of an epoch that is over are dropped. Calls from outside are served at the present
-virtual instant, also while time stands still. Several that follow each other closely, as those of one request do, find
-the same instant.
+A change of mode names the epoch that it was decided under and begins a new epoch. A change that names an old epoch has
+no effect (`Conflict`), and pending steps of an old epoch are dropped. Calls from outside are served at the present
+virtual instant, also while time is paused. Several calls in close succession, such as those of one request, are served
+at the same instant.
 
-Calls that only look do not change what happens: their steps are taken after those of the world, in no drawn order, and
-are not counted. Calls that change something enter the world (`enter`) between two rounds, and `place` says between
-which: done again at the same place (`follow`), in a world of the same seed, they lead to the same world.
+Calls that only read do not change what happens: their steps run after those of the world, in no random order, and are
+not counted. Calls that change something enter the world (`enter`) between two rounds, and `place` identifies these
+rounds. Replaying the calls at the same places (`follow`), in a world of the same seed, leads to the same world.
 """
 
 from __future__ import annotations
@@ -41,66 +40,66 @@ T = TypeVar("T")
 
 USUAL_RATE = 1.0
 USUAL_LIMIT = 3600.0
-"""The rate of no_wait, unless another is named: an hour in a second."""
+"""Default rate of no_wait: one hour per second."""
 MOST_STEPS = 100
-"""Steps that may wait for each other."""
+"""Most steps that may be queued."""
 LOOK_EVERY = 0.05
-"""Real seconds after which the present instant is brought up to date, where time passes and nothing is due."""
+"""Real seconds between updates of the present instant while time passes and no timer is due."""
 CAUGHT_UP = 1.0
-"""Real seconds of lateness that are made up for; what is more is let go."""
+"""Real seconds of lateness that are made up for; lateness beyond that is dropped."""
 LINGER = 0.003
-"""Real seconds for which time stands still after a call from outside: the next one of the same request finds the
-instant that the last one left."""
+"""Real seconds for which time is paused after a call from outside, so that the next call of the same request is served
+at the same instant."""
 LINGER_MOST = 0.010
-"""However many calls follow each other."""
+"""Longest pause in real seconds, however many calls follow each other."""
 SLICE = 0.005
-"""Real seconds that the world then has for itself: calls are served, and not waited for."""
+"""Real seconds reserved for the world after a pause: calls are served, but time is not paused for them."""
 EARLY = 0.0005
-"""Real seconds that time may be early by: no thread sleeps for less."""
+"""Real seconds by which time may be early: no thread sleeps for less."""
 ENDED = "simulation: it has ended; start it again"
 _LOOKS: ContextVar[bool] = ContextVar("_LOOKS", default=False)
-"""Whether the code that runs looks at the world from outside."""
+"""Whether the running code reads the world from outside."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Between which rounds of the world something happens, and at which instant."""
+    """A position in the history of a world: a round and an instant."""
 
     round: int
     at: float
 
 
 class Diverged(RuntimeError):
-    """The world is not the one that was recorded."""
+    """The world is not in the recorded state."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """What time goes by since the epoch began."""
+    """The pace of time in one epoch."""
 
     mode: Mode
     rate: float
-    """Virtual seconds for each real one; no_wait: at most."""
+    """Virtual seconds for each real second; an upper limit in mode no_wait."""
     epoch: int
 
 
 class Step(msgspec.Struct, kw_only=True, eq=False):
-    """Time that was granted. Either `until` is finite or `events` is."""
+    """A granted amount of time. Either `until` is finite or `events` is."""
 
     id: int
     epoch: int
     asked_at: float
-    """The virtual instant in which it was asked for."""
+    """The virtual instant at which the step was requested."""
     seconds: float | None = None
     events: int | None = None
     until: float | None = None
-    """Where it ends; None before it has begun, for those before it move time, too."""
+    """The instant at which the step ends; None until it begins, because earlier steps advance time, too."""
     left: int = 0
-    """Events that are still to come."""
+    """Number of events still to come."""
     done: Future[float]
-    """The instant in which it ended. Conflict: it was dropped."""
+    """The instant at which the step ended. Conflict: the step was dropped."""
 
 
 class Over(Unavailable):
-    """The loop has ended. What had `begun` may have been done."""
+    """The loop has ended. A call that had `begun` may have been executed."""
 
     def __init__(self, message: str, *, begun: bool = False) -> None:
         super().__init__(message)
@@ -108,7 +107,7 @@ class Over(Unavailable):
 
 
 class _Call:
-    """Something to do inside, asked for by another thread."""
+    """A call from another thread."""
 
     __slots__ = ("answer", "do", "task")
 
@@ -122,7 +121,7 @@ class _Call:
             found = await self.do()
         except asyncio.CancelledError:
             self.fail(Over(ENDED, begun=True))
-        except Exception as error:  # noqa: BLE001 - it is the caller's
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             self.fail(error)
         else:
             if not self.answer.done():
@@ -134,13 +133,13 @@ class _Call:
 
 
 class PacedLoop(ProcessLoop):
-    """Virtual time that goes as fast as it is told to. It starts as fast as it can, in epoch 0."""
+    """An event loop in virtual time with an adjustable pace. It starts at full speed, in epoch 0."""
 
     def __init__(self, seed: int, *, real: Callable[[], float] = time.monotonic) -> None:
         super().__init__(seed)
         self._real = real
         self._bell = threading.Condition()
-        # Under the bell. All else belongs to the loop's own thread.
+        # Guarded by `_bell`. Only the loop's own thread uses the other attributes.
         self._waiting: list[_Call] = []
         self._over: str | None = None
         self._calls: dict[_Call, None] = {}
@@ -156,9 +155,9 @@ class PacedLoop(ProcessLoop):
     # From any thread
 
     def submit(self, do: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Let `do()` run inside, at the present instant; it belongs to no process.
+        """Run `do()` on the loop, at the present instant, as part of no process.
 
-        A future that is cancelled before it was begun is never begun. Over: the loop has ended.
+        A future that is cancelled before its call begins is never executed. Over: the loop has ended.
         """
         call = _Call(do)
         with self._bell:
@@ -170,7 +169,7 @@ class PacedLoop(ProcessLoop):
         return call.answer
 
     def withdraw(self, answer: Future[Any]) -> None:
-        """Nobody waits for this one any more: it is cancelled."""
+        """Cancel a call whose caller no longer waits."""
         if not answer.cancel() and not answer.done():
 
             async def cancel() -> None:
@@ -181,7 +180,7 @@ class PacedLoop(ProcessLoop):
             self.submit(cancel)
 
     def end(self, why: str) -> None:
-        """Answer everybody who still waits; nobody is let in any more. The loop itself need not run for it."""
+        """Answer all waiting calls and accept no more. The loop itself need not be running."""
         with self._bell:
             self._over = self._over or why
             waiting, self._waiting = self._waiting, []
@@ -192,53 +191,52 @@ class PacedLoop(ProcessLoop):
         for step in tuple(self._steps):
             _drop(step, why)
 
-    # Inside: in the loop's own thread
+    # In the loop's own thread
 
     @property
     def pace(self) -> Pace:
-        """What time goes by."""
         return self._pace
 
     @property
     def steps_granted(self) -> tuple[Step, ...]:
-        """Those that are not done yet; the first one is under way."""
+        """Steps that are not done yet; the first one is in progress."""
         return tuple(self._steps)
 
     def change(self, mode: Mode, *, rate: float | None = None, epoch: int) -> Pace:
-        """Another mode, decided under `epoch`. Conflict: that is over. Invalid: no such rate."""
+        """Change the mode, decided under `epoch`. Conflict: that epoch is over. Invalid: rate out of range."""
         rate = _checked_rate(mode, rate)
         if epoch != self._pace.epoch:
             raise Conflict(
-                f"mode: it was changed meanwhile, to {self._pace.mode.value} in epoch {self._pace.epoch}, and not in"
-                f" epoch {epoch}; read /v1/sim again, then retry"
+                f"mode: changed to {self._pace.mode.value} in epoch {self._pace.epoch}, so the request for"
+                f" epoch {epoch} is outdated; read /v1/sim again, then retry"
             )
         return self._begin(Pace(mode, rate, epoch + 1))
 
     def stand_still(self, *, epoch: int) -> None:
-        """Let no time pass, from that epoch on: it was counted elsewhere."""
+        """Pause time, beginning with that epoch, which was counted elsewhere."""
         self._begin(Pace(Mode.MANUAL, USUAL_RATE, epoch))
 
     def run_free(self) -> None:
-        """As fast as it can, whatever the mode was: for the beginning and the end of a world."""
+        """Run at full speed in any mode: for the start and the end of a world."""
         self._begin(Pace(Mode.NO_WAIT, math.inf, self._pace.epoch + 1))
 
     def grant(self, *, seconds: float | None = None, events: int | None = None, epoch: int | None = None) -> Step:
-        """Let time go on, after all that was granted before.
+        """Advance time by one more step, after all steps granted before.
 
-        Conflict: another mode, or not the epoch. Invalid: no such step. TooManyTries: too many wait already.
+        Conflict: another mode, or another epoch. Invalid: no such step. TooManyTries: too many steps are queued.
         """
         _check_step(seconds, events)
         if epoch is not None and epoch != self._pace.epoch:
             raise Conflict(
-                f"step: it was meant for epoch {epoch}, and this is epoch {self._pace.epoch}; read /v1/sim again,"
+                f"step: requested for epoch {epoch}, but the current epoch is {self._pace.epoch}; read /v1/sim again,"
                 " then retry"
             )
         if self._pace.mode is not Mode.MANUAL:
             raise Conflict(
-                f"step: time goes by itself in mode {self._pace.mode.value}; change the mode to manual, then step"
+                f"step: time advances by itself in mode {self._pace.mode.value}; change the mode to manual, then step"
             )
         if len(self._steps) >= MOST_STEPS:
-            raise TooManyTries(f"step: {MOST_STEPS} wait already; try again later", 1.0)
+            raise TooManyTries(f"step: {MOST_STEPS} steps are already queued; try again later", 1.0)
         self._numbers += 1
         step = Step(
             id=self._numbers,
@@ -254,18 +252,20 @@ class PacedLoop(ProcessLoop):
 
     @property
     def place(self) -> Place:
-        """Where the world is: what is done now is done there."""
+        """The present position of the world."""
         return Place(self._round, self._now)
 
     def enter(self, do: Callable[[], T]) -> T:
-        """Do something as part of the world; what it starts belongs to no process."""
+        """Run something as part of the world; the tasks it starts belong to no process."""
         context = outside()
         context.run(_LOOKS.set, False)
         return context.run(do)
 
     def follow(self, script: Iterable[tuple[Place, Callable[[], None]]], diverged: Callable[[Diverged], None]) -> None:
-        """Do each at its place, before a call from outside is let in. A world that does not come to one of the places
-        stands still, and `diverged` is called."""
+        """Run each callback at its place, before calls from outside are served.
+
+        If the world does not reach one of the places, time is paused and `diverged` is called.
+        """
         self._script.extend(script)
         self._diverged = diverged
 
@@ -280,7 +280,7 @@ class PacedLoop(ProcessLoop):
             super()._run_once()
 
     def _act(self) -> None:
-        """What is to be done here. A round only goes where the next place is still ahead."""
+        """Run the callbacks that are due at this place. A round runs only if the next place is still ahead."""
         while self._script:
             place, do = self._script[0]
             if place.round > self._round and (self._ready or self._due() < math.inf):
@@ -296,7 +296,7 @@ class PacedLoop(ProcessLoop):
             self.enter(do)
 
     def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
-        """The world's, which are drawn from, then those of who only looks."""
+        """Return the world's handles in random order, then those of readers from outside."""
         world: list[asyncio.Handle] = []
         looking: list[asyncio.Handle] = []
         for handle in handles:
@@ -309,7 +309,7 @@ class PacedLoop(ProcessLoop):
         return world + looking
 
     def _shuffle(self, handles: list[asyncio.Handle]) -> None:
-        """They are in order already."""
+        """Do nothing: `_admitted` has already ordered the handles."""
 
     def _let_in(self) -> None:
         with self._bell:
@@ -331,7 +331,7 @@ class PacedLoop(ProcessLoop):
             self._linger_until = min(now + LINGER, self._linger_end)
 
     def _pass_time(self) -> bool:
-        """Whether time may jump to the next timer now; otherwise it has waited until there was something new."""
+        """Return whether time may jump to the next timer now; if not, wait for the pause or a call first."""
         pause = self._pause(self._due())
         if pause <= 0:
             return True
@@ -341,7 +341,7 @@ class PacedLoop(ProcessLoop):
         return False
 
     def _pause(self, due: float) -> float:
-        """Real seconds to wait, if nobody calls; 0: what is due next may be done now."""
+        """Return the real seconds to wait unless a call arrives; 0: the next timer may run now."""
         lingers = self._linger_until - self._real()
         if lingers > 0:
             return lingers
@@ -359,7 +359,7 @@ class PacedLoop(ProcessLoop):
         return early if early > EARLY else 0.0
 
     def _stepping(self, due: float) -> bool:
-        """Whether a step covers what is due next. Steps that cover no more than is done already are done."""
+        """Return whether a step covers the next timer. Complete the steps that are used up."""
         while self._steps:
             step = self._steps[0]
             if step.seconds is not None:
@@ -377,17 +377,17 @@ class PacedLoop(ProcessLoop):
         return False
 
     def _bring_up(self) -> None:
-        """Where time passes by itself, up to the present; never past what is due, or ready, and not done yet."""
+        """In mode measured, advance to the present, but never past a timer or a ready task that has not run yet."""
         if self._pace.mode is Mode.MEASURED and not self._ready:
             self._now = max(self._now, min(self._allowed(self._now), self._due()))
 
     def _due(self) -> float:
-        """The instant of the next timer; infinite: there is none."""
+        """Return the instant of the next timer, or infinity."""
         at = self.next_at()
         return math.inf if at is None else at
 
     def _allowed(self, reached: float) -> float:
-        """How far time may be. Whoever is late by much makes up for some of it only."""
+        """Return how far time may advance. A large lateness is made up for only in part."""
         rate = self._pace.rate
         at, since = self._anchor
         allowed = at + (self._real() - since) * rate
@@ -407,10 +407,10 @@ class PacedLoop(ProcessLoop):
 
 
 class PacedThread:
-    """Runs `main` on a paced loop in a thread of its own, and serves calls from outside until it is stopped.
+    """Runs `main` on a paced loop in its own thread, and serves calls from outside until it is stopped.
 
-    `main` returns when it is cancelled. If it fails the loop goes on, so that calls are still answered; `failed` is
-    told, as it is of everything that nobody in the world took care of.
+    `main` returns when it is cancelled. If `main` fails, the loop continues, so that calls are still answered. `failed`
+    is called for that failure and for every unhandled exception in the world.
     """
 
     def __init__(
@@ -429,11 +429,10 @@ class PacedThread:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self, *, within: float) -> bool:
-        """End it; False: it is still busy after `within` real seconds, and was left alone. Blocks."""
+        """Stop the thread. False: it is still busy after `within` real seconds and was left running. Blocks."""
 
         async def leave() -> None:
             self.loop.run_free()
@@ -458,13 +457,13 @@ class PacedThread:
             self._task = loop.create_task(self._main(), name="world")
             self._task.add_done_callback(self._ended)
             loop.run_forever()
-            loop.set_exception_handler(lambda *_: None)  # whatever ends now ends because all does
+            loop.set_exception_handler(lambda *_: None)  # tasks that fail from here on fail because the loop ends
             loop.end(ENDED)
             self._cancel_all()
             loop.close()
-        except BaseException as error:  # noqa: BLE001 - the thread ends here; whoever serves beside it goes on
+        except BaseException as error:  # noqa: BLE001 - the thread ends here, the server continues
             self._failed("the simulation ended", error)
-            loop.end(f"simulation: it ended ({type(error).__name__}: {error}); start it again")
+            loop.end(f"simulation: ended ({type(error).__name__}: {error}); start it again")
 
     def _cancel_all(self) -> None:
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
@@ -492,7 +491,7 @@ def _looking() -> Context:
 
 def _drop(step: Step, why: str) -> None:
     if not step.done.done():
-        step.done.set_exception(Conflict(f"step {step.id}: {why} before it was done; read /v1/sim"))
+        step.done.set_exception(Conflict(f"step {step.id}: dropped: {why}; read /v1/sim"))
 
 
 def _checked_rate(mode: Mode, rate: float | None) -> float:
@@ -506,7 +505,7 @@ def _checked_rate(mode: Mode, rate: float | None) -> float:
 
 def _check_step(seconds: float | None, events: int | None) -> None:
     if (seconds is None) == (events is None):
-        raise Invalid("step: how far? give either seconds or events")
+        raise Invalid("step: no length given; give either seconds or events")
     if seconds is not None and not 0 < seconds <= MOST_SECONDS:
         raise Invalid(f"seconds {seconds!r}: must be above 0 and at most {MOST_SECONDS:.0f}")
     if events is not None and not 1 <= events <= MOST_EVENTS:

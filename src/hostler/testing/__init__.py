@@ -1,4 +1,4 @@
-"""For authors of other drivers: the suites that ours pass. May see everything; nothing sees it."""
+"""Conformance suites for authors of drivers. This package may import everything; nothing imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conformance suites share. A claim is an async function: its name says what must be true of every driver."""
+"""Common part of the conformance suites. A claim is an async function whose name states a property of every driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ E = TypeVar("E", bound=HostlerError)
 
 
 class Named(Protocol):
-    """What is known of every claim. `waits`: it mostly sleeps, so it may be tried beside others that wait."""
+    """Common attributes of all claims.
+
+    `waits`: the claim mostly sleeps, so it may run concurrently with others that wait.
+    """
 
     @property
     def name(self) -> str: ...
@@ -28,35 +31,35 @@ C = TypeVar("C", bound=Named)
 
 
 class OnTime(Protocol):
-    """Judges how long something took; raises AssertionError if that is too long.
+    """Checks how long something took; raises AssertionError if it took too long.
 
-    `since` is the loop's time when it began, so that a judge can know how fast the machine was meanwhile. Claims about
-    safety (never early, never twice) are not judged by it: they hold on a machine of any speed.
+    `since` is the loop's time at the start, so that an implementation can take the speed of the machine since then into
+    account. Claims about safety (never early, never twice) do not use it: they hold on a machine of any speed.
     """
 
     def __call__(self, took: float, limit: float, *, since: float, what: str) -> None: ...
 
 
-def on_time(took: float, limit: float, *, since: float, what: str) -> None:  # noqa: ARG001 - at any speed the same
-    """The judge of a machine that has nothing else to do: no longer than the limit."""
-    assert took <= limit, f"{what} took {took:.3f} s, and {limit:g} s are allowed"
+def on_time(took: float, limit: float, *, since: float, what: str) -> None:  # noqa: ARG001 - any speed
+    """Check against the limit without tolerance, for a machine without other load."""
+    assert took <= limit, f"{what} took {took:.3f} s, but at most {limit:g} s are allowed"
 
 
 class TooSlow(Exception):
-    """What a claim looks at ended in its time, before this machine could look: there is nothing more to see.
+    """What a claim checks ended correctly before this slow machine could observe it, so nothing more can be checked.
 
-    Raised after it was proven by the instants of this process that it was not early.
+    Raised after the timestamps of this process have proven that it did not end early.
     """
 
 
 def loop_time() -> float:
-    """The event loop's time, which is virtual where the test is."""
+    """Return the event loop's time, which is virtual if the test is."""
     return asyncio.get_running_loop().time()
 
 
 @asynccontextmanager
 async def trying(name: str, *, within: float) -> AsyncIterator[None]:
-    """Around the trial of a claim: what goes wrong is noted with the claim in words."""
+    """Run a claim: exceptions get a note with the claim as text."""
     try:
         async with asyncio.timeout(within):
             yield
@@ -68,7 +71,7 @@ async def trying(name: str, *, within: float) -> AsyncIterator[None]:
 
 
 async def side_by_side(*parts: Coroutine[Any, Any, None]) -> None:
-    """Do the parts of a claim at once; when one fails, the others end."""
+    """Run the parts of a claim concurrently; when one fails, cancel the others."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         await asyncio.gather(*tasks)
@@ -79,7 +82,7 @@ async def side_by_side(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 async def connected(ask: Callable[[], Awaitable[object]], *, within: float) -> None:
-    """Until the storage answers: how long it takes to connect is no part of any claim."""
+    """Wait until the storage answers: the time to connect is not part of any claim."""
     end = loop_time() + within
     while True:
         try:
@@ -94,9 +97,9 @@ async def connected(ask: Callable[[], Awaitable[object]], *, within: float) -> N
 async def check_all(
     subject: str, claims: Sequence[C], attempt: Callable[[C], Awaitable[None]], only: Collection[str] | None = None
 ) -> None:
-    """Try the claims, or `only` those named; raises a group with every one that does not hold."""
+    """Check the claims, or `only` the named ones; raise a group with all failures."""
     if not __debug__:
-        raise RuntimeError(f"check {subject}: python -O takes the assertions out; run it without")
+        raise RuntimeError(f"check {subject}: python -O removes the assertions; run it without -O")
     unknown = set(only or ()) - {claim.name for claim in claims}
     if unknown:
         raise ValueError(f"check {subject}: no such claim: {', '.join(sorted(unknown))}")
@@ -106,7 +109,7 @@ async def check_all(
     async def collect(claim: C) -> None:
         try:
             await attempt(claim)
-        except Exception as error:  # noqa: BLE001 - all of them are reported, together
+        except Exception as error:  # noqa: BLE001 - all failures are reported together
             failures.append(error)
 
     await asyncio.gather(*(collect(claim) for claim in chosen if claim.waits))
@@ -118,20 +121,20 @@ async def check_all(
 
 
 class Refusal(Generic[E]):
-    """What `refused` caught."""
+    """The exception that `refused` caught."""
 
     error: E
 
 
 @contextmanager
 def refused(kind: type[E]) -> Iterator[Refusal[E]]:
-    """What happens inside must raise `kind`."""
+    """Assert that the block raises `kind` with a message."""
     refusal: Refusal[E] = Refusal()
     try:
         yield refusal
     except kind as error:
         if not str(error):
-            raise AssertionError(f"{kind.__name__} says nothing") from error
+            raise AssertionError(f"{kind.__name__} has no message") from error
         refusal.error = error
         return
     raise AssertionError(f"{kind.__name__} was not raised")

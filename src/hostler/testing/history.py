@@ -1,7 +1,7 @@
-"""What clients asked of a store and what they were told, on one time line for all processes of a machine.
+"""Records of the calls of clients to a store and their answers, on one timeline for all processes of a machine.
 
-`Recorder` stands between a client and its store and notes every call twice: before it is made and when it has ended. A
-client that is killed in between leaves a call without an end, and such a call may take effect at any time, or never.
+`Recorder` wraps a client's store and records every call twice: before it is made and when it has ended. A client that
+is killed in between leaves a call without an end. Such a call may take effect at any time, or never.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 Verb = Literal["get", "put", "delete", "cas"]
 Outcome = Literal["done", "unknown", "failed"]
-"""`done`: it was answered. `unknown`: it may have happened, may still happen, or never. `failed`: it never happens."""
+"""`done`: it was answered. `unknown`: it may have taken effect, may still do so, or never. `failed`: it never does."""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call on one key. Instants are whole numbers on a clock that all clients share; only their order counts.
+    """One call on one key. Instants are integers on a clock that all clients share; only their order counts.
 
-    `cas` puts `value` (deletes the key if that is None) when `condition` holds, and reads the key when it does not.
-    `found` is what a get, or a cas that did not succeed, read; `existed` is the answer of a delete. `revision` is the
-    revision of a write that happened, or the revision at which a cas found that its condition did not hold.
+    `cas` puts `value` (deletes the key if that is None) if `condition` holds, and reads the key if it does not. `found`
+    is what a get, or a cas that did not succeed, read; `existed` is the answer of a delete. `revision` is the revision
+    of a write that took effect, or the revision at which a cas found that its condition did not hold.
     """
 
     client: str
@@ -50,7 +50,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def writes(self) -> bool:
-        """It changes the key, or may have."""
+        """Whether it changes the key, or may have."""
         if self.outcome == "failed" or self.verb == "get":
             return False
         if self.outcome == "unknown":
@@ -59,7 +59,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def reads(self) -> bool:
-        """It was told what the key is."""
+        """Whether its answer tells the state of the key."""
         return self.outcome == "done" and (self.verb == "get" or (self.verb == "cas" and not self.succeeded))
 
 
@@ -80,7 +80,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class Journal:
-    """The calls of one process, as JSON lines in a file. What was noted survives the death of the process."""
+    """The calls of one process, as JSON lines in a file. They survive the death of the process."""
 
     def __init__(self, path: str | Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -93,13 +93,13 @@ class Journal:
         os.close(self._file)
 
     def called(self, call: Call) -> int:
-        """Note a call that is about to be made; its number."""
+        """Record a call that is about to be made; return its number."""
         self._next += 1
         self._write(_Line(self._next, call=call))
         return self._next
 
     def ended(self, number: int, end: _Ended) -> None:
-        """Note how a call ended."""
+        """Record how a call ended."""
         self._write(_Line(number, end=end))
 
     def _write(self, line: _Line) -> None:
@@ -107,9 +107,10 @@ class Journal:
 
 
 class Recorder:
-    """A client of `store` that notes what it does. Errors that leave nothing open end the call; others are raised on.
+    """A client of `store` that records its calls. All exceptions are re-raised.
 
-    `Unavailable` and every refusal are noted as `failed`, and the checker takes them at their word.
+    A `HostlerError` ends the recorded call; another exception leaves it without an end. `Unavailable` and every refusal
+    are recorded as `failed`, and the checker relies on that.
     """
 
     def __init__(
@@ -118,8 +119,6 @@ class Recorder:
         self._store, self._journal, self._client, self._now = store, journal, client, now
 
     async def get(self, key: str) -> KeyValue | None:
-        """As the store's."""
-
         async def act() -> tuple[KeyValue | None, dict[str, Any]]:
             kv = await self._store.get(key)
             return kv, {"found": kv}
@@ -128,8 +127,6 @@ class Recorder:
         return found
 
     async def put(self, key: str, value: bytes) -> int:
-        """As the store's."""
-
         async def act() -> tuple[int, dict[str, Any]]:
             revision = await self._store.put(key, value)
             return revision, {"revision": revision}
@@ -138,8 +135,6 @@ class Recorder:
         return revision
 
     async def delete(self, key: str) -> bool:
-        """As the store's."""
-
         async def act() -> tuple[bool, dict[str, Any]]:
             existed = await self._store.delete(key)
             return existed, {"existed": existed}
@@ -148,7 +143,7 @@ class Recorder:
         return existed
 
     async def cas(self, condition: Comparison, value: bytes | None) -> bool:
-        """Put `value` at the condition's key, or delete it if that is None, when the condition holds."""
+        """Put `value` at the condition's key, or delete it if that is None, if the condition holds."""
         key = condition.key
         change = Delete(key) if value is None else Put(key, value)
 
@@ -175,7 +170,7 @@ class Recorder:
 
 
 def read_history(paths: Iterable[str | Path]) -> list[Call]:
-    """The calls of several journals. A last line that its process could not finish is left out."""
+    """Read the calls of several journals. An incomplete last line is ignored."""
     history: list[Call] = []
     for path in paths:
         calls: dict[int, Call] = {}
@@ -191,13 +186,13 @@ def read_history(paths: Iterable[str | Path]) -> list[Call]:
 
 
 def unexpected_errors(history: Sequence[Call]) -> list[str]:
-    """What calls ended with that is neither an answer nor `Unavailable` nor `Uncertain`."""
+    """Return the errors of calls that are neither `Unavailable` nor `Uncertain`."""
     expected = (Unavailable.__name__, Uncertain.__name__)
     return [call.error for call in history if call.error and not call.error.startswith(expected)]
 
 
 def picture(calls: Sequence[Call], culprit: Call | None = None) -> str:
-    """The calls as lines over time. Distances mean nothing; only the order of begins and ends does."""
+    """Draw the calls as lines over time. Only the order of starts and ends is meaningful, not the distances."""
     instants = sorted({c.called_at for c in calls} | {c.ended_at for c in calls if _ends(c) and c.ended_at is not None})
     column = {instant: 2 * place for place, instant in enumerate(instants)}
     width = 2 * len(instants) + 1
@@ -210,7 +205,7 @@ def picture(calls: Sequence[Call], culprit: Call | None = None) -> str:
             bar = " " * start + "├" + "─" * max(0, column[call.ended_at] - start - 1) + "┤"
         else:
             bar = " " * start + "├" + "╌" * (width - start - 1) + "?"
-        lines.append(f"  {text:{margin}}  {bar:{width}}{'  ← cannot be' if call is culprit else ''}".rstrip())
+        lines.append(f"  {text:{margin}}  {bar:{width}}{'  ← impossible' if call is culprit else ''}".rstrip())
     return "\n".join(lines)
 
 
@@ -219,7 +214,7 @@ def _ends(call: Call) -> bool:
 
 
 def describe(call: Call) -> str:
-    """A call and its answer in a few words."""
+    """Describe a call and its answer in a few words."""
     asked: str = call.verb
     if call.condition is not None:
         condition = call.condition

@@ -1,4 +1,4 @@
-"""Cutting a verb where it waits, for claims that repeating it finishes what was begun."""
+"""Cancellation of an operation at each of its suspension points, for claims that repeating it completes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Cut:
-    """Runs a coroutine and cancels it where it waits for the `at`-th time; 0: nowhere. `waits` counts them."""
+    """Runs a coroutine and cancels it at its `at`-th suspension; 0: never. `waits` counts the suspensions."""
 
     def __init__(self, verb: Coroutine[Any, Any, Any], at: int) -> None:
         self._verb, self._at, self.waits = verb, at, 0
@@ -30,14 +30,14 @@ class Cut:
                 task.cancel()
             try:
                 yield waited_for
-            except BaseException as thrown:  # noqa: BLE001 - handed on to where it belongs
+            except BaseException as thrown:  # noqa: BLE001 - thrown into the coroutine
                 error = thrown
             else:
                 error = None
 
 
 async def cut(verb: Coroutine[Any, Any, Any], at: int) -> int:
-    """Run a verb that is cancelled where it waits for the `at`-th time; how often it waited."""
+    """Run an operation that is cancelled at its `at`-th suspension; return how often it was suspended."""
     runner = Cut(verb, at)
 
     async def run() -> None:
@@ -51,9 +51,9 @@ async def cut(verb: Coroutine[Any, Any, Any], at: int) -> int:
 
 
 def points(waits: int, most: int, turn: int = 0) -> Sequence[int]:
-    """Where to cut a verb that waits so often: everywhere, or at so many places that are spread over it.
+    """Return where to cancel an operation with so many suspensions: everywhere, or at `most` points spread evenly.
 
-    `turn` moves them: those of all turns together are every place.
+    `turn` shifts the points: those of all turns together cover every suspension.
     """
     if waits <= most:
         return range(1, waits + 1)

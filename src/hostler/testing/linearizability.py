@@ -1,17 +1,18 @@
-"""Could one store, doing one call at a time, have given these answers?
+"""Could one store that executes one call at a time have given these answers?
 
-`check_linearizable` looks for an order of the calls that fits every answer and never puts a call before one that had
+`check_linearizable` searches for an order of the calls that fits every answer and never puts a call before one that had
 ended when it was made. It is the search of Wing and Gong in Lowe's form: calls are ordered just in time, when one of
-them must have happened because it has ended, and no pair of (calls ordered, state of the key) is looked at twice. Keys
+them must have happened because it has ended, and no pair of (calls ordered, state of the key) is visited twice. Keys
 are independent of each other, so each is searched alone.
 
-What makes it fast on real histories, none of it changing the verdict:
+These optimizations make it fast on real histories, without changing the verdict:
 
 * A read that fits the state is ordered at once: it changes nothing, so waiting cannot help.
-* Writes of known revision are ordered by it. The revision of a write without an answer is known once its value, if only
-  one call wrote it, was read anywhere; and what was read at a revision holds for the write of that revision.
-* Calls without an answer that ask the same, with values that nobody saw, differ only in when they were made: the
-  earliest stands for all. Of two ways to one state, the one that used fewer such calls can do all that the other can.
+* Writes with a known revision are ordered by it. The revision of a write without an answer is known once its value was
+  read anywhere, if only one call wrote that value. What was read at a revision holds for the write of that revision.
+* Calls without an answer that request the same, with values that were never read, differ only in when they were made:
+  the earliest represents all. Of two ways to one state, the one that used fewer such calls can do all that the other
+  can.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, KeyValue
 
 WINDOW = 12
-"""Calls that an explanation shows at most."""
+"""Most calls in an explanation."""
 SHRINK_RUNS = 80
 MAX_STEPS = 2_000_000
 
@@ -55,12 +56,12 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def check_linearizable(history: Iterable[Call]) -> Violation | None:
-    """None if the history is linearizable and its revisions agree with real time; else what is wrong with it.
+    """Return None if the history is linearizable and its revisions agree with real time; otherwise a violation.
 
-    Every key is taken to be absent at the start. Calls that failed must have had no effect; calls whose outcome is
-    unknown may take effect at any time after they were made, or never. Besides, over all keys: no two writes share a
-    revision, and a call that was made after another had ended has the higher one. Undecided: it takes too long to
-    tell, which needs dozens of unanswered calls at once on one key.
+    Every key is assumed to be absent at the start. Calls that failed must have had no effect. Calls with an unknown
+    outcome may take effect at any time after they were made, or never. Over all keys, no two writes may share a
+    revision, and a call that was made after another had ended must have the higher one. Undecided: the search takes too
+    long, which needs dozens of concurrent unanswered calls on one key.
     """
     by_key: defaultdict[str, list[Call]] = defaultdict(list)
     for call in history:
@@ -75,14 +76,14 @@ def check_linearizable(history: Iterable[Call]) -> Violation | None:
     return None
 
 
-# One key and what can be known of it
+# State of one key
 
 
 class _State(NamedTuple):
-    """The key between two calls. Where `exact` is False, `mod` is only the least that its revision can be.
+    """The key between two calls. If `exact` is False, `mod` is only a lower bound of its revision.
 
-    An absent key has no value and version 0; `mod` is then the least that the revision of its deletion can be. Where
-    `created` is not known it is one of `earliest` to `latest`; 0: whatever the revisions read later allow.
+    An absent key has no value and version 0; `mod` is then a lower bound of the revision of its deletion. If `created`
+    is not known, it is one of `earliest` to `latest`; 0: whatever the revisions read later allow.
     """
 
     value: bytes | None = None
@@ -98,7 +99,7 @@ _ABSENT = _State()
 
 
 def _step(call: Call, state: _State, revision: int | None) -> _State | None:
-    """The state after `call`, whose revision is `revision` if known; None if its answer does not fit `state`."""
+    """Return the state after `call`, with its `revision` if known; None: its answer does not fit `state`."""
     if call.verb == "get":
         return _read(call.found, state)
     if call.verb == "put":
@@ -110,7 +111,7 @@ def _step(call: Call, state: _State, revision: int | None) -> _State | None:
     assert call.condition is not None
     holds = _holds(call.condition, state)
     if call.reads:
-        after = _read(call.found, state)  # which may tell the revision that the condition was about
+        after = _read(call.found, state)  # it may tell the revision that the condition compared
         return None if after is None or _holds(call.condition, after) else after
     if holds is False:
         return None
@@ -147,13 +148,13 @@ def _written(value: bytes | None, state: _State, revision: int | None) -> _State
     if created is not None:
         return _State(value, state.version + 1, created, mod, exact=revision is not None)
     earliest, latest = (state.earliest, state.latest) if state.version else (mod, 0)
-    if revision is not None:  # as many changes as it has versions came since
+    if revision is not None:  # at least as many changes as its version happened since
         latest = min(latest or revision, revision - state.version)
     return _State(value, state.version + 1, None, mod, revision is not None, earliest, latest)
 
 
 def _holds(condition: Comparison, state: _State) -> bool | None:
-    """Whether the condition is true of the state; None if that cannot be known."""
+    """Return whether the condition is true of the state; None: unknown."""
     target, operator, operand = condition.target, condition.operator, condition.operand
     if target == "value" and state.value is None:
         return False
@@ -177,23 +178,23 @@ def _holds(condition: Comparison, state: _State) -> bool | None:
     return actual < operand if operator == "<" else actual > operand  # type: ignore[operator]
 
 
-# The search
+# Search
 
 
 class _Op:
-    """A call as the search sees it. `bit` marks it in sets; it is used again once the call has ended."""
+    """A call in the search. `bit` marks it in sets; the bit is reused after the call has ended."""
 
     __slots__ = ("after_bit", "bit", "call", "left", "predecessor", "revision", "unchanging")
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.bit = 0
-        # A cas that deletes may have found nothing to delete: then its revision is not of a write.
+        # A cas that deletes may have found nothing to delete: then its revision is not that of a write.
         is_write = call.outcome == "done" and call.writes and call.value is not None
         self.revision = call.revision if is_write else None
         self.predecessor = 0  # the next lower revision of a write on this key
         self.left: KeyValue | None = None  # what was read at its revision
-        self.after_bit = 0  # of the call that must be ordered first because it stands for this one too
+        self.after_bit = 0  # of the call that must be ordered first because it represents this one too
         self.unchanging = call.reads or (call.verb == "delete" and call.outcome == "done" and not call.existed)
 
 
@@ -203,7 +204,10 @@ class _Failure(NamedTuple):
 
 
 class _Search:
-    """Over the calls on one key. Without `look_ahead` it uses no answer before the instant at which it was given."""
+    """Search over the calls on one key.
+
+    Without `look_ahead` it uses no answer before the instant at which it was given.
+    """
 
     def __init__(self, calls: Sequence[Call], *, look_ahead: bool = True) -> None:
         self._ops = [
@@ -217,7 +221,7 @@ class _Search:
         self._lay_out()
 
     def run(self) -> _Failure | None:
-        """None if there is an order; else the call that no order could reach, or the one furthest in time."""
+        """Return None if there is an order; otherwise the call that no order reaches, or the one furthest in time."""
         stack: list[tuple[int, int, _State, bool]] = [(0, 0, _ABSENT, False)]
         seen: defaultdict[tuple[int, int, _State], list[int]] = defaultdict(list)
         is_unknown = (1 << len(self._unknown)) - 1
@@ -262,7 +266,7 @@ class _Search:
     def _choices(
         self, ops: Sequence[_Op], index: int, ordered: int, state: _State
     ) -> list[tuple[int, int, _State, bool]]:
-        """Which of the calls may come next."""
+        """Return the calls that may come next."""
         choices: list[tuple[int, int, _State, bool]] = []
         for op in ops:
             if op.bit & ordered or op.after_bit & ~ordered or op.predecessor > state.mod:
@@ -311,9 +315,9 @@ class _Search:
                 last[group] = op.bit
 
     def _lay_out(self) -> None:
-        """The answered calls by the instant they ended, and for each of them which calls were open then."""
+        """Sort the answered calls by the instant they ended, with the calls that were open then."""
         answered = [op for op in self._ops if op.call.outcome == "done"]
-        # At one and the same instant calls come before ends: then they overlap, and either order is allowed.
+        # At the same instant, calls sort before ends: then they overlap, and either order is allowed.
         instants = sorted(
             [(op.call.called_at, 0, place) for place, op in enumerate(answered)]
             + [(op.call.ended_at or op.call.called_at, 1, place) for place, op in enumerate(answered)]
@@ -345,7 +349,7 @@ class _Search:
 
 
 def _check_found(history: Sequence[Call]) -> Violation | None:
-    """Whatever the others said: a key is created above revision 0, as version 1, and each change has a higher one."""
+    """Check each answer alone: keys start above revision 0 at version 1, and changes have higher revisions."""
     for call in history:
         found = call.found
         if found is None:
@@ -353,7 +357,7 @@ def _check_found(history: Sequence[Call]) -> Violation | None:
         changes = found.version - 1
         later = found.mod_revision - found.create_revision
         if found.create_revision < 1 or changes < 0 or later < changes or (later > 0 and changes == 0):
-            reason = "its revisions or its version are such as no key can have"
+            reason = "its revisions or its version are impossible for any key"
             return Violation(call.key, reason, (call,), call)
     return None
 
@@ -366,7 +370,7 @@ def _check_revisions(history: Sequence[Call]) -> Violation | None:
             continue
         other = writers.setdefault(call.revision or 0, call)
         if other is not call:
-            return Violation(call.key, f"two writes were given revision {call.revision}", (other, call), call)
+            return Violation(call.key, f"two writes got revision {call.revision}", (other, call), call)
     by_end = sorted((call for call in history if _seen(call)), key=lambda c: c.ended_at or 0)
     ended = 0
     highest: Call | None = None
@@ -379,23 +383,23 @@ def _check_revisions(history: Sequence[Call]) -> Violation | None:
             continue
         least = _seen(highest) + (1 if call.writes and call.value is not None else 0)
         if (call.revision or 0) < least:
-            reason = f"revision {call.revision} was given after a call that ended before had seen {_seen(highest)}"
+            reason = f"revision {call.revision} was assigned after an earlier call had already seen {_seen(highest)}"
             return Violation(call.key, reason, (highest, call), call)
     return None
 
 
 def _seen(call: Call) -> int:
-    """The newest revision that a call's answer tells of; 0: none."""
+    """Return the newest revision in a call's answer; 0: none."""
     if call.outcome != "done":
         return 0
     return max(call.revision or 0, 0 if call.found is None else call.found.mod_revision)
 
 
-# Explaining
+# Explanations
 
 
 def _explain(key: str, calls: Sequence[Call], failure: _Failure) -> Violation:
-    try:  # once more, for the first answer that cannot be, not for an earlier call that it contradicts
+    try:  # search again for the first impossible answer, not for an earlier call that it contradicts
         failure = _Search(calls, look_ahead=False).run() or failure
     except Undecided:
         return Violation(key, _reason(calls, failure), _window(calls, failure.culprit), failure.culprit)
@@ -407,7 +411,7 @@ def _explain(key: str, calls: Sequence[Call], failure: _Failure) -> Violation:
 
 
 def _without_needless_reads(calls: list[Call], culprit: Call) -> list[Call]:
-    """Fewer reads that still contradict each other. Taking reads out of a history never makes it wrong."""
+    """Remove reads while the rest still contradicts itself. Removing reads never makes a correct history wrong."""
     runs = 0
     size = max(1, len(calls) // 2)
     while runs < SHRINK_RUNS:
@@ -434,7 +438,7 @@ def _reason(calls: Sequence[Call], failure: _Failure) -> str:
     if value is not None:
         writers = [call for call in calls if call.value == value]
         if not writers:
-            return f"{culprit.client} read {value!r}, which nobody wrote"
+            return f"{culprit.client} read {value!r}, which no call wrote"
         if all(call.outcome == "failed" for call in writers):
             return f"{culprit.client} read {value!r}, but the call that wrote it was reported as having failed"
     state = failure.state
@@ -443,7 +447,10 @@ def _reason(calls: Sequence[Call], failure: _Failure) -> str:
 
 
 def _window(calls: Sequence[Call], culprit: Call) -> tuple[Call, ...]:
-    """The calls around the culprit: what it overlaps, who wrote what it read, and the last ones before it."""
+    """Return the calls around the culprit.
+
+    These are the calls it overlaps, the writer of what it read, and the last calls before it.
+    """
     value = culprit.found.value if culprit.found is not None else None
 
     def nearness(call: Call) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A TCP wire that can be broken on purpose, between a client and a server on this machine."""
+"""A TCP proxy with injectable faults, between a client and a server on this machine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _CHUNK = 65_536
 
 
 class FaultyProxy:
-    """Forwards connections to `target` (`host:port`), as badly as it is told to.
+    """Forwards connections to `target` (`host:port`), with the configured faults.
 
-    Each setting can be changed at any time and holds for every connection, old and new:
+    Each setting can be changed at any time and applies to every connection, old and new:
 
-    - `delay`: seconds that each piece of data waits before it goes on, in either direction
-    - `swallow_answers`, `swallow_requests`: what comes from that side is read and thrown away
-    - `stalled`: nothing goes on in either direction, nothing is lost, connections stay open
+    - `delay`: seconds that each piece of data is delayed, in either direction
+    - `swallow_answers`, `swallow_requests`: data from that side is read and discarded
+    - `stalled`: nothing is forwarded in either direction, nothing is lost, connections stay open
     - `refusing`: new connections are closed at once
-    - `cut_after`: once so many further bytes of answers went through, cut every connection, once
+    - `cut_after`: after so many more bytes of answers, cut every connection, once
     """
 
     def __init__(self, target: str) -> None:
@@ -35,7 +35,7 @@ class FaultyProxy:
         self.cut_after: int | None = None
         self.answered = 0
         self.asked = 0
-        """Bytes that came from clients, whether they went on or not."""
+        """Bytes received from clients, forwarded or not."""
         self.accepted = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -52,7 +52,7 @@ class FaultyProxy:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        self.refusing = True  # also a connection that came and that nobody has looked at yet
+        self.refusing = True  # also connections that are not accepted yet
         self.cut()
         tasks = list(self._tasks)
         for task in tasks:
@@ -63,7 +63,7 @@ class FaultyProxy:
 
     @property
     def endpoint(self) -> str:
-        """Where clients connect to."""
+        """The address that clients connect to."""
         if self._server is None:
             raise RuntimeError("proxy: not started; use it inside `async with`")
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -71,12 +71,12 @@ class FaultyProxy:
 
     @property
     def connections(self) -> int:
-        """How many stand now."""
+        """Number of open connections."""
         return len(self._writers) // 2
 
     @property
     def stalled(self) -> bool:
-        """Whether nothing goes on."""
+        """Whether nothing is forwarded."""
         return not self._flowing.is_set()
 
     @stalled.setter
@@ -84,12 +84,12 @@ class FaultyProxy:
         (self._flowing.clear if value else self._flowing.set)()
 
     def cut(self) -> None:
-        """Reset every connection that stands now, as a dying network does: no goodbye to either side."""
+        """Reset every open connection, as a failing network does, without a shutdown to either side."""
         for writer in list(self._writers):
             _reset(writer)
 
     def heal(self) -> None:
-        """Forward faithfully from now on. A connection of which something was swallowed is of no use: cut it."""
+        """Forward correctly from now on. A connection from which data was discarded is useless: cut it."""
         self.delay, self.refusing, self.cut_after, self.stalled = 0.0, False, None, False
         self.swallow_answers = self.swallow_requests = False
 

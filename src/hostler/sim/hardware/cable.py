@@ -10,7 +10,10 @@ __all__ = ["CableState", "step"]
 
 
 class CableState(Switch, frozen=True, kw_only=True):
-    """It carries what its pdu or tor gives, while its port is on and it is plugged in. A faulted one stays as it is."""
+    """A cable carries the power or network of its pdu or tor while its port is on and it is plugged in.
+
+    A faulted cable keeps its state.
+    """
 
     @property
     def word(self) -> Literal["on", "off", "faulted"]:

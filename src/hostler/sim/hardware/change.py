@@ -1,4 +1,4 @@
-"""What became different about a component, and because of what."""
+"""State change of a component, and its reason."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hostler.sim.hardware.tor import TorState
 State = BladeState | PduState | TorState | CableState
 
 
-IN_VAIN = "in vain"
-"""In the reason of a change that was asked for and did not happen."""
+IN_VAIN = "without effect"
+"""Marks the reason of a change that was requested but did not happen."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One component's change. `before` and `after` are equal if it was told to change, and did not."""
+    """A change of one component. `before` and `after` are equal if the component ignored a command."""
 
     component: str
     before: State | None
-    """None: it was not there."""
+    """None: the component is new."""
     after: State | None
-    """None: it is no longer there."""
+    """None: the component was removed."""
     why: str
     cause: str
-    """Of what was asked for: what the caller said. Of what followed: the component that it followed from. Empty: it
-    was due."""
+    """For a requested change: the cause that the caller gave. For a consequence: the component that it follows from.
+    Empty: a timer expired."""
     at: float
 
     @property

@@ -1,4 +1,4 @@
-"""What is done to hardware. `on` is the address of a component."""
+"""Actions on hardware. `on` is the address of a component."""
 
 from __future__ import annotations
 
@@ -9,71 +9,74 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
     on: str
 
 
-# Commands: what is stuck does not follow them.
+# Commands: stuck components ignore them.
 
 
 class PowerOff(_Event, frozen=True, tag="power_off"):
-    """Switch off a pdu or one of its ports; of a blade or tor: every port that feeds it; of a rack: its pdus."""
+    """Switch off a pdu or one of its ports; for a blade or tor: every port that feeds it; for a rack: its pdus."""
 
 
 class PowerOn(_Event, frozen=True, tag="power_on"):
-    """Switch on, as PowerOff switches off."""
+    """Switch on, with the same scope as PowerOff."""
 
 
 class Disconnect(_Event, frozen=True, tag="disconnect"):
-    """Switch off a port of a tor; of a blade: every port that it is at; of a tor: all of its ports."""
+    """Switch off a port of a tor; for a blade: every port that it is connected to; for a tor: all of its ports."""
 
 
 class Connect(_Event, frozen=True, tag="connect"):
-    """Switch on, as Disconnect switches off."""
+    """Switch on, with the same scope as Disconnect."""
 
 
-# Faults, and how they end. They happen whatever state the component is in.
+# Faults and their ends. They apply in every state of the component.
 
 
 class Cut(_Event, frozen=True, tag="cut"):
-    """The feed of a pdu is lost, the uplink of a tor, or a cable is unplugged."""
+    """The feed of a pdu or the uplink of a tor is lost, or a cable is unplugged."""
 
 
 class Join(_Event, frozen=True, tag="join"):
-    """What was cut is whole again."""
+    """The feed or uplink is restored, or the cable is plugged in."""
 
 
 class Stick(_Event, frozen=True, tag="stick"):
-    """A pdu, tor or cable follows no command from now on."""
+    """A pdu, tor or cable ignores commands from now on."""
 
     at: bool | None = None
-    """Where a pdu or cable sticks: on, off, or (None) as it is."""
+    """The state in which a pdu or cable sticks: on, off, or (None) the present one."""
 
 
 class Unstick(_Event, frozen=True, tag="unstick"):
-    """It follows again. It is where it was."""
+    """The component follows commands again. It keeps its present state."""
 
 
 class Crash(_Event, frozen=True, tag="crash"):
-    """A blade's software dies. Of a rack: that of all its blades."""
+    """The software of a blade crashes; for a rack: that of all its blades."""
 
     lasting: bool = False
-    """It does so again whenever it has booted, until the blade is repaired or replaced."""
+    """The blade crashes again after every boot until it is repaired or replaced."""
 
 
-# What people do at the blade.
+# Actions of an operator at the blade.
 
 
 class Start(_Event, frozen=True, tag="start"):
-    """Boot a blade that has power and is stopped. Of a rack: all its blades."""
+    """Boot a blade that has power and is stopped; for a rack: all its blades."""
 
 
 class Stop(_Event, frozen=True, tag="stop"):
-    """Shut a blade's software down; its power stays on. Of a rack: all its blades."""
+    """Shut down the software of a blade; its power stays on. For a rack: all its blades."""
 
 
 class Repair(_Event, frozen=True, tag="repair"):
-    """Make it as it should be: a pdu, tor or cable whole, on and obedient; a blade sound, and booted if it was down."""
+    """Restore a component to its original state: a switch is on, joined and not stuck; a blade is not broken.
+
+    A blade that was down boots.
+    """
 
 
 class Replace(_Event, frozen=True, tag="replace"):
-    """Put a new one in its place. A new blade has forgotten all, and boots."""
+    """Replace a component with a new one. A new blade has no data, and boots."""
 
 
 Command = PowerOff | PowerOn | Disconnect | Connect

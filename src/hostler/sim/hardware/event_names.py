@@ -1,4 +1,4 @@
-"""What events are called, where they are told."""
+"""Texts that describe events in logs and messages."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _WORDS: dict[type, str] = {
     Disconnect: "disconnected",
     Connect: "connected",
     Stick: "got stuck",
-    Unstick: "follows again",
+    Unstick: "follows commands again",
     Crash: "crashed",
     Start: "started",
-    Stop: "told to stop",
+    Stop: "stop requested",
     Repair: "repaired",
     Replace: "replaced",
 }
@@ -47,20 +47,20 @@ _JOINED = {"pdu": "its feed is back", "tor": "its uplink is back", "cable": "plu
 
 
 def of(event: Event, kind: str) -> str:
-    """What happened to a component of this kind."""
+    """Describe what happened to a component of this kind."""
     match event:
         case Cut():
             return _CUT[kind]
         case Join():
             return _JOINED[kind]
         case Crash(lasting=True):
-            return "crashed for good"
+            return "crashed permanently"
         case _:
             return _WORDS[type(event)]
 
 
 def instead(event: Event) -> str:
-    """What the event can be done to."""
+    """Describe which components the event applies to."""
     match event:
         case PowerOff() | PowerOn():
             return "name a pdu, a cable of one, a rack, or a blade or tor that a pdu feeds"
@@ -75,12 +75,12 @@ def instead(event: Event) -> str:
 
 
 def due(state: BladeState) -> str:
-    """What a timer of a blade means."""
+    """Describe what the expiry of a blade's timer means."""
     match state.life:
         case Life.BOOTING:
-            return "failed again once it had booted" if state.broken else "booted"
+            return "failed again after booting" if state.broken else "booted"
         case Life.UP:
-            return "has worked for long: earlier failures are forgotten"
+            return "worked long enough: earlier failures are forgotten"
         case _:
             return "stopped"
 
@@ -90,7 +90,7 @@ def is_command(event: Event) -> bool:
 
 
 def some(names: Collection[str]) -> str:
-    """A few names, and how many more."""
+    """Return a few of the names, and the number of the others."""
     if not names:
         return "none"
     shown = list(names)[:_SHOWN]

@@ -10,7 +10,7 @@ __all__ = ["PduState", "step"]
 
 
 class PduState(Switch, frozen=True, kw_only=True):
-    """Ports have power while the pdu is on and fed. A stuck one goes on as it was, and so do its ports."""
+    """Ports have power while the pdu is on and fed. A stuck pdu keeps its state, and so do its ports."""
 
     @property
     def word(self) -> Literal["working", "off", "stuck"]:

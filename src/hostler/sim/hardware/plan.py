@@ -1,4 +1,4 @@
-"""What stands in a rack and what is wired to what, as far as simulated hardware must know."""
+"""Components of a rack and their wiring, as far as simulated hardware needs them."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     ports: dict[int, str] = {}
-    """What is at the other end of the cable in each wired port."""
+    """The name of the item at the other end of the cable, for each wired port."""
     on_duty: bool = True
 
 
 class BladePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The name is folded."""
+    """A blade. The name is folded."""
 
     name: str
     on_duty: bool = True
 
 
 class RackPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are folded."""
+    """A rack. All names are folded."""
 
     name: str
     pdus: tuple[DevicePlan, ...] = ()
     tors: tuple[DevicePlan, ...] = ()
     blades: tuple[BladePlan, ...] = ()
     on_duty: bool = True
-    """The rack, and all that stands above it."""
+    """Whether the rack, its zone and its region are on duty."""
 
 
 def plans_of(inventory: Inventory) -> tuple[RackPlan, ...]:
-    """The plans of all racks of an inventory."""
+    """Return the plans of all racks of an inventory."""
     regions = {fold(region.name): region.on_duty for region in inventory.regions}
     zones = {(fold(zone.region), fold(zone.name)): zone.on_duty for zone in inventory.zones}
     plans = []
@@ -57,7 +57,7 @@ def plans_of(inventory: Inventory) -> tuple[RackPlan, ...]:
 def rack_plan(
     rack: Rack, pdus: Iterable[Pdu], tors: Iterable[Tor], blades: Iterable[Blade], *, above: bool = True
 ) -> RackPlan:
-    """The plan of a rack from its inventory records. `above`: whether its zone and region are on duty."""
+    """Return the plan of a rack from its inventory records. `above`: whether its zone and region are on duty."""
     return RackPlan(
         name=fold(rack.name),
         pdus=tuple(_device(pdu) for pdu in pdus),

@@ -1,4 +1,4 @@
-"""All racks: what is done to one component, and what follows for those that hang on it."""
+"""All racks: apply an event to a component and propagate it to the components that depend on it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _Because(NamedTuple):
 
 
 class Racks:
-    """Simulated hardware. What one event costs follows from what hangs on the component, not from how much there is.
+    """Simulated hardware. The cost of an event depends on the affected components, not on the size of the racks.
 
-    Everything is on and works at first; with `cold`, blades have just been switched on and boot. Names in the plans are
-    folded; addresses that are asked for need not be.
+    Initially everything is on and works; with `cold`, blades have just been switched on and boot. Names in the plans
+    are folded; addresses passed to methods need not be.
     """
 
     def __init__(self, plans: Iterable[RackPlan], rng: random.Random, *, now: float = 0.0, cold: bool = False) -> None:
@@ -54,21 +54,22 @@ class Racks:
         self._timers: list[tuple[float, int, str, int]] = []
         self._count = 0
         self._gone: dict[str, BladeState] = {}
-        """The last of each blade that was taken out: who comes in its place must not hear its timers."""
+        """Last state of each removed blade: its pending timers must not affect a blade that is installed in its
+        slot."""
         self.amiss: dict[str, None] = {}
-        """Everything that is not as it was when it was new."""
+        """Addresses of all components that are not in their original state."""
         self._changed_at: dict[str, float] = {}
         for plan in plans:
             if plan.name in self._wirings:
                 raise Invalid(f"rack {plan.name}: planned twice; rename one")
             self._install(Wiring(plan), [], warm=not cold)
 
-    # What is done to it
+    # Actions
 
     def apply(self, event: Event, *, now: float, cause: str = "") -> list[Change]:
-        """Do it, and tell all that follows at this instant, in this order. What was due by then happens first.
+        """Apply an event and return all changes that follow at this instant, in order. Timers due by then run first.
 
-        NotFound: no such component. Invalid: it is not a thing that this can be done to.
+        NotFound: no such component. Invalid: the event does not apply to this component.
         """
         wiring, address = self._find(event.on)
         components = reached(event, address, wiring)
@@ -81,7 +82,7 @@ class Racks:
         return changes
 
     def advance(self, now: float) -> list[Change]:
-        """Let time pass: what is due happens, each at its instant."""
+        """Advance time to `now`: each timer that is due runs at its instant."""
         if now < self._now:
             raise Invalid(f"hardware: time went back from {self._now:g} to {now:g} s; it only goes forward")
         changes: list[Change] = []
@@ -95,23 +96,23 @@ class Racks:
         return changes
 
     def check_guard(self, event: Event, guard: float, *, now: float) -> None:
-        """Raise Conflict if a component that `event` is about has changed after the instant `guard`.
+        """Raise Conflict if a component that `event` affects has changed after the instant `guard`.
 
-        A change at `guard` itself is taken as known. Invalid: `guard` is to come, or the event cannot be done to this.
+        A change at `guard` itself counts as known. Invalid: `guard` is in the future, or the event does not apply.
         """
         if guard > now:
-            raise Invalid(f"{event.on}: the guard tick {guard:g} s is to come; it is {now:g} s now")
+            raise Invalid(f"{event.on}: the guard tick {guard:g} s is in the future; it is {now:g} s now")
         wiring, address = self._find(event.on)
         for component in dict.fromkeys((address, *reached(event, address, wiring))):
             changed_at = self._changed_at.get(component, 0.0)
             if changed_at > guard:
                 raise Conflict(
-                    f"{event.on}: the command was decided at {guard:g} s, and {component} has changed at"
+                    f"{event.on}: the command was decided at {guard:g} s, but {component} changed at"
                     f" {changed_at:g} s; read its state, then decide again"
                 )
 
     def next_at(self) -> float | None:
-        """When something happens by itself; None: nothing will."""
+        """Return the instant of the next timer; None: there is none."""
         while self._timers:
             due, _, address, epoch = self._timers[0]
             state = self._states.get(address)
@@ -121,7 +122,7 @@ class Racks:
         return None
 
     def revise(self, plans: Iterable[RackPlan], *, now: float) -> list[Change]:
-        """Other racks, blades or wires stand there from now on. What stays keeps its state; a new blade boots."""
+        """Replace the plans. Unchanged components keep their state; a new blade boots."""
         changes = self.advance(now)
         wirings = {plan.name: plan for plan in plans}
         for name in [name for name in self._wirings if name not in wirings]:
@@ -137,29 +138,29 @@ class Racks:
                 self._install(after, changes, warm=False)
         return changes
 
-    # What it is
+    # State
 
     def state(self, address: str) -> State:
-        """NotFound: no such component."""
+        """Return the state of a component. NotFound: no such component."""
         wiring, found = self._find(address)
         if found == wiring.plan.name:
-            raise Invalid(f"{found}: a rack has no state of its own; ask for what stands in it")
+            raise Invalid(f"{found}: a rack has no state of its own; name a component of the rack")
         return self._states[found]
 
     def blade(self, address: str) -> BladeState:
-        """NotFound: no such component. Invalid: it is none."""
+        """NotFound: no such component. Invalid: not a blade."""
         return self._of(BladeState, address)
 
     def pdu(self, address: str) -> PduState:
-        """NotFound: no such component. Invalid: it is none."""
+        """NotFound: no such component. Invalid: not a pdu."""
         return self._of(PduState, address)
 
     def tor(self, address: str) -> TorState:
-        """NotFound: no such component. Invalid: it is none."""
+        """NotFound: no such component. Invalid: not a tor."""
         return self._of(TorState, address)
 
     def cable(self, address: str) -> CableState:
-        """NotFound: no such component. Invalid: it is none."""
+        """NotFound: no such component. Invalid: not a cable."""
         return self._of(CableState, address)
 
     def switch(self, address: str) -> PduState | TorState | CableState:
@@ -170,7 +171,7 @@ class Racks:
         return state
 
     def wiring(self, rack: str) -> Wiring:
-        """What is wired to what. NotFound: no such rack."""
+        """Return the wiring of a rack. NotFound: no such rack."""
         found = self._wirings.get(fold(rack.partition("/")[0]))
         if found is None:
             raise NotFound(f"rack {rack.partition('/')[0]}: no such rack; there are {event_names.some(self._wirings)}")
@@ -180,23 +181,29 @@ class Racks:
         return tuple(self._wirings)
 
     def blades(self) -> Iterator[str]:
-        """The addresses of all blades."""
+        """Return the addresses of all blades."""
         return (address for wiring in self._wirings.values() for address in wiring.of("blade"))
 
     def carries(self, cable: Cable) -> bool:
-        """Whether a cable brings power, or leads to the network, at this moment."""
+        """Return whether a cable currently carries power or network."""
         source, state = self._states[cable.source], self._states[cable.address]
         return isinstance(source, Switch) and isinstance(state, Switch) and source.carries and state.carries
 
     def power_of(self, address: str) -> tuple[str, ...]:
-        """What to Cut (and Join again) to take the power of a pdu, cable, blade, tor or rack. Invalid: it has none."""
+        """Return what to Cut (and later Join) to take power from a pdu, cable, blade, tor or rack.
+
+        Invalid: it has none.
+        """
         return self._lines(address, power=True)
 
     def network_of(self, address: str) -> tuple[str, ...]:
-        """What to Cut (and Join again) to take the network of a tor, cable, blade or rack. Invalid: it has none."""
+        """Return what to Cut (and later Join) to take network from a tor, cable, blade or rack.
+
+        Invalid: it has none.
+        """
         return self._lines(address, power=False)
 
-    # Inside
+    # Internals
 
     def _find(self, address: str) -> tuple[Wiring, str]:
         wiring, folded = self.wiring(address), fold(address)
@@ -209,7 +216,7 @@ class Racks:
     def _of(self, kind: type[StateT], address: str) -> StateT:
         state = self.state(address)
         if not isinstance(state, kind):
-            raise Invalid(f"{address}: is no {kind.__name__.removesuffix('State').lower()}")
+            raise Invalid(f"{address}: not a {kind.__name__.removesuffix('State').lower()}")
         return state
 
     def _lines(self, address: str, *, power: bool) -> tuple[str, ...]:
@@ -230,7 +237,7 @@ class Racks:
     def _do_to_switch(self, wiring: Wiring, address: str, event: Event, cause: str, changes: list[Change]) -> None:
         before = self._states[address]
         if isinstance(event, Start | Stop | Crash) or not isinstance(before, Switch):
-            raise RuntimeError(f"{address}: {event!r} was let through")
+            raise RuntimeError(f"{address}: {event!r} does not apply")
         after, ignored = tors.step(before, event) if isinstance(before, TorState) else switch.step(before, event)
         cable = wiring.cables.get(address)
         if cable is not None and before.on is not after.on and event_names.is_command(event):
@@ -247,7 +254,7 @@ class Racks:
             self._follow(wiring, change, wiring.ports[address] if cable is None else (cable,), changes)
 
     def _follow(self, wiring: Wiring, change: Change, cables: Iterable[Cable], changes: list[Change]) -> None:
-        """Tell what hangs on these cables that what they carry has changed: tors first, each blade once."""
+        """Propagate a change of what these cables carry to the items at their ends: tors first, each blade once."""
         hanging: dict[str, Change] = {}
         for cable in cables:
             if wiring.kinds[cable.item] == "blade":
@@ -259,7 +266,7 @@ class Racks:
             self._supply(wiring, address, _Because(f"{by.component}: {by.why}", by.component), changes)
 
     def _feed(self, wiring: Wiring, tor: str, by: Change, changes: list[Change]) -> Change | None:
-        """A tor's power may have changed. What that changed for those that hang on it, if anything."""
+        """Update the power of a tor. Return the change if it affects what the tor carries."""
         before, powered = self.tor(tor), self._is_fed(wiring, tor)
         if before.powered is powered:
             return None
@@ -280,7 +287,7 @@ class Racks:
 
     def _do_to_blade(self, address: str, event: Event, cause: str, changes: list[Change]) -> None:
         if not isinstance(event, Crash | Start | Stop | Repair | Replace):
-            raise RuntimeError(f"{address}: {event!r} was let through")
+            raise RuntimeError(f"{address}: {event!r} does not apply")
         self._step_blade(address, event, _Because(event_names.of(event, "blade"), cause), changes)
 
     def _step_blade(self, address: str, event: BladeEvent, because: _Because, changes: list[Change]) -> None:
@@ -309,10 +316,10 @@ class Racks:
         changes.append(change)
         return change
 
-    # Putting in and taking out
+    # Installing and removing
 
     def _install(self, wiring: Wiring, changes: list[Change], *, warm: bool) -> None:
-        """Whatever has no state yet is new; with `warm`, its blades are up. Then all is told what it gets."""
+        """Install every component that has no state yet, with `warm` with running blades. Then update all supplies."""
         self._wirings[wiring.plan.name] = wiring
         fresh = [address for address in wiring.kinds if address not in self._states]
         for address in fresh:
@@ -330,9 +337,9 @@ class Racks:
         for address in wiring.of("tor"):
             tor, powered = self.tor(address), self._is_fed(wiring, address)
             if tor.powered is not powered:
-                self._put(address, msgspec.structs.replace(tor, powered=powered), _Because("wired anew"), changes)
+                self._put(address, msgspec.structs.replace(tor, powered=powered), _Because("rewired"), changes)
         for address in wiring.of("blade"):
-            self._supply(wiring, address, _Because("wired anew"), changes)
+            self._supply(wiring, address, _Because("rewired"), changes)
 
     def _new_blade(self, address: str, *, warm: bool) -> BladeState:
         if warm:
@@ -348,7 +355,7 @@ class Racks:
         if isinstance(before, BladeState):
             self._gone[address] = before
         changes.append(Change(
-            component=address, before=before, after=None, why="taken out of the rack", cause="", at=self._now
+            component=address, before=before, after=None, why="removed from the rack", cause="", at=self._now
         ))  # fmt: skip
 
 

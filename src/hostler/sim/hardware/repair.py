@@ -1,4 +1,4 @@
-"""What should be done about hardware that is not as it should be, and why."""
+"""Proposals for the repair of hardware, with reasons."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _ORDER = {"pdu": 0, "tor": 1, "cable": 2, "blade": 3}
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One repair. The same trouble has the same id, whenever it is looked at."""
+    """One repair. The same defect always has the same id."""
 
     id: str
     kind: RepairKind
     component: str
     text: str
-    """What to do: "power on pdu pdu1 in rack r1", "ask a human: fix the power connection of blade b3 in rack r1"."""
+    """The action: "power on pdu pdu1 in rack r1", "ask a human: fix the power connection of blade b3 in rack r1"."""
     reason: str
     automatic: bool
-    """Whether commands are enough. Otherwise somebody has to go there."""
+    """Whether commands are enough. Otherwise a person has to go to the rack."""
     events: tuple[Event, ...]
-    """What happens to the hardware when it is performed."""
+    """The events to apply when the repair is performed."""
 
 
 class Target:
-    """What should be on and connected, as the inventory has it."""
+    """The components that should be on and connected according to the inventory."""
 
     def __init__(self, plans: Iterable[RackPlan]) -> None:
         self._plans = {plan.name: plan for plan in plans}
         self._wanted: dict[str, frozenset[str]] = {}
 
     def wants(self, address: str) -> bool:
-        """Whether the component should be on, connected and sound."""
+        """Return whether the component should be on, connected and sound."""
         rack = address.partition("/")[0]
         wanted = self._wanted.get(rack)
         if wanted is None:
@@ -57,10 +57,10 @@ class Target:
 
 
 def propose(target: Target, observed: Racks) -> tuple[Proposal, ...]:
-    """What to do now, what stands above first. Nothing that follows from something else that is amiss.
+    """Return the repairs that are possible now, causes first. Defects that follow from another defect have no proposal.
 
-    Performing all, letting time pass and looking again, as often as it takes, makes everything work that should. It
-    costs what is amiss, not what there is.
+    Performing all proposals, advancing time and proposing again, repeatedly, makes everything work that should. The
+    cost depends on the number of defects, not on the size of the racks.
     """
     found: list[tuple[int, str, Proposal]] = []
     for address in observed.amiss:
@@ -73,7 +73,7 @@ def propose(target: Target, observed: Racks) -> tuple[Proposal, ...]:
 
 
 def perform(proposal: Proposal) -> tuple[Event, ...]:
-    """What to apply to the hardware, in this order."""
+    """Return the events to apply to the hardware, in order."""
     return proposal.events
 
 
@@ -93,20 +93,20 @@ def _pdu(wiring: Wiring, address: str, pdu: PduState) -> Proposal | None:
     name = _called(wiring, address)
     if pdu.stuck:
         where = "" if pdu.carries else ", and it is off" if pdu.joined else ", and it has no feed"
-        return _ask("fix", address, f"fix {name}", f"it follows no command{where}")
+        return _ask("fix", address, f"fix {name}", f"it ignores commands{where}")
     if not pdu.joined:
         return _ask("fix", address, f"restore the feed of {name}", "it has no feed")
-    return _do("power_on", address, f"power on {name}", "it should be on, and is off", PowerOn(address))
+    return _do("power_on", address, f"power on {name}", "it should be on, but is off", PowerOn(address))
 
 
 def _tor(wiring: Wiring, address: str, tor: TorState) -> Proposal | None:
     name = _called(wiring, address)
     if tor.stuck:
         where = "" if tor.joined else ", and its uplink is down"
-        return _ask("fix", address, f"fix {name}", f"it follows no command{where}")
+        return _ask("fix", address, f"fix {name}", f"it ignores commands{where}")
     if not tor.joined:
         return _ask("fix", address, f"fix the uplink of {name}", "its uplink is down")
-    return None  # It has no power: what feeds it is amiss.
+    return None  # It has no power: the defect is in what feeds it.
 
 
 def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Proposal | None:
@@ -118,8 +118,8 @@ def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Pro
     if not state.joined:
         return _ask("fix", cable.address, f"fix the {what} connection of {item}", f"the cable in {port} is unplugged")
     if racks.switch(cable.source).stuck:
-        return None  # Its port would not follow.
-    reason = f"{port} should be on, and is off"
+        return None  # Its port would ignore the command.
+    reason = f"{port} should be on, but is off"
     if cable.power:
         return _do("power_on", cable.address, f"power on {port} for {item}", reason, PowerOn(cable.address))
     return _do("reconnect", cable.address, f"reconnect {item} to {port}", reason, Connect(cable.address))
@@ -128,9 +128,9 @@ def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Pro
 def _blade(racks: Racks, wiring: Wiring, address: str, blade: BladeState) -> Proposal | None:
     name = _called(wiring, address)
     if blade.life is Life.DOWN and blade.powered:
-        return _do("start", address, f"start {name}", "it has power, and is stopped", Start(address))
+        return _do("start", address, f"start {name}", "it has power, but is stopped", Start(address))
     if blade.life is not Life.FAULTED:
-        return None  # It boots or stops; or what should bring it power or network is amiss.
+        return None  # It is booting or stopping, or the defect is in its power or network supply.
     if blade.failures >= ENOUGH:
         again = f"it failed {blade.failures} times; restarting did not help"
         return _ask("replace", address, f"replace {name}", again, Replace(address))
@@ -159,7 +159,7 @@ def _do(kind: RepairKind, address: str, text: str, reason: str, *events: Event) 
 
 
 def _id(kind: RepairKind, address: str) -> str:
-    """It is part of a URL."""
+    """The id is part of a URL."""
     return f"{kind}~{address.replace('/', '~').replace(':', '~')}"
 
 

@@ -1,4 +1,4 @@
-"""What pdus, tors and cables have in common: they carry something, unless they are off or cut, and can get stuck."""
+"""Common part of pdus, tors and cables: they carry power or network unless they are off or cut, and can get stuck."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SwitchEvent = Command | Cut | Join | Stick | Unstick | Repair | Replace
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it is switched, whether it is whole, and whether it follows."""
+    """Whether the component is switched on, joined and stuck."""
 
     on: bool = True
     joined: bool = True
-    """False: the feed, the uplink, or the plug is out."""
+    """False: no feed, no uplink, or unplugged."""
     stuck: bool = False
-    """It follows no command. What it carries, it goes on carrying."""
+    """The component ignores commands. It continues to carry what it carries."""
 
     @property
     def carries(self) -> bool:
@@ -38,12 +38,12 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """As it was when it was new."""
+        """Whether the component is in its original state."""
         return self.on and self.joined and not self.stuck
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """An effect: the component did not do as it was told."""
+    """An effect: the component ignored a command."""
 
     why: str
 
@@ -52,7 +52,7 @@ SwitchT = TypeVar("SwitchT", bound=Switch)
 
 
 def step(state: SwitchT, event: SwitchEvent) -> tuple[SwitchT, tuple[Ignored, ...]]:
-    """What becomes of it. None of these has timers."""
+    """Return the next state of the component. No event sets a timer."""
     match event:
         case PowerOff() | Disconnect():
             return _switched(state, on=False)

@@ -1,4 +1,4 @@
-"""A top of rack switch: working or stuck. It has no switch of its own; it is off while it has no power."""
+"""A top-of-rack switch: working or stuck. It cannot be switched off; it is off while it has no power."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostler.sim.hardware.switch import Ignored, Switch, SwitchEvent
 
 
 class TorState(Switch, frozen=True, kw_only=True):
-    """Ports reach the network while the tor has power and its uplink is whole. `on` is always True."""
+    """Ports reach the network while the tor has power and its uplink is up. `on` is always True."""
 
     powered: bool = True
 
@@ -36,5 +36,5 @@ class TorState(Switch, frozen=True, kw_only=True):
 
 
 def step(state: TorState, event: SwitchEvent) -> tuple[TorState, tuple[Ignored, ...]]:
-    """What becomes of it. It has no position to stick at."""
+    """Return the next state of the tor. A tor has no position to stick at."""
     return switch.step(state, Stick(event.on) if isinstance(event, Stick) else event)

@@ -1,4 +1,4 @@
-"""A rack's plan, ready to be asked what hangs on what."""
+"""Index over the plan of a rack: which component depends on which."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["pdu", "tor", "cable", "blade"]
 
 
 class Cable(msgspec.Struct, frozen=True, gc=False):
-    """What is plugged into one port."""
+    """The cable in one port."""
 
     address: str
     source: str
@@ -32,15 +32,15 @@ class Cable(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wiring:
-    """Of one rack. A port that names nothing which stands in the rack is as if it were not wired."""
+    """The wiring of one rack. A port that names an unknown item counts as not wired."""
 
     def __init__(self, plan: RackPlan) -> None:
         self.plan = plan
         self.kinds: dict[str, Kind] = {}
-        """Everything that stands in the rack, by address: pdus, tors, blades, then the cables."""
+        """All components of the rack by address: pdus, tors, blades, then cables."""
         self.cables: dict[str, Cable] = {}
         self.duty: dict[str, bool] = {}
-        """Of pdus, tors and blades: whether they are on duty, the rack aside."""
+        """For pdus, tors and blades: whether they are on duty, apart from the rack."""
         self.ports: defaultdict[str, list[Cable]] = defaultdict(list)
         """The cables in a pdu or tor."""
         self._power: defaultdict[str, list[Cable]] = defaultdict(list)
@@ -49,7 +49,7 @@ class Wiring:
         for part in parts:
             address = f"{plan.name}/{part.name}"
             if address in self.duty:
-                raise Invalid(f"{address}: two things of one rack have this name; rename one")
+                raise Invalid(f"{address}: two components of the rack have this name; rename one")
             self.duty[address] = part.on_duty
         self.kinds |= {f"{plan.name}/{pdu.name}": "pdu" for pdu in plan.pdus}
         self.kinds |= {f"{plan.name}/{tor.name}": "tor" for tor in plan.tors}
@@ -60,7 +60,7 @@ class Wiring:
             self._plug(tor, power=False)
         self.kinds |= dict.fromkeys(self.cables, "cable")
         self.power_known = bool(self._power)
-        """False: no cable is known, so everything has power."""
+        """False: no power cable is known, so everything has power."""
         self.network_known = bool(self._network)
 
     def _plug(self, device: DevicePlan, *, power: bool) -> None:
@@ -75,21 +75,21 @@ class Wiring:
                 (self._power if power else self._network)[item].append(cable)
 
     def power_to(self, item: str) -> list[Cable]:
-        """The cables that can bring power to a blade or tor."""
+        """Return the cables that can bring power to a blade or tor."""
         return self._power.get(item, [])
 
     def network_to(self, item: str) -> list[Cable]:
-        """The cables that can connect a blade."""
+        """Return the cables that can connect a blade."""
         return self._network.get(item, [])
 
     def of(self, *kinds: Kind) -> Iterator[str]:
-        """The addresses of all of these kinds."""
+        """Return the addresses of all components of these kinds."""
         return (address for address, kind in self.kinds.items() if kind in kinds)
 
     def wanted(self) -> frozenset[str]:
-        """What should be on and connected: all that is on duty, and the cables between two that are.
+        """Return the components that should be on and connected: all on duty, and the cables between two of them.
 
-        A blade that no pdu or no tor on duty is wired to can not be, so it is not expected to.
+        A blade without a cable to a pdu or tor on duty cannot be, so it is not included.
         """
         if not self.plan.on_duty:
             return frozenset()
@@ -109,11 +109,11 @@ class Wiring:
 
 
 def node_of(blade: str) -> str:
-    """The node that the blade at an address is: `r1/b3` is `r1-b3`."""
+    """Return the node of the blade at an address: `r1/b3` is `r1-b3`."""
     rack, _, name = blade.partition("/")
     return node_id(rack, name)
 
 
 def address_of(node: str) -> str:
-    """The address of the blade that a node is: `r1-b3` is `r1/b3`."""
+    """Return the address of the blade of a node: `r1-b3` is `r1/b3`."""
     return "/".join(split_node_id(node))

@@ -1,27 +1,27 @@
-"""What must be true of a world, whatever breaks; watched all the time.
+"""Invariants of a world: what must hold whatever fails, checked continuously.
 
-    no_vm_twice              no machine ran in two places at one instant, as the places themselves wrote it down, and no
-                             two nodes were told to have it
-    no_vm_lost               no wish for a machine goes unless it was wished away, and what was promised is there
-    no_stale_leader_write    nothing is decided, or commanded, under a fence that is not the present leader's
-    no_unreachable_endpoint  no lab is shown as available for long though nobody can reach its machine
+    no_vm_twice              no machine runs on two blades at one instant, as the blades themselves recorded it, and no
+                             two nodes have a command to run it
+    no_vm_lost               no VM record disappears unless its deletion was requested, and every acknowledged VM exists
+    no_stale_leader_write    no decision or command has a fence other than that of the present leader
+    no_unreachable_endpoint  no lab is shown as available for long while its machine is unreachable
     rules_kept               no machine is placed against a required rule, its own or another's
-    brake_kept               none of too many nodes that became unreachable together is switched off or loses machines
-    disks_kept               no disk with data is deleted unless its VM was, or a retained one after its time
+    brake_kept               if too many nodes become unreachable together, none is switched off or loses machines
+    disks_kept               no disk with data is deleted unless its VM was, or a retained one after its retention
     data_kept                a VM that runs again has its data or says that it does not; retained disks are listed
-    inventory_heeded         no machine is placed on a blade that the inventory has taken out of use a while ago
-    rollout_kept             no update takes more of a workload away than its rollout allows, or makes more
-    no_early_end             no machine and no lab ends before its time, unless somebody asked for that
-    wishes_met               once faults have ended, everything is as it was wished for, and as it was answered, in time
-    pending_has_reason       whatever waits for a node says why
+    inventory_heeded         no machine is placed on a blade that the inventory took out of service some time ago
+    rollout_kept             no update stops more instances of a workload, or creates more, than its rollout allows
+    no_early_end             no machine and no lab ends before its expiry, unless its end was requested
+    wishes_met               after all faults have ended, the state matches the spec and the answers, in time
+    pending_has_reason       everything that waits for a node gives a reason
     one_lab_per_user         no user has two machines
-    blueprints_met           once faults have ended, slices are as the blueprints say (`invariants_blueprints`)
+    blueprints_met           after all faults have ended, slices match the blueprints (`blueprints`)
 
-and of slices what `invariants_slices` tells: slice_moves_legal, instance_numbers_unique, endpoints_before_active,
+The invariants of slices are described in `slices`: slice_moves_legal, instance_numbers_unique, endpoints_before_active,
 needs_kept, min_available_kept, spread_kept, retries_heeded.
 
-What is seen comes from the store's own events, one by one, and from the places of machines: a run costs what happens in
-it, however much stands there. A violation is told when it is found, and does not end the run.
+The checks use the store's events, one by one, and the places of machines. So the cost of a run depends on what happens
+in it, not on the size of the world. A violation is reported when it is found and does not end the run.
 """
 
 from __future__ import annotations
@@ -52,37 +52,37 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
     Telling: TypeAlias = Callable[[str, str, float | None], None]
-    """Of what it is about, what is wrong, and since when, if not now."""
+    """Called with the component, what is wrong, and since when (None: now)."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 MOST = 20
-"""Violations of one invariant that are kept; more are counted."""
+"""Most violations kept per invariant; further ones are only counted."""
 CLOSE = 1e-6
-"""Seconds that two instants may differ by and be the same: clocks of different rates are compared."""
+"""Seconds by which two equal instants may differ: clocks of different rates are compared."""
 _LEADS = LEADER.fill(n=1)
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that must never be."""
+    """A violation of an invariant."""
 
     invariant: str
     at: float
     component: str
     text: str
     revision: int = 0
-    """Of the store, up to which all had been seen."""
+    """The store revision up to which all events had been seen."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be said of one invariant."""
+    """The result for one invariant."""
 
     invariant: str
     looks: int
-    """How often there was something to look at. 0: the run says nothing about it."""
+    """How often it was checked. 0: the run says nothing about it."""
     found: int
     violations: tuple[Violation, ...] = ()
-    """The first of them."""
+    """The first violations."""
 
     @property
     def held(self) -> bool:
@@ -120,7 +120,7 @@ class _Target(msgspec.Struct):
 
 
 class Invariants:
-    """Watches a world from before it is entered until its story is over."""
+    """Checks a world from before it is entered until its story is over."""
 
     def __init__(
         self, world: World, names: Iterable[str], *, told: Callable[[Violation], None] = lambda _: None
@@ -133,18 +133,18 @@ class Invariants:
         self._revision = 0
         self._fence: int | None = None
         self._highest = 0
-        """The highest fence that was ever given out."""
+        """The highest fence ever assigned."""
         self._vms: dict[str, str] = {}
-        """Keys of the wishes by the id of their machine."""
+        """Keys of the VM records by VM id."""
         self._gone: dict[str, tuple[str, bool]] = {}
-        """Wishes that went in the present revision, and whether they had been wished away."""
+        """VM records deleted in the present revision, and whether their deletion was requested."""
         self._told_nodes: dict[str, dict[str, None]] = {}
-        """By machine, the nodes that were told to have it."""
+        """For each VM, the nodes with a command to run it."""
         self._doubled: dict[str, None] = {}
-        """Machines that more than one node was told to have, in the present revision so far."""
+        """VMs that more than one node was commanded to run, in the present revision so far."""
         self._labs: dict[str, set[str]] = {}
         self._ran: dict[str, str] = {}
-        """Where each machine was last said to run."""
+        """The node on which each machine was last reported running."""
         rules = self._teller("rules_kept")
         self._rules = Rules(world, rules) if rules is not None else None
         duty = self._teller("inventory_heeded")
@@ -167,7 +167,7 @@ class Invariants:
         self._end = world.chronicle.listen(self._heard)
 
     def stop(self) -> None:
-        """Hear no more."""
+        """Stop watching."""
         self._end()
         self._judge()
         if self._brake is not None:
@@ -185,7 +185,7 @@ class Invariants:
             self._slices.looks.clear()
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """As it stands."""
+        """Return the present results."""
         return tuple(
             Verdict(
                 invariant=name,
@@ -197,12 +197,12 @@ class Invariants:
         )
 
     def look(self, name: str, times: int = 1) -> None:
-        """There was something to look at."""
+        """Count checks."""
         if name in self._looks:
             self._looks[name] += times
 
     def violated(self, name: str, component: str, text: str, at: float | None = None) -> None:
-        """Something must not be, if anybody asked. What a restore writes is not judged."""
+        """Record a violation, if the invariant is selected. Changes made by a restore are not checked."""
         if name not in self._found or self._world.recovery.runs:
             return
         self._found[name] += 1
@@ -218,7 +218,7 @@ class Invariants:
             self._told(found)
 
     def check_runs(self) -> None:
-        """All that ever ran, at the end."""
+        """Check all runs of all machines, at the end."""
         seen: dict[str, None] = {}
         for host in self._world.blades.values():
             for place in (*host.earlier, host.place):
@@ -251,11 +251,11 @@ class Invariants:
             self._fence = None
             return
         fence = _read(_Fence, event.kv.value).fence
-        if fence and fence != self._fence and fence <= self._highest:  # 0: it is not known yet
-            self.violated("no_stale_leader_write", "leader", f"it has fence {fence}, which was given out before")
+        if fence and fence != self._fence and fence <= self._highest:  # 0: not known yet
+            self.violated("no_stale_leader_write", "leader", f"fence {fence} was assigned before")
         self._fence, self._highest = fence, max(fence, self._highest)
 
-    def _trace(self, key: str, event: Event) -> None:  # noqa: ARG002 - as the others
+    def _trace(self, key: str, event: Event) -> None:  # noqa: ARG002 - the same signature as the others
         if event.type == "delete" or "no_stale_leader_write" not in self._looks:
             return
         trace = _read(_Fence, event.kv.value)
@@ -278,20 +278,20 @@ class Invariants:
             return
         nodes = self._told_nodes.setdefault(vm, {})
         nodes[node] = None
-        if len(nodes) > 1:  # one that hands it over forgets it in the same revision
+        if len(nodes) > 1:  # a node that migrates it away deletes its command in the same revision
             self._doubled[vm] = None
         command = _read(_Command, event.kv.value)
-        if command.arrived == 0:  # told by the leader, not handed over
+        if command.arrived == 0:  # commanded by the leader, not migrated
             self.look("no_stale_leader_write")
             if command.fence != self._fence:
-                self._stale(f"vm {vm}", f"node {node} was told to have it", command.fence)
+                self._stale(f"vm {vm}", f"node {node} was commanded to run it", command.fence)
             if self._duty is not None:
                 self.look("inventory_heeded", self._duty.placed(vm, node))
         if self._rules is not None:
             self.look("rules_kept", self._rules.placed(vm, node))
 
     def _stale(self, component: str, what: str, fence: int) -> None:
-        who = "nobody leads" if self._fence is None else f"the leader has fence {self._fence}"
+        who = "there is no leader" if self._fence is None else f"the leader has fence {self._fence}"
         self.violated("no_stale_leader_write", component, f"{what} under fence {fence}, though {who}")
 
     def _handle(self, key: str, event: Event) -> None:
@@ -301,7 +301,7 @@ class Invariants:
         if handle.state == "pending":
             self.look("pending_has_reason")
             if not handle.detail and not handle.reasons:
-                self.violated("pending_has_reason", f"vm {vm}", "it is pending, and nothing says why")
+                self.violated("pending_has_reason", f"vm {vm}", "it is pending without a reason")
         elif handle.state == "running" and self._ran.get(vm) != handle.node:
             before, self._ran[vm] = self._ran.get(vm), handle.node
             if before is not None:
@@ -316,7 +316,7 @@ class Invariants:
             self.look("pending_has_reason")
             if not target.reasons:
                 what = f"workload {parts['workload']}/{parts['instance']}"
-                self.violated("pending_has_reason", what, "its target names no node, and nothing says why")
+                self.violated("pending_has_reason", what, "its target names no node and no reason")
 
     def _vm(self, key: str, event: Event) -> None:
         parts = VM.match(key)
@@ -325,7 +325,7 @@ class Invariants:
         id_, project = parts["vm"], parts["project"]
         if event.type == "delete":
             before = None if event.previous is None else _read(_Vm, event.previous.value)
-            if self._vms.get(id_) == key:  # else it has moved to another project in this very revision
+            if self._vms.get(id_) == key:  # otherwise it moved to another project in this revision
                 del self._vms[id_]
                 self._gone[id_] = (key, before is None or before.deleting)
             if parts["org"] == ORG:
@@ -345,16 +345,16 @@ class Invariants:
                 self.violated("one_lab_per_user", f"lab of {project}", f"{len(having)} machines: {sorted(having)}")
 
     def _judge(self) -> None:
-        """What can only be judged when all of a revision was heard."""
+        """Check what can only be checked after all events of a revision."""
         for vm in self._doubled:
             nodes = self._told_nodes.get(vm, {})
             if len(nodes) > 1:
-                self.violated("no_vm_twice", f"vm {vm}", f"{' and '.join(nodes)} were both told to have it")
+                self.violated("no_vm_twice", f"vm {vm}", f"{' and '.join(nodes)} were both commanded to run it")
         self._doubled.clear()
         for id_, (key, wished_away) in self._gone.items():
             self.look("no_vm_lost")
             if not wished_away:
-                self.violated("no_vm_lost", f"vm {id_}", f"{key} is gone, though nobody wished it away")
+                self.violated("no_vm_lost", f"vm {id_}", f"{key} is gone without a request to delete it")
         self._gone.clear()
         if self._brake is not None:
             self._brake.judge(self._vms.__contains__)
@@ -375,14 +375,14 @@ class Invariants:
                     self.violated("no_vm_twice", f"vm {vm}", text, start)
 
     def _teller(self, name: str) -> Telling | None:
-        """How a part tells of what it finds; None: nobody asked for it."""
+        """Return the function to report violations of an invariant; None: it is not selected."""
         if name not in self._found:
             return None
         return functools.partial(self.violated, name)
 
 
 def _read(kind: type[S], data: bytes) -> S:
-    """What is there of it; nothing, if it cannot be read."""
+    """Decode a record; return an empty one if it is unreadable."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
-"""Whether slices are as the blueprints say: what serves, where it is shown, and what runs on the blades.
+"""Whether slices match the blueprints: the serving instances, their endpoints, and what runs on the blades.
 
-Nothing is on a node that is drained, or has not the wished labels, where another node takes it.
+An instance on a node that is drained, or lacks the required labels, is a violation if another node accepts it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEAVES = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """An instance as its key has it."""
+    """An instance as recorded under its key."""
 
     node: str
     artifact: str
@@ -46,7 +46,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """All of it, at one instant."""
+    """All relevant records at one instant."""
 
     blueprints: dict[str, Blueprint]
     deployments: dict[str, Deployment]
@@ -71,7 +71,7 @@ class _State(msgspec.Struct, kw_only=True):
 
 
 async def unmet_blueprints(world: World, given_up: Collection[str] = ()) -> list[Unmet]:
-    """All that is not as the blueprints say. `given_up`: slices whose last version shall have been given up."""
+    """Return everything that does not match the blueprints. `given_up`: slices whose last version must have failed."""
     if not world.plan.slices:
         return []
     state = await _State.read(world)
@@ -86,7 +86,7 @@ async def unmet_blueprints(world: World, given_up: Collection[str] = ()) -> list
     for base in dict.fromkeys((*instances, *state.deployments, *state.owners)):
         if base not in wanted:
             some = len(instances.get(base, ()))
-            found.append(_unmet(base, f"no blueprint names it; {some} instances, an owner or a deployment are left"))
+            found.append(_unmet(base, f"no blueprint names it; {some} instances, an owner or a deployment remain"))
     found += (*_endpoints(state), *_places(world, state))
     if found:
         return found
@@ -102,28 +102,28 @@ async def unmet_blueprints(world: World, given_up: Collection[str] = ()) -> list
 def _slice(state: _State, name: str, spec: SliceSpec, there: list[_Found], *, failed: bool) -> Iterator[Unmet]:
     base, deployment = spec.base, state.deployments.get(spec.base)
     if state.owners.get(base) != name:
-        yield _unmet(base, f"blueprint {name} names it, and its owner is {state.owners.get(base, 'nobody')}")
+        yield _unmet(base, f"blueprint {name} names it, but its owner is {state.owners.get(base, 'missing')}")
     if deployment is None:
-        yield _unmet(base, "there is no deployment of it")
+        yield _unmet(base, "it has no deployment")
         return
     if (deployment.phase is Phase.FAILED) is not failed:
-        shall = "should have been given up" if failed else "was given up"
-        yield _unmet(base, f"{deployment.artifact} {shall}; it is {deployment.phase}: {deployment.why}")
+        verdict = "should have been given up" if failed else "was given up"
+        yield _unmet(base, f"{deployment.artifact} {verdict}; it is {deployment.phase}: {deployment.why}")
         return
     if not failed and (deployment.phase is not Phase.DONE or deployment.artifact != spec.artifact):
-        yield _unmet(base, f"{spec.artifact} is wished for; {deployment.artifact} is {deployment.phase}")
+        yield _unmet(base, f"the spec has {spec.artifact}; {deployment.artifact} is {deployment.phase}")
     artifact, template = spec.artifact, deployment.template
     if failed:
         artifact, template = deployment.previous, deployment.previous_template
         if not artifact:
-            return  # nothing served before
+            return  # no version served before
     number = spec.instances if deployment.scale is None else deployment.scale
     serving = [one for one in there if one.serves and one.artifact == artifact and one.one.template == template]
     if _is_moving(deployment, there, serving, number):
         return
     if len(serving) != number or len(there) != number:
         told = ", ".join(f"{one.artifact}#{one.number} {one.one.state} on {one.node}" for one in there[:6])
-        text = f"{number} of {artifact} shall serve; {len(serving)} do, of {len(there)} that are there: {told}"
+        text = f"{number} of {artifact} should serve; {len(serving)} do, of {len(there)} that exist: {told}"
         yield _unmet(base, text)
     total = sum(deployment.weights.values())
     if total and deployment.weights.get(artifact) != total:
@@ -131,8 +131,11 @@ def _slice(state: _State, name: str, spec: SliceSpec, there: list[_Found], *, fa
 
 
 def _is_moving(deployment: Deployment, there: list[_Found], serving: list[_Found], number: int) -> bool:
-    """Whether the one instance too many belongs to a move of this slice: the new one on the target of the stored move,
-    or, once the move is no longer stored, the old one that leaves its node."""
+    """Return whether the surplus instance belongs to a move of this slice.
+
+    It is the new instance on the target of the stored move, or, when the move is no longer stored, the old one that
+    leaves its node.
+    """
     if len(there) != number + 1 or len(serving) < number:
         return False
     move = deployment.move
@@ -145,7 +148,7 @@ def _is_moving(deployment: Deployment, there: list[_Found], serving: list[_Found
 def _left(
     world: World, state: _State, spec: SliceSpec, there: list[_Found], members: Mapping[str, NodeRecord]
 ) -> Iterator[Unmet]:
-    """Nodes that its instances should have left."""
+    """Return instances on nodes that they should have left."""
 
     def lacks(node: str) -> str:
         record = members.get(node)
@@ -165,7 +168,7 @@ def _left(
         if why and (one.node not in members or members[one.node].lifecycle in (*_LEAVES, Lifecycle.ON_DUTY)):
             other = next((node for node in members if takes(node)), "")
             if other:
-                yield _unmet(f"{one.artifact}#{one.number}", f"it is on {one.node}, which is {why}; {other} takes it")
+                yield _unmet(f"{one.artifact}#{one.number}", f"it is on {one.node}, which is {why}; {other} accepts it")
                 return
 
 
@@ -178,17 +181,17 @@ def _endpoints(state: _State) -> Iterator[Unmet]:
             nodes = dict.fromkeys(endpoint.node_id for endpoint in endpoints.values())
             if serves and (set(record.methods) != set(endpoints) or list(nodes) != [node]):
                 yield _unmet(
-                    f"{artifact}#{number}", f"it serves on {node}; shown are {list(endpoints)} on {list(nodes)}"
+                    f"{artifact}#{number}", f"it serves on {node}; its endpoints are {list(endpoints)} on {list(nodes)}"
                 )
             elif not serves and node in nodes and not _is_of_a_move(state, node, artifact, one):
-                yield _unmet(f"{artifact}#{number}", f"it is {one.state} on {node}, and is shown there")
+                yield _unmet(f"{artifact}#{number}", f"it is {one.state} on {node}, but has an endpoint there")
     for (artifact, number), endpoints in shown.items():
         nodes = dict.fromkeys(endpoint.node_id for endpoint in endpoints.values())
-        yield _unmet(f"{artifact}#{number}", f"there is no such instance, and it is shown on {list(nodes)}")
+        yield _unmet(f"{artifact}#{number}", f"no such instance, but it has endpoints on {list(nodes)}")
 
 
 def _is_of_a_move(state: _State, node: str, artifact: str, one: SliceInstance) -> bool:
-    """Whether it is the instance that leaves, which its agent has not taken up yet, or the one that becomes active."""
+    """Return whether it is the old instance of a move, not yet stopped by its agent, or the new one becoming active."""
     if one.state is SliceState.DEACTIVATE:
         return one.why.startswith(MOVED)
     deployment = state.deployments.get(base_of(artifact))
@@ -197,7 +200,7 @@ def _is_of_a_move(state: _State, node: str, artifact: str, one: SliceInstance) -
 
 
 def _places(world: World, state: _State) -> Iterator[Unmet]:
-    """What the blades themselves say."""
+    """Compare the records with what runs on the blades."""
     for (node, artifact), record in state.slices.items():
         host = world.blades.get(node)
         if node not in state.alive or host is None or not host.runs:
@@ -209,14 +212,14 @@ def _places(world: World, state: _State) -> Iterator[Unmet]:
         for (artifact, number), life in runs.items():
             there = state.slices.get((node, artifact))
             if there is None or number not in there.each():
-                yield _unmet(f"{artifact}#{number}", f"{node} runs it ({life}), and no key knows of it")
+                yield _unmet(f"{artifact}#{number}", f"{node} runs it ({life}), but it has no key")
     for (node, artifact), record in state.slices.items():
         host = world.blades.get(node)
         runs = {} if host is None else host.slices_there()
         for number, one in record.each().items():
             if one.state is SliceState.ACTIVE and one.ready and runs.get((artifact, number)) is not Life.ACTIVE:
                 told = runs.get((artifact, number), "not there")
-                yield _unmet(f"{artifact}#{number}", f"{node} says that it is active; its process is {told}")
+                yield _unmet(f"{artifact}#{number}", f"{node} reports it active; its process is {told}")
 
 
 def _unmet(what: str, text: str) -> Unmet:

@@ -1,7 +1,7 @@
-"""Whether nodes that became unreachable together are left alone: looked at when one is switched off or loses a machine.
+"""Whether nodes that became unreachable together are left alone, checked when one is switched off or loses a machine.
 
-It counts by itself, from the store's events, and less strictly than the leader: out of all nodes that there are, and
-within a window that is a little shorter.
+The check counts from the store's events, less strictly than the leader: relative to all nodes, and within a slightly
+shorter window.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FEW = 2
 LATE = 1.0
-"""Seconds after which a leader has heard that a node is unreachable."""
+"""Seconds after which a leader has noticed that a node is unreachable."""
 SLACK = 10.0
-"""Seconds by which leaders may differ in when that was."""
+"""Seconds by which leaders may differ about when that happened."""
 
 
 class _Off(msgspec.Struct):
@@ -40,7 +40,7 @@ class _Brake(msgspec.Struct):
 
 
 class BrakeWatch:
-    """Knows which nodes are unreachable, and since when."""
+    """Tracks which nodes are unreachable, and since when."""
 
     def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._violated = world, violated
@@ -51,7 +51,7 @@ class BrakeWatch:
         self._taken: list[tuple[str, str]] = []
 
     def heard(self, event: Event) -> None:
-        """Something has changed in the store."""
+        """Handle a change in the store."""
         key, gone = event.kv.key, event.type == "delete"
         if parts := ALIVE.match(key):
             if gone:
@@ -66,7 +66,7 @@ class BrakeWatch:
             self._taken.append((parts["node"], parts["vm"]))
 
     def judge(self, exists: Callable[[str], bool]) -> None:
-        """Look at what was taken in the revision that is over. `exists`: the machine is still wanted."""
+        """Check the VMs taken from nodes in the completed revision. `exists`: the VM record still exists."""
         taken, self._taken = self._taken, []
         for node, vm in taken:
             off = self._members.get(node, _Member()).off

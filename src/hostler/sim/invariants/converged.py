@@ -1,4 +1,4 @@
-"""Whether everything is as it was wished for: machines, workloads, labs and nodes, as the store and the places say."""
+"""Whether machines, workloads, labs and nodes match their specs, in the store and on the blades."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
 LATE = 30.0
-"""Seconds after its end in which a machine must have begun to go."""
+"""Seconds after its expiry by which the deletion of a machine must have begun."""
 _AWAY = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 
 
 class Unmet(NamedTuple):
-    """A wish that is not fulfilled. `waits`: for room; it says so itself, and why."""
+    """A spec that is not met. `waits`: it waits for capacity, and its status gives the reason."""
 
     component: str
     text: str
@@ -44,33 +44,33 @@ class Unmet(NamedTuple):
 
 
 async def unmet(world: World) -> list[Unmet]:
-    """All that is not as it was wished for."""
+    """Return everything that does not match its spec."""
     state = await _State.read(world)
     found = [*_machines(state), *_leftovers(state), *_nodes(state), *_workloads(state), *_labs(state)]
     return [*found, *await _retained(world)]
 
 
 async def unmet_now(world: World) -> list[Unmet]:
-    """Machines, workloads and labs that are not as they were wished for, whatever is broken at present."""
+    """Return the machines, workloads and labs that do not match their specs, whatever is broken at present."""
     state = await _State.read(world)
     return [*_machines(state), *_workloads(state), *_labs(state)]
 
 
 async def _retained(world: World) -> list[Unmet]:
-    """Retained machines that the store does not know of."""
+    """Return retained machines without a record in the store."""
     kept = [(node, name) for node, host in world.blades.items() if host.runs for name in host.place.contents.kept]
-    if not kept or world.plan.agents == "light":  # which do not publish them
+    if not kept or world.plan.agents == "light":  # light agents do not publish them
         return []
     told = {(parts["node"], parts["name"]) for parts, _ in await every(world, RETAINED)}
     return [
-        Unmet(f"node {node}", f"it retains {name}, and nothing says so", invariant="data_kept")
+        Unmet(f"node {node}", f"it retains {name} without a record", invariant="data_kept")
         for node, name in kept
         if (node, name) not in told
     ]
 
 
 async def unshown(world: World) -> list[Unmet]:
-    """Retained disks of VMs that `vm show` does not name."""
+    """Return retained disks of VMs that `vm show` does not list."""
     vms = {parts["vm"]: vm for parts, vm in await every(world, VM)}
     found: list[Unmet] = []
     for parts, kept in await every(world, RETAINED):
@@ -79,20 +79,22 @@ async def unshown(world: World) -> list[Unmet]:
             continue
         view = await world.ask(lambda doors, vm=vm: doors.vms.get(HOSTLER, vm.org, vm.project, vm.id))  # type: ignore[misc]
         if not any((each.node, each.name) == (parts["node"], kept.name) for each in view.retained):
-            text = f"its disk {kept.name} is retained on node {parts['node']}, and it does not say so"
+            text = f"its disk {kept.name} is retained on node {parts['node']}, but the VM does not list it"
             found.append(Unmet(f"vm {vm.id}", text, invariant="data_kept"))
     return found
 
 
 async def lost(world: World, promised: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Of machines whose creation was answered and which nobody has wished away (`org`, `project`, `name`): those that
-    are wished for no more."""
+    """Return the machines (`org`, `project`, `name`) without a record.
+
+    `promised` are machines whose creation was acknowledged and whose deletion was not requested.
+    """
     there = {(vm.value.org, vm.value.project, vm.value.name) for vm in (await VM.list(world.store)).entries}
     return [f"vm {'/'.join(name)}" for name in promised if name not in there]
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """All of it, at one instant."""
+    """All relevant records at one instant."""
 
     world: Any
     wall: float
@@ -158,9 +160,9 @@ def _machines(state: _State) -> Iterator[Unmet]:
         if vm.deleting:
             yield Unmet(component, f"it is still being deleted; {_seen(handle)}")
         elif vm.expires_at is not None and state.wall > vm.expires_at + LATE:
-            yield Unmet(component, "its time is over, and nobody ends it")
+            yield Unmet(component, "it has expired, but is not being deleted")
         elif handle is None:
-            yield Unmet(component, "nobody has decided anything about it")
+            yield Unmet(component, "it has no status")
         elif handle.state is MachineState.PENDING:
             yield Unmet(component, f"it is pending: {handle.detail}", waits=bool(handle.reasons))
         elif (what := _unlike(state, vm, handle)) is not None:
@@ -174,16 +176,16 @@ def _unlike(state: _State, vm: VirtualMachine, handle: VmHandle) -> str | None:
     if [node for node, _ in there] != [handle.node]:
         return f"it is on {', '.join(node for node, _ in there) or 'no node'}; {_seen(handle)}"
     if handle.ended:
-        return None  # as its restart policy has it
+        return None  # in accordance with its restart policy
     power, member = vm.power, state.members.get(handle.node)
     if member is not None and member.lifecycle in _AWAY and member.drain is DrainMode.STOP:
         power = Power.OFF
     wanted = MachineState.RUNNING if power is Power.ON else MachineState.STOPPED
     row = there[0][1]
     if handle.state is not wanted or row.state is not wanted:
-        return f"it shall be {wanted}; the machine is {row.state}, and {_seen(handle)}"
+        return f"it should be {wanted}; the machine is {row.state}, and {_seen(handle)}"
     if handle.generation != vm.generation:
-        return f"what is seen answers generation {handle.generation}, and the wish has {vm.generation}"
+        return f"the status is of generation {handle.generation}, but the spec has {vm.generation}"
     return None
 
 
@@ -192,18 +194,18 @@ def _leftovers(state: _State) -> Iterator[Unmet]:
         if id_ not in state.vms:
             where = [node for node, _ in state.there.get(id_, [])]
             told = list(state.commands.get(id_, {}))
-            yield Unmet(f"vm {id_}", f"nobody wishes for it; it is on {where}, nodes {told} should have it")
+            yield Unmet(f"vm {id_}", f"it has no spec; it is on {where}, and nodes {told} have commands for it")
     labs = {record.lab.vm for record in state.labs.values() if record.lab is not None}
     for id_, vm in state.vms.items():
         parts, component = instance_parts(vm.instance), f"vm {vm.org}/{vm.project}/{vm.name} ({id_})"
         if vm.deleting:
-            continue  # that is said of it
+            continue  # reported above
         if parts is not None:
             instance = state.instances.get(parts["workload"], {}).get(parts["instance"])
             if instance is None or instance.vm != id_:
-                yield Unmet(component, f"it stands for {vm.instance}, which does not name it")
+                yield Unmet(component, f"it belongs to {vm.instance}, which does not name it")
         elif vm.org == ORG and LAB_LABEL in vm.labels and id_ not in labs:
-            yield Unmet(component, "it was made for a lab, and no lab names it")
+            yield Unmet(component, "it was made for a lab, but no lab names it")
 
 
 def _nodes(state: _State) -> Iterator[Unmet]:
@@ -212,9 +214,9 @@ def _nodes(state: _State) -> Iterator[Unmet]:
         if not host.runs or not host.connected:
             continue
         if member is None or node not in state.alive:
-            yield Unmet(component, "its blade works, and it gives no sign of life")
+            yield Unmet(component, "its blade works, but it sends no heartbeats")
         elif member.lifecycle not in (Lifecycle.ON_DUTY, *_AWAY):
-            yield Unmet(component, f"its blade works, and it is {member.lifecycle}")
+            yield Unmet(component, f"its blade works, but it is {member.lifecycle}")
         elif member.lifecycle is Lifecycle.DRAINING:
             left = {vm: commands[node] for vm, commands in state.commands.items() if node in commands}
             for vm, command in left.items():
@@ -224,7 +226,7 @@ def _nodes(state: _State) -> Iterator[Unmet]:
             for artifact in state.slices.get(node, ()):
                 yield Unmet(component, f"it is drained and still has slice {artifact}")
             if not left and not state.slices.get(node):
-                yield Unmet(component, "it is drained and has no machine, and is not told so")
+                yield Unmet(component, "it is drained and has no machines, but is not marked as decommissioned")
 
 
 def _workloads(state: _State) -> Iterator[Unmet]:
@@ -236,17 +238,17 @@ def _workloads(state: _State) -> Iterator[Unmet]:
         staying = {number: instance for number, instance in instances.items() if not instance.leaving}
         if len(staying) != workload.instances or len(staying) != len(instances):
             leaving = len(instances) - len(staying)
-            wished = counted(workload.instances, "instance is", "instances are")
-            yield Unmet(component, f"{wished} wished for; staying: {len(staying)}, going: {leaving}")
+            requested = counted(workload.instances, "instance is", "instances are")
+            yield Unmet(component, f"{requested} requested; staying: {len(staying)}, leaving: {leaving}")
         for number, instance in staying.items():
             yield from _instance(state, workload, f"{name}/{number}", instance)
     for name, instances in state.instances.items():
         if name not in state.workloads and instances:
-            yield Unmet(f"workload {name}", f"it is gone, and {len(instances)} of its instances are not")
+            yield Unmet(f"workload {name}", f"it is gone, but {len(instances)} of its instances remain")
     for which in dict.fromkeys((*state.targets, *state.actuals)):
         parts = instance_parts(which)
         if parts is not None and parts["instance"] not in state.instances.get(parts["workload"], {}):
-            yield Unmet(f"workload {which}", "there is no such instance, and it has a target or an actual")
+            yield Unmet(f"workload {which}", "no such instance, but it has a target or an actual")
 
 
 def _instance(state: _State, workload: Any, which: str, instance: Any) -> Iterator[Unmet]:
@@ -254,20 +256,20 @@ def _instance(state: _State, workload: Any, which: str, instance: Any) -> Iterat
     vm, handle = state.vms.get(instance.vm), state.handles.get(instance.vm)
     target, actual = state.targets.get(which), state.actuals.get(which)
     if vm is None or vm.instance != which:
-        yield Unmet(component, f"its machine {instance.vm or '(none)'} is not there")
+        yield Unmet(component, f"its machine {instance.vm or '(none)'} does not exist")
         return
     if instance.template != workload.template:
         yield Unmet(component, f"it is of template {instance.template}; the newest is {workload.template}")
     if target is None:
         yield Unmet(component, "it has no target")
     elif handle is not None and target.node != (handle.node or None):
-        yield Unmet(component, f"its target is {target.node}, and its machine is on {handle.node or 'no node'}")
+        yield Unmet(component, f"its target is {target.node}, but its machine is on {handle.node or 'no node'}")
     if handle is None or not handle.node:
         return
     if actual is None:
-        yield Unmet(component, "its node has not told what it sees")
+        yield Unmet(component, "its node has not reported its state")
     elif (actual.node, actual.state) != (handle.node, handle.state):
-        yield Unmet(component, f"{actual.node} saw it {actual.state}; {_seen(handle)}")
+        yield Unmet(component, f"{actual.node} observed {actual.state}; {_seen(handle)}")
 
 
 def _labs(state: _State) -> Iterator[Unmet]:
@@ -276,17 +278,17 @@ def _labs(state: _State) -> Iterator[Unmet]:
         component, lab, shown = f"lab of {user}", record.lab, door.records.get(user)
         if lab is None:
             if shown is not None:
-                yield Unmet(component, "it is gone, and is still shown")
+                yield Unmet(component, "it is gone, but still shown")
         elif lab.phase is LabPhase.WAITING:
             yield Unmet(component, f"it waits: {lab.detail}", waits=True)
         elif lab.phase is not LabPhase.RUNNING or not lab.available:
             yield Unmet(component, f"it is {lab.phase}, {'' if lab.available else 'not '}available: {lab.detail}")
         elif state.world.plan.labs and shown != lab.server(user):
-            yield Unmet(component, f"it is shown as {shown}, and is {lab.server(user)}")
+            yield Unmet(component, f"it is shown as {shown}, but is {lab.server(user)}")
 
 
 def _seen(handle: VmHandle | None) -> str:
     if handle is None:
-        return "nothing is seen of it"
+        return "no observed state"
     detail = f" ({handle.detail})" if handle.detail else ""
-    return f"it is seen {handle.state}{detail} on {handle.node or 'no node'}"
+    return f"observed {handle.state}{detail} on {handle.node or 'no node'}"

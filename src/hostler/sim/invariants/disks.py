@@ -1,11 +1,12 @@
-"""Whether data is kept: looked at when a disk is deleted, and when a machine runs again.
+"""Whether data is kept, checked when a disk is deleted and when a machine runs again.
 
-A disk that its guest wrote to has data. Two things delete one: the command that follows when its owner deletes the VM,
-and a request to delete a retained machine, by an administrator or because its retention ran out while its VM is gone or
-has a newer disk. The disk of a machine that was handed over goes once the other node has all of it.
+A disk that its guest wrote to has data. Two things may delete it: the command that follows when its owner deletes the
+VM, and a request to delete a retained machine. Such a request comes from an administrator, or from the end of its
+retention while its VM is gone or has a newer disk. The disk of a migrated machine is deleted when the other node has
+all of it.
 
-A VM that runs again has the disk that it had, with all that was written to it; or its handle says since when it has
-another one.
+A VM that runs again has its previous disk with everything that was written to it, or its handle says since when it has
+another disk.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Handle(msgspec.Struct):
 
 
 class _Last(NamedTuple):
-    """The disk that a VM was last said to run with."""
+    """The disk with which a VM was last reported running."""
 
     disk: str
     writes: int
@@ -60,10 +61,10 @@ class _Last(NamedTuple):
 
 
 class DiskWatch:
-    """Knows which VMs exist, which disks may be deleted, and which disk each VM runs with.
+    """Tracks which VMs exist, which disks may be deleted, and which disk each VM runs with.
 
-    `deleted`, `lost`: hear of a disk that was deleted unasked, and of a VM that runs without its data and does not say
-    so; None: that is not looked at.
+    `deleted` is called for a disk that was deleted without a request, `lost` for a VM that runs without its data and
+    does not say so; None: not checked.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class DiskWatch:
         self._requests: dict[tuple[str, str], _Request] = {}
         """By node and name of the retained machine."""
         self._suspects: list[tuple[float, str, Row, Kept | None]] = []
-        """Disks that were deleted, and when: judged when all events of that instant were heard."""
+        """Deleted disks and when; checked after all events of that instant."""
         self._last: dict[str, _Last] = {}
         if deleted is not None:
             world.disks.listen(self._deleted)
 
     def heard(self, event: Event) -> None:
-        """Something has changed in the store."""
+        """Handle a change in the store."""
         if self._suspects and self._world.clock.now() > self._suspects[0][0]:
             self.judge()
         key, gone = event.kv.key, event.type == "delete"
@@ -107,7 +108,7 @@ class DiskWatch:
         elif key.startswith(_REQUESTS) and not gone and (parts := RETAINED_REQUEST.match(key)):
             self._requests[parts["node"], parts["name"]] = msgspec.json.decode(event.kv.value, type=_Request)
 
-    # Disks that are deleted
+    # Deleted disks
 
     def _deleted(self, node: str, row: Row, kept: Kept | None) -> None:
         if not row.writes:
@@ -117,7 +118,7 @@ class DiskWatch:
             self._suspects.append((self._world.clock.now(), node, row, kept))
 
     def judge(self) -> None:
-        """Judge the disks that were deleted."""
+        """Check the deleted disks."""
         suspects, self._suspects = self._suspects, []
         for at, node, row, kept in suspects:
             why = self._against(node, row) if kept is None else self._against_discarding(node, kept)
@@ -127,27 +128,27 @@ class DiskWatch:
                 self._tell_deleted(f"vm {row.vm}", text, at)
 
     def _against(self, node: str, row: Row) -> str:
-        """Why the disk of a machine in service must not be deleted; empty: it may."""
+        """Return why the disk of a machine in service must not be deleted; empty: it may be."""
         vm = self._vms.get(row.vm)
         if vm is not None and not vm.deleting:
             return "its VM exists"
-        return "" if (node, row.vm) in self._ordered else "no command said to delete it"
+        return "" if (node, row.vm) in self._ordered else "no command to delete it"
 
     def _against_discarding(self, node: str, kept: Kept) -> str:
-        """The same of a retained one."""
+        """Return why the disk of a retained machine must not be deleted; empty: it may be."""
         request = self._requests.get((node, kept.name))
         if request is None:
-            return "it was retained, and its deletion was not asked for"
+            return "it was retained, and its deletion was not requested"
         if request.by != WHO:
             return ""
         if request.at < kept.at + self._world.plan.retention:
             return f"it was retained for {request.at - kept.at:.0f} s of {self._world.plan.retention:.0f}"
         vm = self._vms.get(kept.row.vm)
         newer = any(row.vm == kept.row.vm and row.disk_id for row in self._rows())
-        return "it was retained, and its VM has no newer one" if vm and not vm.deleting and not newer else ""
+        return "it was retained, and its VM has no newer disk" if vm and not vm.deleting and not newer else ""
 
     def _is_elsewhere(self, row: Row) -> bool:
-        """Whether another copy of the disk has all that was written to this one."""
+        """Return whether another copy of the disk has everything that was written to this one."""
         return any(
             other.disk_id == row.disk_id and other.writes >= row.writes and _is_whole(other) for other in self._rows()
         )
@@ -165,7 +166,7 @@ class DiskWatch:
             return
         row = host.place.contents.rows.get(vm)
         if row is None or row.on is None:
-            return  # news of a machine that is no longer so
+            return  # an outdated report
         last = self._last.get(vm)
         self._last[vm] = _Last(row.disk_id, row.writes, handle.reinstated, handle.disk_since)
         if last is None or self._tell_lost is None:
@@ -173,10 +174,10 @@ class DiskWatch:
         self.looks["data_kept"] += 1
         if row.disk_id == last.disk:
             if row.writes < last.writes:
-                text = f"its disk {row.disk_id} has what was written up to {row.writes}, and had {last.writes}"
+                text = f"its disk {row.disk_id} has {row.writes} writes, but had {last.writes}"
                 self._tell_lost(f"vm {vm}", f"it runs on node {handle.node}, and {text}", None)
         elif handle.disk_since <= last.disk_since and handle.reinstated == last.reinstated:
-            text = f"it runs on node {handle.node} with disk {row.disk_id} instead of {last.disk}, and does not say so"
+            text = f"it runs on node {handle.node} with disk {row.disk_id} instead of {last.disk}, but does not say so"
             self._tell_lost(f"vm {vm}", text, None)
 
 

@@ -1,4 +1,4 @@
-"""Whether what is shown as available can be reached: looked at every now and then, for labs that are shown so."""
+"""Whether labs that are shown as available are reachable, checked periodically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HINDERS = (AnswerLost, ClockRate, LeaderKilled, LeaderPaused, Partition, Replic
 
 
 class Endpoints:
-    """Time counts only while there is a leader, and nothing hinders it."""
+    """Tracks unreachable labs. Time counts only while there is a leader and nothing hinders it."""
 
     def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._violated = world, violated
@@ -37,7 +37,7 @@ class Endpoints:
         self._task: asyncio.Task[None] | None = world.spawn(self._run(), "invariants: endpoints")
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -62,11 +62,11 @@ class Endpoints:
                 self._since[user] = now
             elif now - since > self.grace and user not in self._told:
                 self._told.add(user)
-                text = f"it is shown as available, and nobody could reach it for {now - since:g} s"
+                text = f"it is shown as available, but was unreachable for {now - since:g} s"
                 self._violated(f"lab of {user}", text, since)
 
     def _reachable(self) -> set[str]:
-        """Users whose machine runs on a blade that the network reaches."""
+        """Return the users whose machine runs on a connected blade."""
         found: set[str] = set()
         for host in self._world.blades.values():
             if host.runs and host.connected:
@@ -77,5 +77,5 @@ class Endpoints:
 
 
 def is_hindered(world: World) -> bool:
-    """Whether nobody leads, or something keeps the leader from knowing and doing what it should."""
+    """Return whether there is no leader, or a fault keeps the leader from acting."""
     return world.leader() is None or any(isinstance(fault, _HINDERS) for fault in world.faults.values())

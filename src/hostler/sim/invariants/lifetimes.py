@@ -1,4 +1,4 @@
-"""Whether nothing ends before its time, unless somebody asked for that: machines, and labs."""
+"""Whether machines and labs end before their expiry only on request."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
 DRIFT = 2.0
-"""Seconds by which an end may come too early."""
+"""Seconds by which an end may be early."""
 
 
 class Ends:
-    """Knows what people asked for."""
+    """Compares ends with the requests of users."""
 
     def __init__(self, world: World, asked: Asked, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._asked, self._violated = world, asked, violated
         self._labs: dict[str, Lab] = {}
-        """By machine, the lab that names it."""
+        """For each machine, the lab that names it."""
         self._drifts = False
-        """Clocks have gone at another rate: when an end is depends on who looks."""
+        """Whether a clock has run at another rate: an expiry then depends on the observer."""
         self._ending: dict[str, str] = {}
-        """Machines of labs that began to go in the present revision, by id: the lab's record may follow."""
+        """Lab machines whose deletion began in the present revision, by id: the lab's record may follow."""
         self._revision = 0
         self.looks = 0
 
     def heard(self, event: Event) -> None:
-        """Any event of the store."""
+        """Handle any event of the store."""
         key = event.kv.key
         if event.kv.mod_revision != self._revision:
             self._revision = event.kv.mod_revision
@@ -55,7 +55,7 @@ class Ends:
             self._ends(now)
 
     def judge(self) -> None:
-        """What can only be judged when all of a revision was heard."""
+        """Check what can only be checked after all events of a revision."""
         for id_, component in self._ending.items():
             lab = self._labs.get(id_)
             if lab is not None and lab.phase is not LabPhase.STOPPING:
@@ -72,8 +72,9 @@ class Ends:
         if vm.org == ORG:
             self._ending[vm.id] = component
         elif (vm.org, vm.project, vm.name) not in self._asked.deleted:
-            end = "and has no end" if vm.expires_at is None else f"{vm.expires_at - self._wall():g} s before its end"
-            self._violated(component, f"it is deleted, though nobody asked for that, {end}", None)
+            left = "" if vm.expires_at is None else f"{vm.expires_at - self._wall():g} s before its expiry"
+            end = left or "and has no expiry"
+            self._violated(component, f"it is deleted without a request, {end}", None)
 
     def _lab(self, before: LabUser | None, now: LabUser | None) -> None:
         old, new = None if before is None else before.lab, None if now is None else now.lab
@@ -88,9 +89,9 @@ class Ends:
         self.looks += 1
         end = None if old.expires_at is None else old.expires_at + old.grace
         if new.ending is LabEvent.EXPIRED and not self._is_over(end):
-            self._violated(f"lab of {now.user}", "it is ended as expired before its end", None)
+            self._violated(f"lab of {now.user}", "it is ended as expired before its expiry", None)
         elif new.ending is LabEvent.STOPPED and now.user not in self._asked.stopped:
-            self._violated(f"lab of {now.user}", "it is stopped, though nobody asked for that", None)
+            self._violated(f"lab of {now.user}", "it is stopped without a request", None)
 
     def _is_over(self, end: float | None) -> bool:
         return end is not None and (self._drifts or self._wall() >= end - DRIFT)
@@ -100,7 +101,7 @@ class Ends:
 
 
 def _value(key: Any, kv: KeyValue) -> Any:
-    """None: it cannot be read."""
+    """Return the record; None: unreadable."""
     try:
         return key.entry(kv).value
     except Damaged:

@@ -1,4 +1,4 @@
-"""Whether what the inventory has taken out of use is left alone: looked at when a machine is placed."""
+"""Whether no machine is placed on hardware that the inventory has taken out of service, checked with each placement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PREFIXES = (BLADE.prefix(), RACK.prefix(), ZONE.prefix(), REGION.prefix())
 GRACE = 25.0
-"""Seconds in which a leader may not have heard of it: what it sent before may be on its way for as long."""
+"""Seconds in which a leader may not have noticed: its earlier writes may be in flight for as long."""
 
 
 class _Hardware(msgspec.Struct):
@@ -30,7 +30,7 @@ class _Hardware(msgspec.Struct):
 
 
 class Duty:
-    """Knows what is out of use, and since when: blades, racks, zones, regions. What feeds a blade is not looked at."""
+    """Tracks blades, racks, zones and regions out of service, and since when. Pdus and tors are not checked."""
 
     def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._violated = world, violated
@@ -39,7 +39,7 @@ class Duty:
         self._racks: dict[str, _Hardware] = {}
 
     def heard(self, key: str, event: Event) -> None:
-        """A record of the inventory, or of something inside a rack, has changed."""
+        """Handle a changed record of the inventory."""
         if event.type == "delete":
             self._off.pop(key, None)
             self._racks.pop(key, None)
@@ -57,7 +57,7 @@ class Duty:
             self._off[key] = self._off.get(key, (self._world.clock.now(), ""))[0], why
 
     def placed(self, vm: str, node: str) -> int:
-        """A node was told to have a new machine. Whether there was anything to look at."""
+        """Check the placement of a new machine on a node. Return how many checks were made."""
         if not self._off or is_hindered(self._world):
             return 0
         now = self._world.clock.now()
@@ -69,7 +69,7 @@ class Duty:
         return 1
 
     def _above(self, node: str) -> Iterator[str]:
-        """The records that a node's blade and all above it have."""
+        """Return the keys of a node's blade and of everything above it."""
         rack, blade = split_node_id(node)
         yield BLADE.fill(rack=rack, blade=blade)
         key = RACK.fill(rack=rack)

@@ -1,4 +1,4 @@
-"""Whether what people asked for, and were told would be so, is so in the end: workloads, machines, nodes and labs."""
+"""Whether acknowledged requests of users take effect in the end: workloads, machines, nodes and labs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
 Subject: TypeAlias = tuple[str, ...]
-"""What kind of thing it is, what it is called, and what of it is meant."""
+"""The kind of an object, its name, and the aspect of it."""
 UNKNOWN = object()
-"""What was asked for is answered, and what that means is not known here."""
+"""The request was acknowledged, but its effect is not known here."""
 _OVER = (LabEvent.EXPIRED, LabEvent.FAILED, LabEvent.REFUSED)
 _AWAY = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 
 
 class _Last:
-    """What something shall be, by the last answers: one of these. Nothing: nobody knows."""
+    """The values that an object may have, by the last acknowledged requests. Empty: unknown."""
 
     def __init__(self) -> None:
         self.may: list[Any] = []
@@ -52,7 +52,7 @@ class _Last:
         self.asking += 1
 
     def end(self, *answers: Any, sure: bool = True) -> None:
-        """What was asked for at one time may have been done in any order."""
+        """Finish a request. Concurrent requests may have been executed in any order."""
         self.asking -= 1
         self._answers += answers
         self._sure = self._sure and sure
@@ -60,7 +60,7 @@ class _Last:
             self.may = self._answers if self._sure else []
 
     def go_back(self, may: list[Any]) -> None:
-        """What was answered since then no longer counts, nor does what is being asked for."""
+        """Restore earlier values. Requests acknowledged since then, and those in progress, no longer count."""
         self.may, self._answers, self._sure = may, [], False
 
     def is_not(self, value: Any) -> bool:
@@ -68,27 +68,27 @@ class _Last:
 
 
 class _Request:
-    """The last that a user asked for: a lab, or (None) none. `in_turn`: all before it was worked by then."""
+    """The last request of a user: a lab, or (None) no lab. `in_turn`: all earlier requests were processed by then."""
 
     def __init__(self, lab_id: int | None, wall: float, *, in_turn: bool) -> None:
         self.lab_id, self.wall, self.in_turn = lab_id, wall, in_turn
 
 
 class Asked:
-    """Remembers it while a story is told."""
+    """Records the requests of users while a story runs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._last: dict[Subject, _Last] = {}
         self._labs: dict[str, _Request] = {}
         self.stopped: dict[str, None] = {}
-        """Users who have asked for an end of their lab, or for another one."""
+        """Users who requested the end of their lab, or another lab."""
         self.deleted: dict[tuple[str, str, str], None] = {}
-        """Machines whose deletion was asked for, answered or not."""
+        """Machines whose deletion was requested, acknowledged or not."""
 
     @contextmanager
     def asking(self, wishes: Mapping[Subject, Any]) -> Iterator[None]:
-        """While it is asked for: these subjects shall be that."""
+        """Record a request while it runs: these subjects should get these values."""
         lasts = [(self._last.setdefault(subject, _Last()), value) for subject, value in wishes.items()]
         for last, _ in lasts:
             last.begin()
@@ -103,16 +103,16 @@ class Asked:
             last.end(value)
 
     def known(self) -> dict[Subject, list[Any]]:
-        """What was answered so far; what is being asked for is left out."""
+        """Return the acknowledged values so far, without those of requests in progress."""
         return {subject: list(last.may) for subject, last in self._last.items() if not last.asking}
 
     def go_back(self, known: Mapping[Subject, list[Any]]) -> None:
-        """The control plane knows no more than it did then (`known`)."""
+        """Return to earlier values (`known`), because the control plane was restored to that state."""
         for subject, last in self._last.items():
             last.go_back(known.get(subject, []))
 
     def lab(self, user: str, lab_id: int | None) -> None:
-        """A user has asked for a lab, or (None) for its end, at the door."""
+        """Record that a user has requested a lab, or (None) its end, through the lab queues."""
         before = self._labs.get(user)
         if lab_id is None or (before is not None and before.lab_id not in (None, lab_id)):
             self.stopped[user] = None
@@ -120,7 +120,7 @@ class Asked:
         self._labs[user] = _Request(lab_id, self._world.clock.wall(), in_turn=same or not self._waits(user))
 
     def _waits(self, user: str) -> bool:
-        """Whether a request of the user is not worked yet: starts and stops wait in two queues, in no common order."""
+        """Return whether a request of the user is unprocessed: starts and stops are in two unordered queues."""
         name = msgspec.json.encode(user)
         return any(
             name in raw
@@ -129,7 +129,7 @@ class Asked:
         )
 
     async def unmet(self) -> list[Unmet]:
-        """What is otherwise than it was answered, or was never answered."""
+        """Return what differs from its acknowledged value, or was never answered."""
         return [
             *await self._workloads(),
             *await self._blueprints(),
@@ -148,14 +148,14 @@ class Asked:
             record = there.get(name)
             if record is None or record.deleting:
                 if what == "there" and last.is_not(False):
-                    found.append(Unmet(f"workload {name}", "it was wished for and never wished away, and is not there"))
+                    found.append(Unmet(f"workload {name}", "it was created and not deleted, but does not exist"))
             elif what == "there" and last.is_not(True):
-                found.append(Unmet(f"workload {name}", "its deletion was answered, and it is there"))
+                found.append(Unmet(f"workload {name}", "its deletion was acknowledged, but it exists"))
             elif what == "instances" and last.is_not(record.instances):
-                text = f"{last.may[-1]} instances were asked for and answered; {record.instances} are wished for"
+                text = f"{last.may[-1]} instances were requested and acknowledged; the spec has {record.instances}"
                 found.append(Unmet(f"workload {name}", text))
             elif what == "shape" and last.is_not(shape(apply_of(record))):
-                found.append(Unmet(f"workload {name}", "its change was answered, and it is as before"))
+                found.append(Unmet(f"workload {name}", "its change was acknowledged, but it is unchanged"))
         return found
 
     async def _blueprints(self) -> list[Unmet]:
@@ -164,10 +164,10 @@ class Asked:
         for (_, name, what), last in self._of("blueprint"):
             blueprint = there.get(name)
             if what == "there" and last.is_not(blueprint is not None):
-                text = "it was applied, and is not there" if blueprint is None else "its deletion was answered"
+                text = "it was applied, but does not exist" if blueprint is None else "its deletion was acknowledged"
                 found.append(Unmet(f"blueprint {name}", text))
             elif what == "said" and blueprint is not None and last.is_not(blueprint):
-                found.append(Unmet(f"blueprint {name}", "it was applied and answered, and says something else"))
+                found.append(Unmet(f"blueprint {name}", "it was applied and acknowledged, but has another content"))
         return found
 
     async def _vms(self) -> list[Unmet]:
@@ -177,7 +177,7 @@ class Asked:
             (vm.value.org, vm.value.project, fold(vm.value.name)) for vm in (await VM.list(self._world.store)).entries
         }
         return [
-            Unmet(f"vm {org}/{project}/{name}", "its deletion was answered, and it is still wished for")
+            Unmet(f"vm {org}/{project}/{name}", "its deletion was acknowledged, but its record exists")
             for (_, org, project, name), last in self._of("vm")
             if last.is_not((org, project, fold(name)) in there) and (org, project, fold(name)) in there
         ]
@@ -190,7 +190,7 @@ class Asked:
                 continue
             mode = record.drain if record.lifecycle in _AWAY else None
             if last.is_not(mode):
-                found.append(Unmet(f"node {node}", f"{_duty(last.may[-1])} was answered; it is {record.lifecycle}"))
+                found.append(Unmet(f"node {node}", f"{_duty(last.may[-1])} was acknowledged; it is {record.lifecycle}"))
         return found
 
     async def _users(self) -> list[Unmet]:
@@ -201,12 +201,12 @@ class Asked:
             lab = None if record is None else record.lab
             if not request.in_turn:
                 if record is None:
-                    found.append(Unmet(f"lab of {user}", "it was asked for, and nothing is known of it"))
+                    found.append(Unmet(f"lab of {user}", "it was requested, but has no record"))
             elif request.lab_id is None:
                 if lab is not None:
-                    found.append(Unmet(f"lab of {user}", f"its end was asked for, and lab {lab.lab_id} is {lab.phase}"))
+                    found.append(Unmet(f"lab of {user}", f"its end was requested, but lab {lab.lab_id} is {lab.phase}"))
             elif not (lab is not None and request.lab_id in (lab.lab_id, lab.again)) and not _told(record, request):
-                found.append(Unmet(f"lab of {user}", f"lab {request.lab_id} was asked for; it has none, and no answer"))
+                found.append(Unmet(f"lab of {user}", f"lab {request.lab_id} was requested; no lab, and no answer"))
         return found
 
     async def _every(self, key: Key[Any], part: str, asked: bool) -> dict[str, Any]:
@@ -221,12 +221,12 @@ class Asked:
 
 
 def shape(wanted: WorkloadApply) -> WorkloadApply:
-    """All of a workload but how many, and where its machines are kept."""
+    """Return a workload without its number of instances and the location of its machines."""
     return replace(wanted, instances=UNSET, org="", project="")
 
 
 def _told(record: LabUser | None, request: _Request) -> bool:
-    """Whether the user was told why there is none."""
+    """Return whether the user was notified why there is no lab."""
     return record is not None and any(
         news.event in _OVER and news.lab_id == request.lab_id and news.at >= request.wall - 1.0 for news in record.news
     )

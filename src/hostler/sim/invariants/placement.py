@@ -1,10 +1,10 @@
-"""Whether new instances go where they should, and when: looked at with every one that a node is told to load.
+"""Whether new instances go to the right nodes at the right time, checked with each instance that a node must load.
 
-spread_kept      no node gets a further instance of a slice while another one that could have taken it has two fewer
-retries_heeded   nothing is loaded again before the time that was written down when it failed, whoever leads by then
+spread_kept      no node gets another instance of a slice while another suitable node has two fewer
+retries_heeded   nothing is loaded again before the recorded retry time, whichever replica leads by then
 
-Nothing that runs is moved to make it even again: so it is the placing that is judged, not what stands. What is written
-in several transactions has a while until all of it must be there.
+Running instances are not moved to restore an even spread. So the placement is checked, not the present state. Records
+that are written in several transactions have some time to become complete.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=msgspec.Struct)
 NAMES = ("spread_kept", "retries_heeded")
 KNOWN = 10.0
-"""Seconds in which a leader must have heard of what happened."""
+"""Seconds in which a leader must have noticed an event."""
 EARLY = 0.25
-"""Seconds that clocks may differ by."""
+"""Seconds by which clocks may differ."""
 MUTED = 1_000.0
-"""Seconds for which a node that left a command where it was need not be told anything."""
+"""Seconds for which a node that did not take up a command need not get another."""
 FOR_EVER = float("inf")
 _STUCK = (UNTAKEN, "stuck")
 
@@ -56,7 +56,7 @@ class _Hardware(msgspec.Struct):
 
 
 class _Suspect(NamedTuple):
-    """A node that got one more than it should have, as it seems, and nodes that had two fewer."""
+    """A node that seems to have got one instance too many, and nodes that had two fewer."""
 
     since: float
     artifact: str
@@ -64,25 +64,25 @@ class _Suspect(NamedTuple):
 
 
 class Hindrance:
-    """Whether the leader knows and does what it should; what hinders anybody else does not count."""
+    """Whether the leader is hindered. Faults of other processes do not count."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._last = -KNOWN
 
     def look(self) -> bool:
-        """Whether it is hindered, or was a moment ago. To be looked at now and then."""
+        """Return whether the leader is hindered, or was within the last `KNOWN` seconds. To be called periodically."""
         world, now = self._world, self._world.clock.now()
         leader = world.leader()
         if leader is None:
-            return True  # whoever comes reads everything anew
+            return True  # the next leader reads everything again
         if leader.conditions is not FINE or any(isinstance(fault, LeaderPaused) for fault in world.faults.values()):
             self._last = now
         return now - self._last < KNOWN
 
 
 class Placement:
-    """Hears of nodes, failures and instances."""
+    """Tracks nodes, failures and instances."""
 
     def __init__(
         self, world: World, violated: Callable[[str, str, str, float | None], None], hindrance: Hindrance
@@ -91,13 +91,13 @@ class Placement:
         self.looks = dict.fromkeys(NAMES, 0)
         self._alive: dict[str, float] = {}
         self._duty: dict[str, float] = {}
-        """Since when each node is on duty, with the labels that it has."""
+        """Since when each node is on duty with its present labels."""
         self._labels: dict[str, dict[str, str]] = {}
         self._off: dict[str, None] = {}
-        """What the inventory has taken out of use."""
+        """Hardware that the inventory has taken out of service."""
         self._retries: dict[str, Retries] = {}
         self._avoided: dict[tuple[str, str], float] = {}
-        """Until when an artifact need not go to a node, for it failed there."""
+        """Until when an artifact need not go to a node, because it failed there."""
         self._muted: dict[str, float] = {}
         self._there: dict[str, dict[str, int]] = {}
         """By slice and node: instances that are not leaving."""
@@ -115,7 +115,7 @@ class Placement:
     # Events
 
     def beat(self, key: str, event: Event, at: float) -> None:
-        """A node gave a sign of life, or its last one lapsed."""
+        """Handle a heartbeat of a node, or its expiry."""
         node = ALIVE.parse(key)["node"]
         if event.type == "delete":
             self._alive.pop(node, None)
@@ -134,7 +134,7 @@ class Placement:
             self._duty[node] = at
         self._labels[node] = record.labels
 
-    def _hardware(self, key: str, event: Event, at: float) -> None:  # noqa: ARG002 - as the others
+    def _hardware(self, key: str, event: Event, at: float) -> None:  # noqa: ARG002 - the same signature as the others
         parts = BLADE.match(key)
         what = key if parts is None else node_id(parts["rack"], parts["blade"])
         record = _Hardware() if event.type == "delete" else _read(_Hardware, event)
@@ -160,7 +160,7 @@ class Placement:
                 self._avoided[artifact, node] = FOR_EVER
 
     def moved(self, node: str, artifact: str, old: SliceInstance | None, new: SliceInstance | None, at: float) -> None:
-        """An instance went from one state to another."""
+        """Handle a changed state of an instance."""
         base, more = base_of(artifact), _is_there(new) - _is_there(old)
         if more:
             there = self._there.setdefault(base, {})
@@ -173,10 +173,10 @@ class Placement:
         if old is None:
             self._loaded[node, artifact] = None
 
-    # What it means
+    # Checks
 
     def judge(self, specs: Mapping[str, tuple[str, SliceSpec]], at: float) -> None:
-        """All of a revision was heard."""
+        """Check the placements of a revision after all its events."""
         if not self._loaded:
             return
         loaded, self._loaded = self._loaded, {}
@@ -190,7 +190,7 @@ class Placement:
                 left = retries.not_before - self._world.clock.wall()
                 if left > EARLY and artifact not in early:
                     early[artifact] = None
-                    text = f"{node} is told to load it {left:.1f} s before it may be tried again"
+                    text = f"{node} must load it {left:.1f} s before its retry time"
                     self._violated("retries_heeded", f"slice {artifact}", text, at)
             base = base_of(artifact)
             if self._there.get(base, {}).get(node, 0) < 2 or base not in specs:
@@ -203,9 +203,9 @@ class Placement:
     def _fewer(
         self, node: str, artifact: str, spec: SliceSpec, among: Mapping[str, object] | tuple[str, ...], at: float
     ) -> tuple[str, ...]:
-        """Nodes that could have taken an instance of it, and have two fewer than this one."""
+        """Return nodes that could have taken an instance, and have two fewer than this one."""
         if any("/" in what for what in self._off):
-            return ()  # nobody says here which nodes that concerns
+            return ()  # which nodes this affects is not known here
         base, blades = base_of(artifact), self._world.blades
         there = self._there.get(base, {})
         most = there.get(node, 0) - 2
@@ -226,7 +226,7 @@ class Placement:
         )
 
     def look(self, specs: Mapping[str, tuple[str, SliceSpec]], changed: Mapping[str, float]) -> None:
-        """Whether what looked wrong a while ago still does."""
+        """Check whether earlier suspects are still suspicious."""
         now = self._world.clock.now()
         for (base, node), suspect in tuple(self._suspects.items()):
             found = specs.get(base)
@@ -248,7 +248,7 @@ def _is_there(one: SliceInstance | None) -> int:
 
 
 def _read(kind: type[S], event: Event) -> S:
-    """What is there of it; nothing, if it cannot be read."""
+    """Decode a record; return an empty one if it is unreadable."""
     try:
         return msgspec.json.decode(event.kv.value, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Whether updates go through a workload as its rollout allows: looked at with every change, while nothing is broken."""
+"""Whether updates of a workload stay within its rollout limits, checked with every change while nothing is broken."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _CONCERN = (*_HARDWARE, HANDLE.prefix(), INSTANCE.prefix(), WORKLOAD.prefix(), M
 
 
 class _Update:
-    """Of one workload, from the change of its template on."""
+    """The update of one workload, from the change of its template on."""
 
     def __init__(self, least: int, most: int) -> None:
         self.least = least
-        """Instances that served when it began, and are still wished for."""
+        """Instances that served when the update began and are still requested."""
         self.most = most
-        """Machines that there were when it began, or when fewer were wished for."""
+        """Machines that existed when the update began, or when the number of instances was reduced."""
         self.unavailable = self.surge = 0
 
 
 class Rollouts:
-    """An update in which anything breaks, or is taken out of use, is no longer looked at."""
+    """Tracks updates. An update during which anything breaks or is taken out of service is no longer checked."""
 
     def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._violated = world, violated
@@ -49,7 +49,7 @@ class Rollouts:
         self.looks = 0
 
     def heard(self, event: Event) -> None:
-        """Any event of the store."""
+        """Handle any event of the store."""
         if event.kv.mod_revision != self._revision:
             self._revision = event.kv.mod_revision
             self.judge()
@@ -74,20 +74,20 @@ class Rollouts:
                 self._away[parts["node"]] = None
 
     def judge(self) -> None:
-        """Hold what is against what may be, once all of a revision was heard."""
+        """Compare the state with the limits after all events of a revision."""
         if not self._updates:
             return
         if self._world.faults or self._away:
             self._updates.clear()
         for name, update in tuple(self._updates.items()):
             self.looks += 1
-            wished, serving, machines = self._workloads[name].instances, self._serving(name), self._machines(name)
+            requested, serving, machines = self._workloads[name].instances, self._serving(name), self._machines(name)
             if serving < update.least - update.unavailable:
+                text = f"{serving} of {requested} serve; {update.least} did before, {update.unavailable} may be missing"
+            elif machines > max(update.most, requested + update.surge):
                 text = (
-                    f"{serving} serve of {wished}; {update.least} did before its update, {update.unavailable} may miss"
+                    f"it has {machines} machines during the update; at most {requested} plus {update.surge} are allowed"
                 )
-            elif machines > max(update.most, wished + update.surge):
-                text = f"there are {machines} machines of it while it is updated: {wished} and {update.surge} may be"
             else:
                 if self._is_over(name):
                     del self._updates[name]

@@ -1,4 +1,4 @@
-"""Whether required rules are kept: looked at when a machine is placed, against those of its project that are."""
+"""Whether required rules are kept, checked with each placement against the other machines of the project."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _wish = msgspec.json.Decoder(_Wish)
 
 
 class Rules:
-    """Costs nothing for machines of projects without a rule."""
+    """Tracks rules and placements. Machines of projects without a rule cost nothing."""
 
     def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._violated = world, violated
         self._wishes: dict[str, _Wish] = {}
         self._project: dict[str, str] = {}
         self._ruled: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """By project, the machines that have rules."""
+        """By project, the machines with rules."""
         self._placed: defaultdict[str, dict[str, str]] = defaultdict(dict)
         """By project, the nodes of its machines."""
         self._nodes: dict[str, str] = {}
 
     def wished(self, vm: str, key: str, record: bytes) -> None:
-        """There is a wish, or another one than before."""
+        """Handle a new or changed VM record."""
         try:
             wish = _wish.decode(record)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -57,7 +57,7 @@ class Rules:
             self._placed[project][vm] = self._nodes[vm]
 
     def unwished(self, vm: str, key: str) -> None:
-        """There is none any more, under this key."""
+        """Handle the deletion of the VM record under this key."""
         project = self._project.get(vm)
         if project is not None and key.startswith(project):
             del self._project[vm]
@@ -66,7 +66,7 @@ class Rules:
             self._placed[project].pop(vm, None)
 
     def placed(self, vm: str, node: str) -> int:
-        """A node was told to have it. How many rules that was held against."""
+        """Check the placement of a VM on a node. Return the number of rules checked."""
         self._nodes[vm] = node
         project = self._project.get(vm)
         if project is None:
@@ -89,24 +89,24 @@ class Rules:
                 if not rule.together and rule.labels.items() <= labels.items():
                     looked += 1
                     if (shared := self._shared(rule.level, node, where)) is not None:
-                        what = f"{other} on {where} must not share a {rule.level} with it, and shares {shared}"
+                        what = f"{other} on {where} must not share a {rule.level} with it, but shares {shared}"
                         self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
         return looked
 
     def _labelled(self, vm: str, node: str) -> int:
-        """Whether its node is one that it may be on."""
+        """Check whether the node has the required labels. Return the number of checks."""
         host, wanted = self._world.blades.get(node), self._wishes[vm].node_labels
         if host is None or not wanted:
             return 0
         having = {**host.blade.labels, "node": node, "rack": host.blade.rack}
         for name, value in wanted.items():
             if fold(having.get(name, "")) != fold(value):
-                what = f"it shall be where {name} is {value}, and it is {having.get(name) or 'not said'} there"
+                what = f"it requires {name}={value}, but the node has {having.get(name) or 'no value'}"
                 self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
         return 1
 
     def taken(self, vm: str, node: str) -> None:
-        """A node has it no more. Where it was handed over, another has it by now."""
+        """Handle the removal of a VM from a node. After a migration, another node already has it."""
         if self._nodes.get(vm) == node:
             del self._nodes[vm]
             self._placed[self._project.get(vm, "")].pop(vm, None)
@@ -120,7 +120,8 @@ class Rules:
         if rule.together:
             if not others or any(self._shared(rule.level, node, where) is not None for _, where in others):
                 return None
-            return f"no {rule.level} with any of {', '.join(sorted(other for other, _ in others))}, as its rule demands"
+            names = ", ".join(sorted(other for other, _ in others))
+            return f"it shares no {rule.level} with any of {names}, against its rule"
         for other, where in others:
             if (shared := self._shared(rule.level, node, where)) is not None:
                 return f"it shares {shared} with {other} on {where}, against its rule"

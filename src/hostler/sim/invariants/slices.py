@@ -1,15 +1,14 @@
-"""Whether slices are handled as they must be: looked at with every event of theirs, once all of a revision was heard.
+"""Whether slices are handled correctly, checked with each of their events, after all events of a revision.
 
-slice_moves_legal        no instance goes from one state to another but by a legal move; a record is what its
-                         instances make of it
+slice_moves_legal        instances change state only by legal moves; a record is the aggregate of its instances
 instance_numbers_unique  no two nodes have the same number of an artifact at the end of any revision
-endpoints_before_active  what becomes active and ready has all its endpoints by then
-no_unreachable_endpoint  what has begun to stop, or is gone, has none; and none stays for long of what failed, is
-                         being started again, or was on a node that is dead
-needs_kept               nothing is told to become active before what it needs has a ready instance
-min_available_kept       nothing that is planned takes a ready instance away where too few would be left
+endpoints_before_active  an instance that becomes active and ready has all its endpoints by then
+no_unreachable_endpoint  an instance that is stopping, or is gone, has no endpoint; and no endpoint stays for long if
+                         its instance failed, is restarting, or was on a dead node
+needs_kept               no instance is commanded to become active before the slices it needs have a ready instance
+min_available_kept       no planned step stops a ready instance if too few would be left
 
-and where new ones go: spread_kept, retries_heeded (`invariants_placement`).
+The placement of new instances is checked in `placement`: spread_kept, retries_heeded.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
     Telling: TypeAlias = Callable[[str, str, str, float | None], None]
-    """Which invariant, of what, what is wrong, and since when, if not now."""
+    """Called with the invariant, the component, what is wrong, and since when (None: now)."""
     Instance: TypeAlias = tuple[str, int]
     """Artifact and number."""
 
@@ -47,10 +46,10 @@ NAMES = (
 )
 EVERY = 2.0
 HEARD = 2.0
-"""Seconds in which a leader that nothing hinders must have heard of an instance."""
+"""Seconds in which an unhindered leader must have noticed an instance."""
 _S = SliceState
 _STOPPED = frozenset({_S.DEACTIVATING, _S.LOADED, _S.UNLOAD, _S.UNLOADING})
-"""What has begun to stop, or was stopped."""
+"""States of instances that are stopping or stopped."""
 
 
 class _Move(NamedTuple):
@@ -62,7 +61,7 @@ class _Move(NamedTuple):
 
 
 class SliceWatch:
-    """Hears every event of the store from before the first slice on."""
+    """Handles every event of the store, from before the first slice on."""
 
     def __init__(self, world: World, violated: Telling, fence: Callable[[], int | None]) -> None:
         self._world, self._violated, self._leading = world, violated, fence
@@ -79,15 +78,15 @@ class SliceWatch:
         self._endpoints: dict[Instance, dict[str, str]] = {}
         """The node of each method."""
         self._ready: dict[str, dict[tuple[str, int, str], None]] = {}
-        """By slice: what is active and ready, with its node."""
+        """By slice: active and ready instances, with their node."""
         self._last_ready: dict[str, float] = {}
         self._specs: dict[str, tuple[str, SliceSpec]] = {}
         self._changed: dict[str, float] = {}
         self._before: dict[str, list[SliceSpec]] = {}
-        """What was said of a slice not long ago."""
+        """Recent earlier specs of a slice."""
         self._needs_changed: dict[str, float] = {}
         self._hurt: dict[str, float] = {}
-        """When a slice last lost an instance that nobody wanted away."""
+        """When a slice last lost an instance by failure."""
         self._deployments: dict[str, Deployment] = {}
         self._moves: list[_Move] = []
         self._touched: dict[Instance, None] = {}
@@ -105,14 +104,14 @@ class SliceWatch:
         self._task: asyncio.Task[None] | None = world.spawn(self._run(), "invariants: slices")
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._judge()
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def heard(self, event: Event) -> None:
-        """Any event of the store."""
+        """Handle any event of the store."""
         if event.kv.mod_revision != self._revision:
             self._judge()
             self._revision, self._at = event.kv.mod_revision, self._world.clock.now()
@@ -152,11 +151,11 @@ class SliceWatch:
             try:
                 record = SLICE.entry(event.kv).value
             except Damaged as error:
-                self._violated("slice_moves_legal", key, f"it cannot be read: {error}", None)
+                self._violated("slice_moves_legal", key, f"unreadable: {error}", None)
                 return
             new, methods = record.each(), record.methods
             if not new or record.state is not aggregate(new):
-                text = f"it says {record.state}, and its instances {[str(one.state) for one in new.values()]}"
+                text = f"it is {record.state}, but its instances are {[str(one.state) for one in new.values()]}"
                 self._violated("slice_moves_legal", key, text, None)
         for number in dict.fromkeys((*old, *new)):
             before, after = old.get(number), new.get(number)
@@ -240,7 +239,7 @@ class SliceWatch:
         self.looks["no_stale_leader_write"] += 1
         fence = self._leading()
         if decision.fence != fence:
-            who = "nobody leads" if fence is None else f"the leader has fence {fence}"
+            who = "there is no leader" if fence is None else f"the leader has fence {fence}"
             text = f"instances were placed under fence {decision.fence}, though {who}"
             self._violated("no_stale_leader_write", f"slice {SLICE_DECISION.parse(key)['artifact']}", text, None)
 
@@ -278,7 +277,7 @@ class SliceWatch:
         shown = self._endpoints.get((move.artifact, move.number), {})
         missing = [method for method in methods if shown.get(method) != move.node]
         if missing or not shown:
-            text = f"it is active, and has no endpoint of {', '.join(missing) or 'any method'}"
+            text = f"it is active, but has no endpoint of {', '.join(missing) or 'any method'}"
             self._violated("endpoints_before_active", f"slice {move.artifact}#{move.number}", text, self._at)
 
     def _judge_needs(self, move: _Move, base: str) -> None:
@@ -288,11 +287,11 @@ class SliceWatch:
         for need in spec[1].needs:
             self.looks["needs_kept"] += 1
             if not self._ready.get(need) and self._at - self._last_ready.get(need, -KNOWN) >= KNOWN:
-                text = f"it is told to become active, and nothing of {need} is"
+                text = f"it must become active, but no instance of {need} is"
                 self._violated("needs_kept", f"slice {move.artifact}#{move.number}", text, self._at)
 
     def _judge_available(self, base: str, artifact: str) -> None:
-        """Only versions that get calls count: what gets none may go, and helps nobody while it is there."""
+        """Check a planned stop. Only versions that get calls count, because other versions do not serve anyone."""
         found, deployment = self._specs.get(base), self._deployments.get(base)
         if found is None or self._hindrance.look() or self._at - self._hurt.get(base, -HEARD) < HEARD:
             return
@@ -300,17 +299,17 @@ class SliceWatch:
         if weights and not weights.get(artifact):
             return
         specs = [found[1]]
-        if self._at - self._changed.get(base, -KNOWN) < KNOWN:  # the leader may not know what is new of it
+        if self._at - self._changed.get(base, -KNOWN) < KNOWN:  # the leader may not know the newest spec
             specs += self._before.get(base, [])
         floor = min(_floor(spec, deployment) for spec in specs)
         self.looks["min_available_kept"] += 1
         ready = sum(not weights or weights.get(name, 0) > 0 for name, _, _ in self._ready.get(base, {}))
         if ready < floor:
-            text = f"{ready} are ready after one was told to stop; {floor} of {found[1].instances} must be"
+            text = f"{ready} are ready after one was stopped; {floor} of {found[1].instances} must be"
             self._violated("min_available_kept", f"slice {base}", text, self._at)
 
     def _judge_instance(self, instance: Instance) -> None:
-        """Whether its endpoints may be."""
+        """Check whether an instance may have its endpoints."""
         artifact, number = instance
         shown = self._endpoints.get(instance)
         if not shown:
@@ -325,7 +324,7 @@ class SliceWatch:
                 if instance not in self._told:
                     self._told[instance] = None
                     state = "gone" if one is None else str(one.state)
-                    text = f"{method} is shown on {node}, where it is {state}"
+                    text = f"{method} has an endpoint on {node}, where the instance is {state}"
                     self._violated("no_unreachable_endpoint", f"slice {artifact}#{number}", text, self._at)
             elif not one.ready or one.state is _S.FAILED or node not in self._alive:
                 fine = False
@@ -351,13 +350,13 @@ class SliceWatch:
                 self._suspects[instance] = now
             elif now - since > self.grace and instance not in self._told:
                 self._told[instance] = None
-                text = f"it is shown on {', '.join(nodes)}, and does not serve there for {now - since:g} s"
+                text = f"it has endpoints on {', '.join(nodes)}, but has not served there for {now - since:g} s"
                 self._violated("no_unreachable_endpoint", f"slice {instance[0]}#{instance[1]}", text, since)
 
 
 def _floor(spec: SliceSpec, deployment: Deployment | None) -> int:
-    """How many must be ready whatever is planned."""
-    wished = spec.instances if deployment is None or deployment.scale is None else deployment.scale
+    """Return how many instances must be ready during planned changes."""
+    requested = spec.instances if deployment is None or deployment.scale is None else deployment.scale
     strategies = (spec.strategy, *(() if deployment is None else (deployment.strategy,)))
     missing: int = max(each.max_unavailable for each in strategies)
-    return max(wished - missing, min(wished, spec.min_available))
+    return max(requested - missing, min(requested, spec.min_available))

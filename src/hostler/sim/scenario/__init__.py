@@ -1,12 +1,13 @@
-"""Scenarios: a file that says what stands where, what is wished for, what breaks when, and what must hold all the same.
+"""Scenarios: a file with the hardware, the specs, the faults and their times, and the invariants that must hold.
 
-    scenario, act   the file as a value
-    format          the file, read with the line of everything that is wrong, and written
-    chance          what is left to chance, drawn from the seed
-    run             one run: a world, the timeline, the invariants; what came of it
-    shrink          pure: the smallest part of a schedule that still fails; `smallest` does it to a scenario
-    report          what came of it, for people
-    library         the scenarios that come with Hostler
+    scenario, actions   the file as a value
+    format              reads the file, with the line of every error, and writes it; `timeline`, `resources`,
+                        `components` read its parts
+    draws               random faults, drawn from the seed
+    run                 one run: a world, the timeline, the invariants, and the outcome; `player`, `action_runner`
+    shrink              pure: the smallest part of a schedule that still fails; `minimize` shrinks a scenario
+    report              the outcome as text
+    library             the scenarios that come with Hostler
 
-Not here: what the invariants are (`hostler.sim.invariants`), and what a fault does (`hostler.sim.world`).
+This package does not contain the invariants (`hostler.sim.invariants`) or the effects of faults (`hostler.sim.world`).
 """

@@ -1,4 +1,4 @@
-"""What people do in a world, done: asked of some living replica until it answers, or done by hand."""
+"""Performs the actions of users in a world: sends a request to live replicas until one answers, or acts by hand."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from hostler.sim.world import Doors, World
 
 SOON = 5.0
-"""Seconds for which something that shall be refused is asked for."""
+"""Seconds for which a request that should be refused is retried."""
 
 
 class Hands:
-    """Does acts, and remembers what was promised."""
+    """Performs actions, and remembers what was acknowledged."""
 
     def __init__(self, world: World, inventory: Inventory, *, within: float) -> None:
         self._world, self._within = world, within
         self.inventory = inventory
-        """What stands there by now, as far as people know."""
+        """The present hardware, as far as operators know."""
         self.promised: dict[tuple[str, str, str], None] = {}
+        """Machines whose creation was acknowledged and whose deletion was not requested."""
         self._deletions: Counter[tuple[str, str, str]] = Counter()
-        """How often the deletion of a virtual machine was asked for."""
-        """Machines whose creation was answered, and whose deletion nobody has asked for."""
+        """How often the deletion of a virtual machine was requested."""
         self.asked = Asked(world)
         self._saved: tuple[dict[tuple[str, str, str], None], dict[Subject, list[Any]]] = {}, {}
-        """What was promised, and what was answered, when the last backup was taken."""
+        """The promised machines and the acknowledged requests at the time of the last backup."""
 
     async def do(self, what: Act) -> None:
-        """Until it is answered. What the control plane refuses, or has not answered in time, is raised."""
+        """Perform an action until it is answered. Raise a refusal or a timeout."""
         within = SOON if what.refused else self._within
         match what:
             case actions.LabStart() | actions.LabStop():
@@ -75,10 +75,10 @@ class Hands:
                     Rate(per_second=what.per_second, errors=what.errors, p95_ms=what.p95_ms, in_flight=what.in_flight),
                 )
             case _:
-                raise Invalid(f"{type(what).__name__}: nobody knows how to do that")
+                raise Invalid(f"{type(what).__name__}: unknown action")
 
     def repair(self, on: str = "") -> int:
-        """Do what the rules propose about a component, or about everything that should work; how much that was."""
+        """Perform the proposed repairs of a component, or of everything that should work; return their number."""
         world = self._world
         target = Target(rack_plans(self.inventory, world.plan.blades))
         proposals = [proposal for proposal in propose(target, world.racks) if on in ("", proposal.component)]
@@ -105,7 +105,7 @@ class Hands:
             return
         promised, known = self._saved
         await self._world.recovery.restore()
-        # What was promised after the backup is gone with the store, and its disks are retained.
+        # Machines created after the backup are gone with the store, and their disks are retained.
         self.promised = {name: None for name in self.promised if name in promised}
         self.asked.go_back(known)
 
@@ -122,12 +122,13 @@ class Hands:
             with self.asked.asking({("vm", org, project, name): False}):
                 await self._world.ask(lambda d, n=name: d.vms.delete(d.request, org, project, n), within=within)  # type: ignore[misc]
 
-    async def _create(self, wish: actions.VmWish, name: str, within: float) -> None:
-        wanted, subject = msgspec.structs.replace(wish.wanted, name=name), (wish.org, wish.project, name)
+    async def _create(self, spec: actions.VmWish, name: str, within: float) -> None:
+        wanted, subject = msgspec.structs.replace(spec.wanted, name=name), (spec.org, spec.project, name)
         deletions = self._deletions[subject]
         with self.asked.asking({("vm", *subject): True}):
-            await self._world.ask(lambda d: d.vms.create(d.request, wish.org, wish.project, wanted), within=within)
-        if wanted.expires_in is None and self._deletions[subject] == deletions:  # else either may have been done last
+            await self._world.ask(lambda d: d.vms.create(d.request, spec.org, spec.project, wanted), within=within)
+        # otherwise either may have been executed last
+        if wanted.expires_in is None and self._deletions[subject] == deletions:
             self.promised[subject] = None
 
     async def _change_workload(self, what: actions.Apply | actions.Scale | actions.Delete, within: float) -> None:
@@ -160,7 +161,7 @@ class Hands:
             await self._world.ask(do, within=within)
 
     async def _change_inventory(self, what: actions.LoadInventory | actions.SetHardware, within: float) -> None:
-        """Where the control plane agrees: a load is followed by what is done to the racks themselves."""
+        """Change the inventory; after an accepted load, change the racks themselves, too."""
         if isinstance(what, actions.LoadInventory):
             inventory = what.inventory
             await self._world.ask(lambda d: d.inventory.load(d.request, inventory), within=within)
@@ -227,14 +228,14 @@ class Hands:
 
 
 def _slices(what: actions.ApplyBlueprint | actions.DeleteBlueprint | actions.RollbackBlueprint) -> dict[Subject, Any]:
-    """What a blueprint says once that is answered. What a rollback brings back is known to the store alone."""
+    """Return the content of a blueprint after the request. Only the store knows the content after a rollback."""
     if isinstance(what, actions.ApplyBlueprint):
         return {("blueprint", what.name, "said"): what.blueprint}
     return {("blueprint", what.name, "said"): UNKNOWN}
 
 
 def _wished(what: actions.Apply | actions.Scale | actions.Delete) -> dict[Subject, Any]:
-    """What a workload is once that is answered."""
+    """Return the state of a workload after the request."""
     match what:
         case actions.Delete(workload=name):
             return {("workload", fold(name), "there"): False}

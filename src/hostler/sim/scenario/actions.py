@@ -1,4 +1,4 @@
-"""What people do in a scenario, as values: `do: scale`, `do: drain`, …"""
+"""Actions of users in a scenario, as values: `do: scale`, `do: drain`, …"""
 
 from __future__ import annotations
 
@@ -16,63 +16,63 @@ if TYPE_CHECKING:
 
 
 class VmWish(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines of one shape, each with a name of its own."""
+    """Machines of one shape, each with its own name."""
 
     org: str
     project: str
     names: tuple[str, ...]
     wanted: VmCreate
-    """Its name is that of the first."""
+    """Its name is that of the first machine."""
 
 
 class LabWish(msgspec.Struct, frozen=True, kw_only=True):
-    """Users who want the same lab."""
+    """Users who request the same lab."""
 
     users: tuple[str, ...]
     lab_id: int = 1
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is asked of the control plane, or done by hand."""
+    """A request to the control plane, or a manual action."""
 
     refused: bool = False
-    """It shall be refused: that it is done would be wrong."""
+    """The request should be refused; success is a violation."""
 
 
 class Apply(Act, frozen=True, kw_only=True, tag="apply"):
-    """Wish for a workload, or change it."""
+    """Create or change a workload."""
 
     workload: WorkloadApply
 
 
 class Scale(Act, frozen=True, kw_only=True, tag="scale"):
-    """Wish for another number of instances."""
+    """Change the number of instances."""
 
     workload: str
     instances: int
 
 
 class Delete(Act, frozen=True, kw_only=True, tag="delete"):
-    """Wish a workload away."""
+    """Delete a workload."""
 
     workload: str
 
 
 class ApplyBlueprint(Act, frozen=True, kw_only=True, tag="apply_blueprint"):
-    """Wish for slices, or change them."""
+    """Create or change a blueprint."""
 
     name: str
     blueprint: Blueprint
 
 
 class DeleteBlueprint(Act, frozen=True, kw_only=True, tag="delete_blueprint"):
-    """Wish all slices of a blueprint away."""
+    """Delete a blueprint with all its slices."""
 
     name: str
 
 
 class RollbackBlueprint(Act, frozen=True, kw_only=True, tag="rollback_blueprint"):
-    """Wish for what was applied before."""
+    """Return to a blueprint that was applied before."""
 
     name: str
     to: int
@@ -80,41 +80,41 @@ class RollbackBlueprint(Act, frozen=True, kw_only=True, tag="rollback_blueprint"
 
 
 class Calls(Act, frozen=True, kw_only=True, tag="calls"):
-    """From now on an artifact is called so often, and answers so well, as the routers measure it."""
+    """Set the rate and the quality of the calls of an artifact, as routers measure them."""
 
     artifact: str
     per_second: float = 10.0
     errors: float = 0.0
-    """The share of them that fails."""
+    """The fraction of calls that fails."""
     p95_ms: float = 10.0
     in_flight: float = 0.0
 
 
 class DrainNodes(Act, frozen=True, kw_only=True, tag="drain"):
-    """Empty nodes."""
+    """Drain nodes."""
 
     nodes: tuple[str, ...]
     mode: DrainMode
 
 
 class ActivateNodes(Act, frozen=True, kw_only=True, tag="activate"):
-    """Take machines there again."""
+    """Put nodes on duty again."""
 
     nodes: tuple[str, ...]
 
 
 class ConfirmOff(Act, frozen=True, kw_only=True, tag="confirm_off"):
-    """Stand for it that nodes are off. It is asked until they are silent."""
+    """Confirm that nodes are off. The request is retried until they are unreachable."""
 
     nodes: tuple[str, ...]
 
 
 class ReleaseBrake(Act, frozen=True, kw_only=True, tag="release_brake"):
-    """Let the nodes be fenced that hold the brake on mass failure."""
+    """Allow the fencing of the nodes that the mass-failure brake protects."""
 
 
 class LoadInventory(Act, frozen=True, kw_only=True, tag="load_inventory"):
-    """Put this inventory into the place of the present one."""
+    """Replace the inventory."""
 
     inventory: Inventory
 
@@ -130,25 +130,25 @@ class SetHardware(Act, frozen=True, kw_only=True, tag="set"):
 
 
 class LabStart(Act, frozen=True, kw_only=True, tag="lab_start"):
-    """Users ask for a lab, at the door."""
+    """Users request a lab, through the lab queues."""
 
     labs: LabWish
 
 
 class LabStop(Act, frozen=True, kw_only=True, tag="lab_stop"):
-    """Users give their labs back, at the door."""
+    """Users end their labs, through the lab queues."""
 
     users: tuple[str, ...]
 
 
 class CreateVm(Act, frozen=True, kw_only=True, tag="create_vm"):
-    """Wish for machines."""
+    """Create machines."""
 
     vms: VmWish
 
 
 class DeleteVm(Act, frozen=True, kw_only=True, tag="delete_vm"):
-    """Wish machines away."""
+    """Delete machines."""
 
     org: str
     project: str
@@ -160,23 +160,22 @@ class Backup(Act, frozen=True, kw_only=True, tag="backup"):
 
 
 class Restore(Act, frozen=True, kw_only=True, tag="restore"):
-    """The store is lost: all replicas and agents are stopped, an empty store is filled from the last backup, and they
-    are started again."""
+    """Lose the store: stop all replicas and agents, fill an empty store from the last backup, and restart them."""
 
 
 class Repair(Act, frozen=True, kw_only=True, tag="repair"):
-    """Do what the rules propose about a component, also where they ask for a human. Empty: about all of them."""
+    """Perform the proposed repairs of a component, including those that need a human. Empty: of all components."""
 
     on: str = ""
 
 
 class Expect(Act, frozen=True, kw_only=True, tag="expect"):
-    """Look whether all is as it was wished for, in the middle of everything; the outcome says what is not."""
+    """Check that the state matches all specs, while the scenario is running; the outcome lists the differences."""
 
     pending: int = 0
-    """Machines that no node has room for: so many, no more and no fewer."""
+    """Machines that have no node for lack of capacity: exactly so many."""
     given_up: tuple[str, ...] = ()
-    """Slices whose last version was given up by then: these, and no others."""
+    """Slices whose last version has failed by then: exactly these."""
 
 
 Anything: TypeAlias = (
@@ -204,4 +203,4 @@ Anything: TypeAlias = (
 )
 
 ACTS: dict[str, type[Act]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Anything)}
-"""Every act, by its name in YAML."""
+"""All actions by their name in YAML."""

@@ -1,4 +1,4 @@
-"""What there is in a scenario that something can happen to, by its address."""
+"""Components of a scenario that faults can affect, by address."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GROUPS = {
     "network cables": "network cable",
     "replicas": "replica",
 }
-"""What `on` of a chance may say for all of a kind."""
+"""Values of `on` in a chance that mean all components of a kind."""
 
 
 class Components:
-    """Every address of some inventories, and of the replicas, with its kind; in the order of the file."""
+    """All addresses of some inventories, and the replicas, with their kinds; in the order of the file."""
 
     def __init__(self, inventories: Iterable[Inventory], replicas: int) -> None:
         self.kinds: dict[str, str] = {}
@@ -43,11 +43,11 @@ class Components:
             self.kinds[f"replica-{number}"] = "replica"
 
     def of(self, *kinds: str) -> tuple[str, ...]:
-        """The addresses of these kinds."""
+        """Return the addresses of these kinds."""
         return tuple(address for address, kind in self.kinds.items() if kind in kinds)
 
     def nodes(self, on: str) -> tuple[str, ...] | None:
-        """The nodes of a blade, or of a rack; None: there is no such blade or rack."""
+        """Return the nodes of a blade or rack; None: no such blade or rack."""
         kind = self.kinds.get(fold(on))
         if kind == "blade":
             return (node_id(*fold(on).split("/")),)
@@ -57,7 +57,7 @@ class Components:
         return None
 
     def level(self, on: str) -> str | None:
-        """`region`, `zone`, `rack`, or `part` of a rack; None: there is no such hardware."""
+        """Return `region`, `zone`, `rack`, or `part` of a rack; None: no such hardware."""
         if fold(on) in self.above:
             return "zone" if "/" in on else "region"
         kind = self.kinds.get(fold(on))

@@ -1,4 +1,4 @@
-"""What is left to chance, drawn: from a seed, every time the same."""
+"""Random faults, drawn from a seed; the same seed always gives the same faults."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from hostler.sim.scenario.scenario import Chance, Scenario
 
 MOST = 10_000
-"""Faults that one chance draws in one run."""
+"""Most faults that one chance draws in a run."""
 
 
 def drawn(scenario: Scenario, seed: int) -> tuple[Moment, ...]:
-    """All that happens with this seed, in order of time: the timeline, and one moment for each fault that was drawn."""
+    """Return all events of a run with this seed, by time: the timeline, and one moment for each drawn fault."""
     moments = list(scenario.timeline)
     for number, chance in enumerate(scenario.chances):
-        rng = random.Random(f"{seed} chance {number}")  # noqa: S311 - guards nothing
+        rng = random.Random(f"{seed} chance {number}")  # noqa: S311 - no security
         moments += _draw(chance, scenario.length, rng)
-    return tuple(sorted(moments, key=lambda moment: moment.at))  # stable: what the file has first is first
+    return tuple(sorted(moments, key=lambda moment: moment.at))  # stable: keeps the order of the file
 
 
 def _draw(chance: Chance, length: float, rng: random.Random) -> list[Moment]:

@@ -1,4 +1,4 @@
-"""The file of a scenario. All that is wrong with one is told, each with its line. The format: docs/simulation.md.
+"""The file of a scenario. All errors in a file are reported, each with its line. The format: docs/simulation.md.
 
 scenario = read_scenario(text, "pdu-loss.yaml", include=read_beside)
 text = written(scenario)          # reading that gives the same scenario
@@ -47,17 +47,17 @@ DURATIONS = (
 FLAGS = ("power", "hands_over")
 MOST_REPLICAS = 9
 UNFELT = ("store_slow", "answer_lost", "watch_lost")
-"""Faults of the way to the store, which light agents do not take."""
+"""Faults of the connection to the store, which do not affect light agents."""
 
 
 def _nothing(path: str) -> str:
-    raise Invalid(f"{path}: an inventory of another file cannot be read here; write it into the scenario")
+    raise Invalid(f"{path}: cannot include an inventory from another file here; write it into the scenario")
 
 
 def read_scenario(
     text: str | bytes, file: str = "scenario", *, include: Callable[[str], str | bytes] = _nothing
 ) -> Scenario:
-    """What a file holds. `include` reads another one that it names. Invalid: with a line for all that is wrong."""
+    """Parse a file. `include` reads another file that it names. Invalid: has a line for each error."""
     doubts = Doubts(file)
     top = read(text, doubts)
     scenario = None if top is None else _Reading(top, include).scenario()
@@ -67,7 +67,7 @@ def read_scenario(
 
 
 def written(scenario: Scenario) -> str:
-    """The scenario as a file."""
+    """Return the scenario as a file."""
     text: str = yaml.safe_dump(
         scenario.document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
     )
@@ -75,7 +75,7 @@ def written(scenario: Scenario) -> str:
 
 
 class _Reading:
-    """One file."""
+    """Parser of one file."""
 
     def __init__(self, top: Piece, include: Callable[[str], str | bytes]) -> None:
         self._top, self._include = top, include
@@ -173,15 +173,15 @@ class _Reading:
         return found
 
     def _felt(self, components: Components) -> None:
-        """Doubt whatever would happen to light agents without their noticing."""
+        """Report faults that would not affect light agents."""
         latency = self._fields["settings"].fields().get("latency")
         if latency is not None and latency.value:
-            latency.doubt("is not felt by light agents; use real ones, or leave it out")
+            latency.doubt("does not affect light agents; use real agents, or omit it")
         for piece in (*self._items("timeline"), *self._items("chances")):
             fields = piece.fields()
             name, on = fields["fault"].value if "fault" in fields else None, fields.get("on")
             if name in UNFELT and not (on is not None and _of_replicas(on, components)):
-                fields["fault"].doubt(f"{name} is not felt by light agents; use real ones, or have it on replicas")
+                fields["fault"].doubt(f"{name} does not affect light agents; use real agents, or name replicas in `on`")
 
     def _timeline(self, inventory: Inventory, replicas: int, length: float) -> tuple[tuple[Moment, ...], Components]:
         pieces = self._items("timeline")
@@ -234,25 +234,26 @@ def _range(piece: Piece | None) -> tuple[float | None, float | None]:
         return fixed, fixed
     ends = [seconds(item, least=0.001) for item in piece.items()]
     if len(ends) != 2 or ends[0] > ends[1]:
-        piece.doubt("must be a number of seconds, or two of them: from, to")
+        piece.doubt("must be a number of seconds, or a range of two numbers")
         return None, None
     return ends[0], ends[1]
 
 
 def _of_replicas(on: Piece, components: Components) -> bool:
-    """Whether it names nobody else."""
+    """Return whether it names only replicas."""
     names = [piece.value for piece in on.items()] if isinstance(on.value, list) else [on.value]
     return all(name == "replicas" or components.kinds.get(fold(str(name))) == "replica" for name in names)
 
 
 def _candidates(piece: Piece | None, kinds: tuple[str, ...], components: Components, whole: Piece) -> tuple[str, ...]:
-    """Whom it may happen to: those that are named, all of a group (`blades`), or all that it can happen to."""
+    """Return the possible targets: the named ones, all of a group (`blades`), or all that the fault can affect."""
     if piece is None:
         if "all" in kinds:
             return ()
-        found = components.of(*(kind for kind in kinds if kind != "rack"))  # which is many at once: only if named
+        # a rack affects many components: only if it is named
+        found = components.of(*(kind for kind in kinds if kind != "rack"))
         if not found:
-            whole.doubt(f"there is no {' or '.join(kinds)} that it could happen to")
+            whole.doubt(f"the inventory has no {' or '.join(kinds)} that it could affect")
         return found
     names = piece.items() if isinstance(piece.value, list) else [piece]
     found = ()

@@ -1,4 +1,4 @@
-"""The scenarios that come with Hostler, by name, and those of anybody's own files."""
+"""Scenarios that come with Hostler, by name, and scenarios in the user's files."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def folder() -> Path:
-    """Where they are: in the package, or beside `src` in a checkout. NotFound: nowhere."""
+    """Return the folder of the library: in the package, or next to `src` in a checkout. NotFound: missing."""
     for place in (_PACKAGE / "scenarios", _PACKAGE.parents[1] / "scenarios"):
         if place.is_dir():
             return place
-    raise NotFound("scenarios: they did not come with this installation; install Hostler again, or name a file")
+    raise NotFound("scenarios: not included in this installation; reinstall Hostler, or name a file")
 
 
 def names() -> list[str]:
-    """Those of the library, in order."""
+    """Return the names of the library, sorted."""
     return sorted(path.stem for path in folder().glob("*.yaml"))
 
 
 def is_file(what: str) -> bool:
-    """Whether it is the path of a file, not a name of the library."""
+    """Return whether `what` is the path of a file, not a name of the library."""
     return "/" in what or what.endswith(SUFFIXES)
 
 
 def find(what: str) -> Scenario:
-    """A scenario by its name in the library, or by the path of its file. NotFound, Invalid: it is none."""
+    """Return a scenario by its name in the library, or by the path of its file. NotFound, Invalid: not a scenario."""
     if is_file(what):
         return load(Path(what))
     known = names()
     if what not in known:
         close = difflib.get_close_matches(what, known, 1)
         hint = f"did you mean {close[0]}?" if close else "hostler sim list shows all"
-        raise NotFound(f"scenario {what}: there is none of that name; {hint}")
+        raise NotFound(f"scenario {what}: no such scenario; {hint}")
     return load(folder() / f"{what}.yaml")
 
 
 def text_of(what: str) -> str:
-    """The file of a scenario, as it is written."""
+    """Return the text of the file of a scenario."""
     return _text(Path(what) if is_file(what) else folder() / f"{find(what).name}.yaml")
 
 
 def load(path: Path) -> Scenario:
-    """The scenario that a file holds. An inventory that it names is looked for beside it."""
+    """Read a scenario from a file. An inventory that it names is read from the same folder."""
     return read_scenario(_text(path), str(path), include=lambda other: _text(path.parent / other))
 
 
@@ -64,8 +64,8 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise NotFound(f"{path}: cannot be read: {error.strerror}; check the path") from None
     if len(data) > LARGEST:
-        raise Invalid(f"{path}: larger than {LARGEST // 1024} KiB; a scenario is a page or two")
+        raise Invalid(f"{path}: larger than {LARGEST // 1024} KiB; split it, or check the path")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Invalid(f"{path}: no UTF-8; a scenario is text") from None
+        raise Invalid(f"{path}: not UTF-8; a scenario must be text") from None

@@ -1,4 +1,4 @@
-"""The smallest part of a failing scenario that still fails in the same way, as a scenario of its own."""
+"""Shrink a failing scenario to the smallest part that still fails in the same way, as a scenario of its own."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 
 TRIES = 150
 SHORTEST = 1.0
-"""Seconds that are not made fewer."""
+"""Shortest duration in seconds."""
 SLACK = 1.25
-"""So many times as long as it took is waited at first: without what is left out it may come a little later."""
+"""Factor on the time to the violation that is allowed at first: with fewer events it may occur a little later."""
 OTHERS = 4
-"""Seeds that are tried about what cannot be left out with the first one: what is left out changes what others draw."""
+"""Number of other seeds to try if an event cannot be removed with the first seed: removing one changes what others
+draw."""
 
-_WISHES = ("workloads", "vms", "labs", "blueprints")
+_SPECS = ("workloads", "vms", "labs", "blueprints")
 
 
 class Smallest(msgspec.Struct, kw_only=True):
-    """What was found."""
+    """The result of shrinking."""
 
     scenario: Scenario
-    """Nothing in it is left to chance; with its own seed it fails."""
+    """A scenario without random faults; it fails with its own seed."""
     outcome: Outcome
-    """Of that scenario."""
+    """The outcome of that scenario."""
     tries: int
     complete: bool
-    """Nothing more can be left out. Otherwise the tries were spent before that was known."""
+    """Whether nothing more can be removed. Otherwise the tries ran out before that was known."""
 
 
 def smallest(
@@ -50,9 +51,9 @@ def smallest(
     tries: int = TRIES,
     told: Callable[[str], None] = lambda _: None,
 ) -> Smallest:
-    """Leave out what `failed`, an outcome of the scenario, fails without. `told` hears how far that is.
+    """Remove everything that the failure does not need. `told` is called with the progress.
 
-    It must go on to break the invariant that was broken first.
+    `failed` is an outcome of the scenario. Candidates must break the same invariant that was broken first.
     """
     return _Shrinking(scenario, failed, parts, tries, told).result()
 
@@ -68,8 +69,8 @@ class _Shrinking:
         self._outcome = failed
         self._asked = 0
         self._found: list[Scenario] = [self._best]
-        """All that failed, the smallest last."""
-        # What is broken before the end of the timeline needs no waiting for calm, however long that would take.
+        """All failing candidates, the smallest last."""
+        # A violation before the end of the timeline needs no time to settle, however long that would take.
         self._calm = scenario.settle if failed.violations[0].at > scenario.length else SHORTEST
 
     def result(self) -> Smallest:
@@ -77,16 +78,18 @@ class _Shrinking:
         self._length(SLACK)
         complete = self._moments()
         self._reseed()
-        complete = self._wishes() and complete
+        complete = self._leave_out_specs() and complete
         self._simplify()
         self._length()
         best, outcome, first = self._proven()
-        self._told(f"{counted(before, 'moment')} → {len(best.timeline)}, in {counted(self._asked, 'try', 'tries')}")
+        self._told(f"{counted(before, 'event')} → {len(best.timeline)}, in {counted(self._asked, 'try', 'tries')}")
         return Smallest(scenario=best, outcome=outcome, tries=self._asked, complete=complete and first)
 
     def _proven(self) -> tuple[Scenario, Outcome, bool]:
-        """The smallest that fails as it will be kept, with all its time to settle; and whether that was the first one
-        asked."""
+        """Return the smallest candidate that fails with its full time to settle, and its outcome.
+
+        The third item is whether it was the first candidate tried.
+        """
         first = True
         while True:
             best = self._tell_origin(self._found.pop())
@@ -99,13 +102,13 @@ class _Shrinking:
         self._asked += 1
         hasty = msgspec.structs.replace(candidate, settle=self._calm)
         outcome = run_scenario(hasty, parts=self._parts, kept=False, until=self._broken)
-        # What is not settled after less than its time may well be after all of it.
+        # A state that is not settled early may settle within its full time.
         last = candidate.length if self._calm < candidate.settle else math.inf
         found = any(each.invariant == self._broken and each.at <= last for each in outcome.violations)
         if found:
             self._best, self._outcome = candidate, outcome
             self._found.append(candidate)
-        left = counted(len(self._best.timeline), "moment is", "moments are")
+        left = counted(len(self._best.timeline), "event is", "events are")
         self._told(f"try {self._asked} of {self._tries}: {left} left")
         return found
 
@@ -119,7 +122,7 @@ class _Shrinking:
         return not search.spent
 
     def _reseed(self) -> None:
-        """Leave out one more moment, with another seed, for as long as that works."""
+        """Remove one more event, with another seed, as long as that works."""
         left = True
         while left and len(self._best.timeline) > 1:
             left = False
@@ -135,15 +138,15 @@ class _Shrinking:
     def _asks(self, candidate: Scenario) -> bool:
         return self._asked < self._tries and self._fails(candidate)
 
-    def _wishes(self) -> bool:
+    def _leave_out_specs(self) -> bool:
         base = self._best
-        wishes = [(kind, at) for kind in _WISHES for at in range(len(getattr(base, kind)))]
+        specs = [(kind, at) for kind in _SPECS for at in range(len(getattr(base, kind)))]
         search = Search[tuple[str, int]](lambda some: self._fails(_only(base, some)), tries=self._tries - self._asked)
-        fewest(wishes, search)
+        fewest(specs, search)
         return not search.spent
 
     def _length(self, slack: float = 1.0) -> None:
-        """No longer than it takes, or so many times as long."""
+        """Shorten the scenario to the time that the violation needs, times `slack`."""
         at = max((violation.at for violation in self._outcome.violations), default=0.0)
         ends = [moment.at + _lasts(moment) for moment in self._best.timeline]
         for end in sorted({math.ceil(max([*ends, 1.0])), math.ceil(at * slack) + 1}):
@@ -162,17 +165,17 @@ class _Shrinking:
         simplest(base.timeline, lambda moment: _simpler(moment, base.length), self._search(fails))
 
     def _tell_origin(self, best: Scenario) -> Scenario:
-        about = f"What is left of {best.name} with seed {self._first}, and still breaks {self._broken}."
+        about = f"The smallest part of {best.name} with seed {self._first} that still breaks {self._broken}."
         document = {key: about if key == "about" else value for key, value in best.document.items()}
         return msgspec.structs.replace(best, about=about, document=document)
 
 
-def _only(scenario: Scenario, wishes: Sequence[tuple[str, int]]) -> Scenario:
-    """The scenario with these of its wishes."""
+def _only(scenario: Scenario, specs: Sequence[tuple[str, int]]) -> Scenario:
+    """Return the scenario with only these specs."""
     document = dict(scenario.document)
     kept = {}
-    for kind in _WISHES:
-        numbers = [at for of, at in wishes if of == kind]
+    for kind in _SPECS:
+        numbers = [at for of, at in specs if of == kind]
         kept[kind] = _some(getattr(scenario, kind), numbers)
         if kind in document:
             document[kind] = _some(document[kind], numbers)
@@ -181,16 +184,16 @@ def _only(scenario: Scenario, wishes: Sequence[tuple[str, int]]) -> Scenario:
     return msgspec.structs.replace(scenario, document=document, **kept)
 
 
-def _some(wishes: Any, numbers: Sequence[int]) -> Any:
-    """These of a list, or of a map in the order of the file."""
-    if isinstance(wishes, dict):
-        items = list(wishes.items())
+def _some(specs: Any, numbers: Sequence[int]) -> Any:
+    """Return these items of a list, or of a map in the order of the file."""
+    if isinstance(specs, dict):
+        items = list(specs.items())
         return dict(items[at] for at in numbers)
-    return type(wishes)(wishes[at] for at in numbers)
+    return type(specs)(specs[at] for at in numbers)
 
 
 def _simpler(moment: Moment, length: float) -> Iterator[Moment]:
-    """What could stand in its place: at a round time, and shorter."""
+    """Yield simpler replacements of an event: at a round time, and shorter."""
     at = float(round(moment.at))
     if at <= length:
         yield msgspec.structs.replace(moment, at=at)

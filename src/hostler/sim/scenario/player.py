@@ -1,4 +1,4 @@
-"""A scenario, played in a world: its wishes, then its moments one after the other, then calm."""
+"""Plays a scenario in a world: its specs, then its timeline, then a period without faults."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at whether all is as it was wished for; there is nothing to see while nothing changes."""
+"""Seconds between two checks whether the state matches the specs; skipped while nothing changes."""
 AGAIN_EVERY = 10.0
-"""Seconds after which it is looked at though nothing has changed: places change without the store."""
+"""Seconds between checks even if the store has not changed: places change without the store."""
 REPAIR_EVERY = 5.0
 
 
 def plan_of(scenario: Scenario) -> WorldPlan:
-    """The world that a scenario plays in."""
+    """Return the configuration of the world of a scenario."""
     asked = [moment.what for moment in scenario.timeline]
     return WorldPlan(
         inventory=scenario.inventory,
@@ -41,8 +41,10 @@ def plan_of(scenario: Scenario) -> WorldPlan:
 
 
 class Player:
-    """Plays one scenario in one world. `wrong` hears what was not answered as it should be, `missed` what was expected
-    and is not so."""
+    """Plays one scenario in one world.
+
+    `wrong` is called for a request with a wrong answer, `missed` for an expectation that is not met.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Player:
         self._asking: dict[asyncio.Task[None], str] = {}
 
     async def play(self, coming: Callable[[int], None] = lambda _: None) -> None:
-        """Until the scenario's length is over. `coming` is told how many moments are still to come."""
+        """Play until the scenario's length is over. `coming` is called with the number of events still to come."""
         world = self._world
         for what, text in self._wishes():
             self._ask(what, text)
@@ -72,7 +74,10 @@ class Player:
         await world.sleep(self._scenario.length - world.clock.now())
 
     async def settle(self) -> list[Unmet]:
-        """Lift every fault, repair what is broken, and wait until all is as it was wished for: what is not, in time."""
+        """Lift every fault, repair what is broken, and wait until the state matches the specs.
+
+        Return what does not match in time.
+        """
         world = self._world
         end = world.clock.now() + self._scenario.settle
         for id_ in tuple(world.faults):
@@ -95,12 +100,12 @@ class Player:
             await world.sleep(LOOK_EVERY)
         for task, text in self._asking.items():
             task.cancel()
-            self._wrong(text, "it was not answered")
+            self._wrong(text, "not answered")
         await asyncio.gather(*self._asking, return_exceptions=True)
         return left
 
     def _wishes(self) -> Iterator[tuple[Act, str]]:
-        """What is wished for at the beginning."""
+        """Yield the specs at the start."""
         scenario = self._scenario
         for workload in scenario.workloads:
             yield actions.Apply(workload=workload), f"apply workload {workload.name}"
@@ -118,12 +123,12 @@ class Player:
             return
         try:
             self._world.inject(what)  # type: ignore[arg-type]
-        except HostlerError as error:  # what was there when the file was read may be gone by now
-            self._world.log.add("fault", what.on or what.name, f"nothing to happen to: {error}")
+        except HostlerError as error:  # a component may have been removed since the file was read
+            self._world.log.add("fault", what.on or what.name, f"no effect: {error}")
 
     def _ask(self, what: Act, text: str) -> None:
         self.asked += 1
-        self._world.log.add("asked", text, "as refused" if what.refused else "")
+        self._world.log.add("asked", text, "should be refused" if what.refused else "")
         task = self._world.spawn(self._answered(what, text), f"act: {text}")
         self._asking[task] = text
         task.add_done_callback(lambda done: self._asking.pop(done, None))
@@ -132,8 +137,8 @@ class Player:
         try:
             if isinstance(what, actions.Expect):
                 found = _judged(await unmet_now(self._world), what.pending)
-                for wish in [*found, *await unmet_blueprints(self._world, what.given_up)]:
-                    self._missed(wish)
+                for difference in [*found, *await unmet_blueprints(self._world, what.given_up)]:
+                    self._missed(difference)
             else:
                 await self.hands.do(what)
         except HostlerError as error:
@@ -143,12 +148,12 @@ class Player:
         else:
             self._world.log.add("done", text, "")
             if what.refused:
-                self._wrong(text, "it was done, and should have been refused")
+                self._wrong(text, "it succeeded, but should have been refused")
 
 
 def _judged(found: list[Unmet], pending: int) -> list[Unmet]:
-    """Without what waits for room, if as many do as shall."""
-    waiting = sum(wish.waits for wish in found)
+    """Remove what waits for capacity, if the number is as expected."""
+    waiting = sum(difference.waits for difference in found)
     if waiting == pending:
-        return [wish for wish in found if not wish.waits]
-    return [Unmet("the world", f"{waiting} wait for room, {pending} should"), *found] if pending else found
+        return [difference for difference in found if not difference.waits]
+    return [Unmet("the world", f"{waiting} wait for capacity, {pending} should"), *found] if pending else found

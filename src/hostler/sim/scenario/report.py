@@ -1,4 +1,4 @@
-"""What came of a run, for people: lines of text."""
+"""Outcome of a run as text."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BRIEF = frozenset(
         *("repair", "violation", "lab", "blueprint", "deploys"),
     )
 )
-"""Kinds of entries that tell a story in few lines."""
+"""Kinds of entries that summarize a run."""
 BEFORE, AFTER = 24, 6
-"""Entries of the log that are shown around a violation."""
+"""Log entries shown around a violation."""
 
 
 def verdict_lines(outcome: Outcome) -> Iterator[str]:
-    """One line for each invariant, and one for each violation that is known in full."""
+    """Yield one line for each invariant, and one for each recorded violation."""
     width = max(len(verdict.invariant) for verdict in outcome.verdicts)
     for verdict in outcome.verdicts:
-        looked = counted(verdict.looks, "look") if verdict.looks else "nothing to look at"
+        looked = counted(verdict.looks, "check") if verdict.looks else "nothing to check"
         broken = f"BROKEN {verdict.found:,} times" if verdict.found > 1 else "BROKEN"
         yield f"  {verdict.invariant:<{width}}  {f'holds ({looked})' if verdict.held else broken}"
         for violation in verdict.violations[:3]:
@@ -44,28 +44,28 @@ def verdict_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def timeline_lines(entries: Iterable[LogEntry], *, full: bool = False) -> Iterator[str]:
-    """What happened, one line each. Not `full`: the story only."""
+    """Yield one line for each log entry. Not `full`: the summary only."""
     for entry in entries:
         if full or entry.kind in BRIEF or (entry.kind == "hardware" and "→" in entry.text):
             yield entry_line(entry)
 
 
 def entry_line(entry: LogEntry) -> str:
-    """One entry of the log."""
+    """Return one log entry as text."""
     cause = f"  ← {entry.cause}" if entry.cause else ""
     text = f"{entry.component}: {entry.text}" if entry.text else entry.component
     return f"{entry.at:>9.3f} s  {entry.kind:<9} {text}{cause}"
 
 
 def around(log: Sequence[LogEntry], violation: Violation) -> list[LogEntry]:
-    """The entries around the instant at which something was violated."""
+    """Return the log entries around the time of a violation."""
     first = next((at for at, entry in enumerate(log) if entry.at > violation.at), len(log))
     return list(log[max(0, first - BEFORE) : first + AFTER])
 
 
 def moment_lines(moments: Sequence[Moment]) -> Iterator[str]:
-    """A schedule, one line each."""
+    """Yield one line for each event of a schedule."""
     if not moments:
-        yield "  nothing: it fails without any fault"
+        yield "  none: it fails without any fault"
     for moment in moments:
         yield f"  {moment.at:>9.3f} s  {moment.told}"

@@ -1,4 +1,4 @@
-"""Machines and labs as a scenario's file has them; workloads are as in `engine.workloads.document`."""
+"""Machines and labs in the file of a scenario; workloads are as in `engine.workloads.document`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 ORG, PROJECT = "acme", "shop"
 MOST = 100_000
 SMALL = 256
-"""MiB of memory of a machine that says nothing else."""
+"""Default memory of a machine, in MiB."""
 _SHAPE = ("cpus", "memory", "disk")
 _PLACING = ("affinity", "on_node_loss", "labels", "node_labels")
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]")
 
 
 def seconds(piece: Piece, *, least: float = 0.0, most: float = 7 * 86400.0) -> float:
-    """A duration: seconds, or `90s`, `5m`, `1h30m`."""
+    """Parse a duration: seconds, or `90s`, `5m`, `1h30m`."""
     value = piece.value
     try:
         found = seconds_of(value) if not isinstance(value, float) else value
@@ -48,7 +48,7 @@ def seconds(piece: Piece, *, least: float = 0.0, most: float = 7 * 86400.0) -> f
 
 
 def converted(piece: Piece, kind: type[T], otherwise: T) -> T:
-    """A record. What is wrong is told where it stands; then it is `otherwise`."""
+    """Parse a record. An error is reported at its position; the result is then `otherwise`."""
     try:
         return msgspec.convert(piece.plain(), kind)
     except msgspec.ValidationError as error:
@@ -65,12 +65,12 @@ def converted(piece: Piece, kind: type[T], otherwise: T) -> T:
 
 
 def name_in(piece: Piece, fields: Mapping[str, Piece], field: str = "name", most: int = MAX_NAME) -> str:
-    """The name that must be there."""
+    """Return the required name."""
     return fields[field].text(least=1, most=most) if field in fields else piece.missing(field)
 
 
 def vms_of(piece: Piece) -> VmWish:
-    """One of `vms`: one machine, or `count` of them called NAME-1, NAME-2, …"""
+    """Parse an item of `vms`: one machine, or `count` machines called NAME-1, NAME-2, …"""
     fields = piece.fields("name", "count", "org", "project", "power", "expires", *_SHAPE, *_PLACING)
     name = name_in(piece, fields, most=MAX_NAME - 7)
     names = numbered(fields, name)
@@ -95,7 +95,7 @@ def vms_of(piece: Piece) -> VmWish:
 
 
 def vm_names(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, str, tuple[str, ...]]:
-    """Machines that are named only: org, project and names."""
+    """Parse a reference to machines: org, project and names."""
     return (
         fields["org"].text(least=1, most=255) if "org" in fields else ORG,
         fields["project"].text(least=1, most=255) if "project" in fields else PROJECT,
@@ -104,13 +104,13 @@ def vm_names(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, str, tuple
 
 
 def labs_of(piece: Piece, fields: Mapping[str, Piece] | None = None) -> LabWish:
-    """One of `labs`: a user with a lab, or `count` of them called USER-1, USER-2, …"""
+    """Parse an item of `labs`: a user with a lab, or `count` users called USER-1, USER-2, …"""
     fields = piece.fields("user", "count", "lab") if fields is None else fields
     return LabWish(users=users_of(piece, fields), lab_id=fields["lab"].whole(least=1) if "lab" in fields else 1)
 
 
 def users_of(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, ...]:
-    """Users of labs."""
+    """Parse the users of labs."""
     user = name_in(piece, fields, "user", most=200)
     try:
         check_user(user or "nobody")
@@ -120,13 +120,15 @@ def users_of(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, ...]:
 
 
 def catalogue_of(piece: Piece) -> LabCatalogue:
-    """`catalogue`: what labs are made of. Durations are seconds."""
+    """Parse `catalogue`: the configuration of labs. Durations are seconds."""
     return converted(piece, LabCatalogue, LabCatalogue())
 
 
 def blueprint_of(piece: Piece) -> Blueprint:
-    """One of `blueprints`, as `hostler blueprint apply` takes it. What it needs of others is looked at when it is
-    applied."""
+    """Parse an item of `blueprints`, as `hostler blueprint apply` takes it.
+
+    Its needs are checked when it is applied.
+    """
     nothing = Blueprint(slices=())
     found = converted(piece, Blueprint, nothing)
     if found is not nothing:
@@ -136,14 +138,14 @@ def blueprint_of(piece: Piece) -> Blueprint:
 
 
 def blueprint_name(piece: Piece, name: str) -> str:
-    """The name of a blueprint."""
+    """Return the name of a blueprint."""
     if re.search(BLUEPRINT_NAME, name) is None:
-        piece.doubt("a blueprint's name is of a-z, 0-9 and . _ -, at most 63 characters")
+        piece.doubt("a blueprint's name consists of a-z, 0-9 and . _ -, at most 63 characters")
     return name
 
 
 def base_of(piece: Piece) -> str:
-    """`group:name`, whatever the version."""
+    """Parse `group:name`, without a version."""
     text = piece.text(least=1)
     if text.count(":") != 1:
         piece.doubt("must be group:name")
@@ -151,7 +153,7 @@ def base_of(piece: Piece) -> str:
 
 
 def numbered(fields: Mapping[str, Piece], name: str) -> tuple[str, ...]:
-    """NAME; with a `count` NAME-1, NAME-2, …"""
+    """Return NAME; with a `count` NAME-1, NAME-2, …"""
     if "count" not in fields:
         return (name,)
     return tuple(f"{name}-{number}" for number in range(1, fields["count"].whole(least=1, most=MOST) + 1))
@@ -178,7 +180,7 @@ def _mebibytes(piece: Piece, *, least: int = 0) -> int:
 
 
 def _affinity(fields: Mapping[str, Piece], own: dict[str, str]) -> tuple[Affinity, ...]:
-    """Rules; one without labels is about machines that have the same labels as this one."""
+    """Parse rules; a rule without labels applies to machines with the same labels as this one."""
     if "affinity" not in fields:
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""One run of a scenario with one seed: everything that happens in it follows from these two."""
+"""One run of a scenario with one seed. These two determine everything that happens in it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from hostler.sim.scenario.scenario import Moment, Scenario
 
 ALWAYS = ("requests_answered", "nothing_broke")
-"""What is looked at beside the invariants that a scenario names: every request was answered as it should be, and no
-process ended by an error of its own."""
+"""Checks in addition to the invariants that a scenario names: every request got the right answer, and no process ended
+with an unexpected error."""
 SHOWN = 8
-"""Wishes that are named one by one if they are not met."""
+"""Unmet specs that are listed one by one."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The outcome of a run."""
 
     scenario: str
     seed: int
     verdicts: tuple[Verdict, ...]
     moments: tuple[Moment, ...]
-    """What happened, or was to happen, with what was drawn."""
+    """The timeline with the drawn faults, whether or not the run reached them."""
     log: tuple[LogEntry, ...] = ()
     counters: dict[str, float] = {}
 
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     @property
     def violations(self) -> list[Violation]:
-        """The first of each invariant, in order of time."""
+        """The first violation of each invariant, in order of time."""
         found = [violation for verdict in self.verdicts for violation in verdict.violations[:1]]
         return sorted(found, key=lambda violation: violation.at)
 
@@ -59,7 +59,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         return frozenset(verdict.invariant for verdict in self.verdicts if not verdict.held)
 
     def log_lines(self) -> bytes:
-        """The log as JSON lines: the same bytes for the same scenario and seed."""
+        """Return the log as JSON lines: the same bytes for the same scenario and seed."""
         return b"".join(msgspec.json.encode(entry) + b"\n" for entry in self.log)
 
 
@@ -72,8 +72,11 @@ def run_scenario(
     kept: bool = True,
     until: str = "",
 ) -> Outcome:
-    """Play it from its beginning to its end. `tell` hears what happens as it does; `kept`: the outcome has it all;
-    `until`: no longer than until this invariant is broken."""
+    """Play a scenario from start to end.
+
+    `tell` is called with each log entry. `kept`: the outcome contains the log. `until`: stop when this invariant is
+    broken.
+    """
     return _Run(scenario, scenario.seed if seed is None else seed, parts, tell, kept=kept, until=until).outcome()
 
 
@@ -91,7 +94,7 @@ class _Run:
         self._scenario, self._seed, self._kept, self._until = scenario, seed, kept, until
         self._enough = False
         self._task: asyncio.Task[Any] | None = None
-        """That plays it, while it does."""
+        """The task that plays the scenario, while it does."""
         self._moments = drawn(scenario, seed)
         self._loop = ProcessLoop(seed)
         self._world = World(plan_of(scenario), seed=seed, loop=self._loop, parts=parts, tell=tell)
@@ -102,7 +105,7 @@ class _Run:
     def outcome(self) -> Outcome:
         try:
             run_virtual(self._main, loop=self._loop)
-        except Exception as error:  # noqa: BLE001 - a run that ends by an error is a finding, not an accident
+        except Exception as error:  # noqa: BLE001 - a run that ends with an error is a violation
             self._broken("the run", error)
         for name, failure in self._world.failures:
             self._broken(name, failure)
@@ -125,7 +128,7 @@ class _Run:
     async def _main(self) -> None:
         world, task = self._world, asyncio.current_task()
         async with world:
-            # The store's first events are the inventory, which concerns no invariant.
+            # The store's first events are the inventory, which affects no invariant.
             invariants = self._invariants = Invariants(
                 world, (*self._scenario.invariants, "requests_answered"), told=self._told
             )
@@ -142,8 +145,8 @@ class _Run:
         def wrong(request: str, text: str) -> None:
             invariants.violated("requests_answered", request, text)
 
-        def missed(wish: Unmet) -> None:
-            invariants.violated(wish.invariant, wish.component, wish.text)
+        def missed(difference: Unmet) -> None:
+            invariants.violated(difference.invariant, difference.component, difference.text)
 
         world = self._world
         player = Player(world, self._scenario, self._moments, wrong=wrong, missed=missed)
@@ -165,12 +168,12 @@ class _Run:
         invariants.look("requests_answered", player.asked)
         invariants.look("no_vm_lost", len(player.hands.promised))
         for name in await lost(world, player.hands.promised):
-            invariants.violated("no_vm_lost", name, "its creation was answered, and there is no wish for it")
+            invariants.violated("no_vm_lost", name, "its creation was acknowledged, but it has no record")
         invariants.look("wishes_met")
         if world.plan.slices:
             invariants.look("blueprints_met")
-        for wish in left[:SHOWN]:
-            invariants.violated(wish.invariant, wish.component, wish.text)
+        for difference in left[:SHOWN]:
+            invariants.violated(difference.invariant, difference.component, difference.text)
         if len(left) > SHOWN:
             invariants.violated(left[SHOWN].invariant, "the world", f"and {len(left) - SHOWN} more")
         invariants.check_runs()

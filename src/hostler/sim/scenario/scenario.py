@@ -1,4 +1,4 @@
-"""A scenario as a value: a datacenter, what is wished for there, what goes wrong, and what must hold all the same."""
+"""A scenario as a value: a datacenter, its specs, the faults, and the invariants that must hold."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ INVARIANTS = (
     "retries_heeded",
     "blueprints_met",
 )
-"""What a scenario can ask for; all of them, unless it names some."""
+"""All invariants. A scenario that names none checks all of them."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happens, and when."""
+    """An event of the timeline, and its time."""
 
     at: float
-    """Seconds from the beginning."""
+    """Seconds from the start."""
     what: Fault | Act
     written: dict[str, Any]
-    """As the file has it, without `at`."""
+    """The event as written in the file, without `at`."""
     drawn: bool = False
-    """By chance, not by the timeline."""
+    """Whether it was drawn, not taken from the timeline."""
 
     def document(self) -> dict[str, Any]:
-        """As a timeline has it."""
+        """Return the event as an item of a timeline."""
         if not isinstance(self.what, FaultBase):
             return {"at": _short(self.at)} | self.written
         fields = fields_of(self.what)
@@ -67,7 +67,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """In one line, for people."""
+        """The event as one line of text."""
         if isinstance(self.what, FaultBase):
             return self.what.told()
         shown = (f"{key}={_brief(value)}" for key, value in self.written.items() if key != "do")
@@ -75,28 +75,28 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chance(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that happens now and then, to any of some components."""
+    """A fault that happens at random times to random components."""
 
     fields: dict[str, Any]
     """The fault, without `on` and `for`."""
     per_hour: float
     on: tuple[str, ...]
-    """One of these; empty: the fault names none."""
+    """The possible components; empty: the fault names none."""
     least: float | None = None
-    """How long it lasts, from `least` to `most` seconds; None: it is over at once."""
+    """The duration is from `least` to `most` seconds; None: the fault is momentary."""
     most: float | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says. `document` is the file itself, with everything in it that it named elsewhere."""
+    """The content of a file. `document` is the file itself, with all includes resolved."""
 
     name: str
     about: str
     seed: int = 1
     length: float
-    """Seconds. Then every fault is lifted, and what was wished for must come true."""
+    """Seconds. Then every fault is lifted, and the state must come to match the specs."""
     settle: float = SETTLE
-    """Seconds in which it must."""
+    """Seconds in which it must match."""
     inventory: Inventory = Inventory()
     replicas: int = 2
     settings: dict[str, Any] = {}
@@ -110,13 +110,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     chances: tuple[Chance, ...] = ()
     invariants: tuple[str, ...] = INVARIANTS
     pending: int = 0
-    """Machines that no node has room for in the end: so many, no more and no fewer."""
+    """Machines that have no node for lack of capacity in the end: exactly so many."""
     given_up: tuple[str, ...] = ()
-    """Slices (`group:name`) whose last version is given up in the end: these, and no others."""
+    """Slices (`group:name`) whose last version has failed in the end: exactly these."""
     document: dict[str, Any] = {}
 
     def with_timeline(self, moments: tuple[Moment, ...], *, seed: int, length: float | None = None) -> Scenario:
-        """The same, where this happens and nothing is left to chance."""
+        """Return the scenario with this timeline and no random faults."""
         length = self.length if length is None else length
         document = {key: value for key, value in self.document.items() if key not in ("timeline", "chances")}
         document |= {"seed": seed, "length": _short(length)}
@@ -126,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _short(number: float) -> float | int:
-    """As a person would write it."""
+    """Return a whole number as an int, others rounded."""
     return int(number) if number == int(number) else round(number, 3)
 
 

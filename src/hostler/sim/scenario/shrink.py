@@ -1,7 +1,7 @@
-"""Make a failing schedule small: leave out what it fails without, then make what is left simpler. Pure.
+"""Shrink a failing schedule: remove the items that the failure does not need, then simplify the rest. Pure.
 
-Whether a candidate still fails is asked of a predicate; a schedule is a sequence of values. What is returned did fail
-when it was last asked about, so it is a reproduction, however the search ended.
+A predicate says whether a candidate still fails; a schedule is a sequence of values. The result failed when it was last
+tested, so it is a reproduction, however the search ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Search(Generic[T]):
-    """Asks the predicate, never twice the same question, and no more often than `tries` allows."""
+    """Calls the predicate, never twice with the same candidate, and at most `tries` times."""
 
     def __init__(
         self,
@@ -24,18 +24,18 @@ class Search(Generic[T]):
         tries: int,
         key: Callable[[Sequence[T]], Hashable] = tuple,
     ) -> None:
-        """`key` tells one sequence of items from another."""
+        """`key` identifies a sequence of items."""
         self._fails, self._tries, self._key = fails, tries, key
         self._known: dict[Hashable, bool] = {}
         self.asked = 0
 
     @property
     def spent(self) -> bool:
-        """Whether it may ask no more."""
+        """Whether no tries are left."""
         return self.asked >= self._tries
 
     def fails(self, items: Sequence[T]) -> bool:
-        """Whether these still fail. What may no longer be asked counts as passing: nothing is left out unproven."""
+        """Return whether these items still fail. Without tries left, return False: nothing is removed unproven."""
         key = self._key(items)
         found = self._known.get(key)
         if found is None:
@@ -47,8 +47,10 @@ class Search(Generic[T]):
 
 
 def fewest(items: Sequence[T], search: Search[T]) -> list[T]:
-    """Some of the items, in their order, that fail, and no longer do if any one of them is left out (unless the tries
-    are spent before that is known). The items as they are must fail."""
+    """Return a minimal failing subsequence of the items: it no longer fails if any one of them is removed.
+
+    It may not be minimal if the tries run out. All items together must fail.
+    """
     if search.fails(()):
         return []
     left, parts = list(items), 2
@@ -69,8 +71,11 @@ def fewest(items: Sequence[T], search: Search[T]) -> list[T]:
 
 
 def simplest(items: Sequence[T], simpler: Callable[[T], Iterable[T]], search: Search[T]) -> list[T]:
-    """The same number of items, each as simple as it can be: `simpler` tells what to try in its place, simplest first;
-    an item that has changed is tried again until nothing simpler fails."""
+    """Return the same number of items, each as simple as possible.
+
+    `simpler` yields replacements of an item, simplest first. A replaced item is tried again until nothing simpler
+    fails.
+    """
     left = list(items)
     for at in range(len(left)):
         changed = True
@@ -100,7 +105,7 @@ def _one_that_fails(chunks: list[list[T]], search: Search[T]) -> list[T] | None:
 
 def _one_that_can_go(chunks: list[list[T]], search: Search[T]) -> list[T] | None:
     if len(chunks) == 2:
-        return None  # what is left is the other chunk, which was asked about
+        return None  # what remains is the other chunk, which was already tested
     for at in range(len(chunks)):
         rest = [item for number, chunk in enumerate(chunks) if number != at for item in chunk]
         if search.fails(rest):

@@ -1,4 +1,4 @@
-"""The moments of a timeline, as the file has them: faults, and what people do."""
+"""Events of a timeline in the file: faults, and actions of users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMMON = ("at", "do", "refused")
 
 
 def inventories(pieces: Sequence[Piece]) -> dict[int, Inventory]:
-    """The inventories that are loaded on the way, by the number of their moment: others may name what is in them."""
+    """Return the inventories loaded by the timeline, by event number: other events may name their components."""
     found = {}
     for number, piece in enumerate(pieces):
         inside = piece.value if isinstance(piece.value, dict) else {}
@@ -47,7 +47,7 @@ def inventories(pieces: Sequence[Piece]) -> dict[int, Inventory]:
 
 
 def moment_of(piece: Piece, components: Components, loaded: Inventory | None, length: float) -> Moment | None:
-    """One item of the timeline; None: it is none, and doubts say why."""
+    """Parse one item of the timeline; None: it is invalid, and the errors are reported."""
     fields = piece.fields()
     if not fields:
         return None
@@ -58,14 +58,14 @@ def moment_of(piece: Piece, components: Components, loaded: Inventory | None, le
     if "at" not in fields:
         piece.missing("at")
     elif length and at > length:
-        fields["at"].doubt(f"comes after the end, which is at {length:g} seconds")
+        fields["at"].doubt(f"is after the end of the scenario at {length:g} seconds")
     plain = {name: inside.plain() for name, inside in fields.items() if name != "at"}
     kind, known = ("fault", FAULTS) if "fault" in fields else ("do", actions.ACTS)
     name = fields[kind].value
     if name not in known:
         close = difflib.get_close_matches(str(name), known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-        fields[kind].doubt(f"there is no {name}; {hint}")
+        hint = f"did you mean {close[0]}?" if close else f"it must be one of {', '.join(known)}"
+        fields[kind].doubt(f"unknown {'fault' if kind == 'fault' else 'action'} {name}; {hint}")
         return None
     if kind == "fault":
         if "for" in fields:
@@ -77,7 +77,7 @@ def moment_of(piece: Piece, components: Components, loaded: Inventory | None, le
 
 
 def fault_in(piece: Piece, plain: Mapping[str, Any], components: Components) -> Fault | None:
-    """The fault that a map describes; None: none, and doubts say why."""
+    """Parse the fault that a map describes; None: it is invalid, and the errors are reported."""
     try:
         fault = fault_of(plain)
     except Invalid as error:
@@ -85,22 +85,22 @@ def fault_in(piece: Piece, plain: Mapping[str, Any], components: Components) -> 
         return None
     names = fault.members if isinstance(fault, Partition) else (fault.on,) if fault.on else ()
     if not names and "all" not in fault.place:
-        piece.doubt(f"is missing; {fault.name} happens to a {_either(fault.place)}", field="on")
+        piece.doubt(f"is missing; {fault.name} affects a {_either(fault.place)}", field="on")
     for name in names:
         kind = components.kinds.get(fold(name))
         if kind is None:
-            piece.doubt(f"{name} is not in the inventory, and no replica", field="on")
+            piece.doubt(f"{name} is not in the inventory and not a replica", field="on")
         elif kind not in fault.place:
-            piece.doubt(f"{name} is a {kind}; {fault.name} happens to a {_either(fault.place)}", field="on")
+            piece.doubt(f"{name} is a {kind}; {fault.name} affects a {_either(fault.place)}", field="on")
     return fault
 
 
 def _either(kinds: Sequence[str]) -> str:
-    return " or ".join(kind for kind in kinds if kind != "all") or "nobody in particular"
+    return " or ".join(kind for kind in kinds if kind != "all") or "nothing in particular"
 
 
 class _Acts:
-    """Reads one act."""
+    """Parser of one action."""
 
     def __init__(self, piece: Piece, components: Components, loaded: Inventory | None) -> None:
         self._piece, self._components, self._loaded = piece, components, loaded
@@ -186,7 +186,7 @@ class _Acts:
             name = item.text(least=1)
             found = self._components.nodes(name)
             if name and found is None:
-                item.doubt(f"{name} is no blade or rack of the inventory")
+                item.doubt(f"{name} is not a blade or rack of the inventory")
             nodes += found or ()
         return {"nodes": nodes}
 
@@ -199,7 +199,7 @@ class _Acts:
         on = self._name("on")
         level = self._components.level(on)
         if on and level is None:
-            self._fields["on"].doubt(f"{on} is no region, zone, rack, pdu, tor or blade of the inventory")
+            self._fields["on"].doubt(f"{on} is not a region, zone, rack, pdu, tor or blade of the inventory")
         found: dict[str, Any] = {"on": fold(on), "level": level or ""}
         if "enabled" in self._fields:
             found["enabled"] = self._fields["enabled"].flag()
@@ -231,5 +231,5 @@ class _Acts:
             return {"on": ""}
         on = self._name("on")
         if on and self._components.kinds.get(fold(on), "replica") == "replica":
-            self._fields["on"].doubt(f"{on} is no hardware of the inventory")
+            self._fields["on"].doubt(f"{on} is not hardware of the inventory")
         return {"on": fold(on)}

@@ -1,10 +1,11 @@
-"""What would happen if: the records of a living control plane, copied into a world of their own, and broken there.
+"""What-if analysis: the records of a live control plane, copied into a simulated world in which faults are injected.
 
-    copied.py    reads a store, and nothing else
-    scene.py     a world whose blades are its nodes, with the machines that run there
-    question.py  what is asked: drains and faults; and the answer: what moves, what finds no room, and why
+    snapshot.py             reads a store, and nothing else
+    world_from_snapshot.py  a world whose blades are the nodes of the copy, with the machines that run there
+    question.py             the question: drains and faults; and the answer: what moves, what finds no capacity, and why
+    slice_report.py         the effects on slices
 
-The store that was copied is not touched, and nobody it belongs to notices.
+The copied store is only read, so its users are not affected.
 """
 
 from hostler.sim.whatif.question import Affected, Answer, Fate, Question, ask

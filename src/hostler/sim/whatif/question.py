@@ -1,4 +1,4 @@
-"""What is asked of a copy, and what comes of it."""
+"""A question about a copy, and its answer."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ if TYPE_CHECKING:
     from hostler.sim.world import BladeHost
 
 QUIET = 75.0
-"""Seconds without a write after which nothing more will happen by itself: every pass of a leader was made meanwhile."""
+"""Seconds without a write after which nothing more will happen: a leader has made every periodic pass by then."""
 LOOK_EVERY = 5.0
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall happen to the copy, all of it at once."""
+    """What to do to the copy, all at once."""
 
     drain: tuple[str, ...] = ()
     """Nodes, blades (`r1/b3`), racks, zones and regions."""
     faults: tuple[Fault, ...] = ()
     within: float = 7200.0
-    """Seconds in which it has to have settled."""
+    """Seconds in which the copy must settle."""
     boot_time: float = 0.0
     """Seconds that a machine takes to start."""
     power: bool = False
+    """Whether the control plane can switch off an unreachable node, and then knows that the node is off."""
     brake_share: float = SHARE
-    """As in the settings: more than this share of the nodes that become unreachable together are not fenced."""
-    """A silent node can be switched off by the control plane, and is known to be off then."""
+    """As in the settings: if more than this fraction of the nodes become unreachable together, none is fenced."""
     seed: int = 0
 
 
 class Fate(enum.StrEnum):
-    """What becomes of a machine."""
+    """The effect on a machine."""
 
     MOVED = "moved"
-    """It runs elsewhere, and never stopped."""
+    """It runs on another node, and never stopped."""
     RESTARTED = "restarted"
-    """It was off for a while."""
+    """It was off for some time."""
     STAYS_OFF = "stays off"
-    """It shall run, and does not."""
+    """It should run, but does not."""
     NO_ROOM = "no room"
-    """It shall run, and no node will do."""
+    """It should run, but no node can take it."""
     STUCK = "stuck"
-    """It runs on, where it shall not be any more."""
+    """It still runs on a node that it should have left."""
 
 
 class Affected(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine."""
+    """One affected machine."""
 
     vm: str
     """`org/project/vm`."""
@@ -78,35 +78,35 @@ class Affected(msgspec.Struct, frozen=True, kw_only=True):
     """Its node; empty: none."""
     after: str
     away: float = 0.0
-    """Seconds for which it did not run, as far as it has come back."""
+    """Seconds for which it did not run, if it runs again."""
     why: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What would happen."""
+    """The effects of the question."""
 
     revision: int
-    """Of the store that was copied."""
+    """The revision of the copied store."""
     affected: tuple[Affected, ...]
     unaffected: int
-    """Machines that run on where they are, or are off as they shall be."""
+    """Machines that keep running on their node, or are off as they should be."""
     waiting: int
-    """Machines that had no node, or did not run, before anything happened."""
+    """Machines that had no node, or were not running, before."""
     took: float
-    """Seconds until nothing happened any more."""
+    """Seconds until nothing changed any more."""
     settled: bool
-    """False: it was still going on when the time was over."""
+    """False: changes were still happening at the end of the time."""
     silent: tuple[str, ...] = ()
-    """Nodes that were silent already: nothing goes there."""
+    """Nodes that were already unreachable: nothing is moved there."""
     left_out: tuple[str, ...] = ()
-    """Nodes that are in a rack of the inventory, but not in the inventory: nothing is known of their cables."""
+    """Nodes in a rack of the inventory that are not in the inventory themselves: their cables are unknown."""
     unreadable: int = 0
     slices: tuple[SliceFate, ...] = ()
-    """Slices of which something would move, or fewer would serve for a while."""
+    """Slices of which an instance would move, or of which fewer would serve for some time."""
 
 
 def ask(copy: Copied, question: Question, tell: Callable[[str], None] = lambda _: None) -> Answer:
-    """Play it out. NotFound, Invalid: it names what is not there."""
+    """Simulate a question. NotFound, Invalid: it names something that does not exist."""
     loop = ProcessLoop(question.seed)
     plan = world_plan(copy, boot_time=question.boot_time, power=question.power, brake_share=question.brake_share)
     world = World(plan, seed=question.seed, loop=loop)
@@ -167,7 +167,7 @@ class _Asking:
         return msgspec.structs.replace(answer, slices=slices)
 
     async def _quiet(self, within: float) -> tuple[bool, float]:
-        """Until nothing is written any more; whether that came in time, and when the last write was."""
+        """Wait until nothing is written any more; return whether that happened in time, and when the last write was."""
         world = self._world
         wait = max(QUIET, 3 * world.plan.fencing_time)
         began = changed = world.clock.now()
@@ -233,7 +233,7 @@ class _Asking:
         )
 
     def _runs(self, name: str, handle: VmHandle | None) -> bool:
-        """Whether it runs now, where its handle says."""
+        """Return whether the machine is running on the node that its handle names."""
         host = None if handle is None else self._world.blades.get(fold(handle.node))
         if host is None:
             return False
@@ -264,7 +264,7 @@ class _Asking:
         return Affected(vm=name, name=vm.name, fate=fate, before=here, after=there, away=away, why=why)
 
     def _moved_off(self, name: str, vm: VirtualMachine, old: VmHandle | None, new: VmHandle | None) -> Affected | None:
-        """What becomes of a machine that is off, and shall be."""
+        """Return the effect on a machine that is off, and should be."""
         here, there = "" if old is None else fold(old.node), "" if new is None else fold(new.node)
         if here == there and here not in self._nodes:
             return None
@@ -278,13 +278,13 @@ class _Asking:
         host = self._world.blades.get(node)
         if host is not None and (not host.alive or host.silent):
             return (
-                f"node {node} is silent, and on_node_loss is {vm.on_node_loss}: it is started elsewhere once somebody"
-                f" confirms that the node is off (hostler node confirm-off {node})"
+                f"node {node} is unreachable, and on_node_loss is {vm.on_node_loss}: it is started elsewhere once an"
+                f" operator confirms that the node is off (hostler node confirm-off {node})"
             )
-        return "it does not run, and nobody said why"
+        return "it is not running, for an unknown reason"
 
     def _away(self, vm: str, began: float) -> float:
-        """Seconds since then in which it ran nowhere."""
+        """Return the seconds since `began` in which the machine was not running anywhere."""
         now = self._world.clock.now()
         spans = sorted(
             (max(start, began), now if end is None else end)
@@ -300,7 +300,7 @@ class _Asking:
 
 
 def _drained(copy: Copied, names: Sequence[str], world: World) -> tuple[str, ...]:
-    """The nodes that these names mean. NotFound: one means none."""
+    """Return the nodes that these names mean. NotFound: a name means none."""
     nodes: dict[str, None] = {}
     for name in names:
         folded = fold(name)
@@ -324,5 +324,5 @@ def _drained(copy: Copied, names: Sequence[str], world: World) -> tuple[str, ...
         nodes |= dict.fromkeys(found)
     alive = [node for node in nodes if node in copy.alive]
     if nodes and not alive:
-        raise Invalid(f"drain {', '.join(names)}: every node of it is silent already; nothing there can be moved")
+        raise Invalid(f"drain {', '.join(names)}: all its nodes are already unreachable; nothing there can be moved")
     return tuple(nodes)

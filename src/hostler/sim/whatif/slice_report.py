@@ -1,4 +1,4 @@
-"""What becomes of slices in a copy: where their instances were and are, and how few of them served meanwhile."""
+"""Effects on slices in a copy: where their instances were and are, and the lowest number that served in between."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class SliceMove(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that would not stay where it is. Its number may be another one there: numbers are used again."""
+    """One instance that would leave its node. Its number may change: numbers are reused."""
 
     artifact: str
     before: str
     """Its node."""
     after: str = ""
-    """Where one of the same artifact would be in its stead; empty: nowhere."""
+    """The node of the instance of the same artifact that replaces it; empty: none."""
     why: str = ""
 
 
 class SliceFate(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one slice."""
+    """The effect on one slice."""
 
     slice: str
     """`group:name`."""
     instances: int
-    """That are wished for."""
+    """The requested number of instances."""
     ready: int
-    """That serve before."""
+    """The number that serve before."""
     least: int
-    """That serve at the worst of it."""
+    """The lowest number that serve at any time."""
     after: int
-    """That serve in the end."""
+    """The number that serve in the end."""
     moves: tuple[SliceMove, ...] = ()
 
 
 class SliceMoves:
-    """Watches one copy. `begin` before anything happens; `fates` when it is over."""
+    """Watches one copy. Call `begin` before anything happens, and `fates` when it is over."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -58,18 +58,18 @@ class SliceMoves:
         self._end = world.chronicle.listen(self._heard)
 
     def begin(self) -> None:
-        """From now on it counts."""
+        """Start counting."""
         self._before = dict(self._records)
         self._at_first = dict(self._ready)
         self._least = dict(self._ready)
 
     async def fates(self) -> tuple[SliceFate, ...]:
-        """Of slices of which anything moved, or of which fewer served for a while."""
+        """Return the slices of which an instance moved, or of which fewer served for some time."""
         self._end()
         old, new = _places(self._before), _places(self._records)
-        wished = await self._wished()
+        requested = await self._requested()
         found = []
-        for base in dict.fromkeys((*wished, *(base_of(artifact) for artifact in (*old, *new)))):
+        for base in dict.fromkeys((*requested, *(base_of(artifact) for artifact in (*old, *new)))):
             artifacts = [name for name in dict.fromkeys((*old, *new)) if base_of(name) == base]
             moves = [
                 move
@@ -82,7 +82,7 @@ class SliceMoves:
                 found.append(
                     SliceFate(
                         slice=base,
-                        instances=wished.get(base, 0),
+                        instances=requested.get(base, 0),
                         ready=ready,
                         least=least,
                         after=after,
@@ -104,7 +104,7 @@ class SliceMoves:
         if base in self._least:
             self._least[base] = min(self._least[base], self._ready[base])
 
-    async def _wished(self) -> dict[str, int]:
+    async def _requested(self) -> dict[str, int]:
         store = self._world.store
         scaled = {
             DEPLOYMENT.parse(entry.key)["base"]: entry.value.scale
@@ -127,7 +127,7 @@ class SliceMoves:
         ]
 
     async def _why(self, artifact: str) -> str:
-        """Why there is no node for it, as far as the leader said so."""
+        """Return why there is no node for the artifact, if the leader recorded it."""
         decision = await SLICE_DECISION.get(self._world.store, artifact=artifact)
         if decision is None or not decision.value.waiting:
             return ""
@@ -141,7 +141,7 @@ def _serving(record: SliceRecord | None) -> int:
 
 
 def _places(records: dict[tuple[str, str], SliceRecord]) -> dict[str, Counter[str]]:
-    """By artifact: how many there are on each node."""
+    """Return the number of instances on each node, by artifact."""
     found: dict[str, Counter[str]] = {}
     for (node, artifact), record in records.items():
         staying = sum(one.state not in LEAVING for one in record.each().values())

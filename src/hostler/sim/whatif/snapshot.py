@@ -1,4 +1,4 @@
-"""A copy of what a control plane knows, as it stood at one revision."""
+"""A copy of the records of a control plane at one revision."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ TAKEN: tuple[Key[Any], ...] = (
         SLICE,
     ),
 )
-"""What decisions are made from. Endpoints and routers hang on leases, and come back by themselves. People, their
-tokens, the audit and old decisions stay where they are."""
+"""Records on which decisions are based. Endpoints and routers are attached to leases, and return by themselves. Users,
+their tokens, the audit log and old decisions are not copied."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read."""
+    """The copied records."""
 
     revision: int
     records: dict[str, bytes]
-    """As they stand, by key; the inventory is not among them."""
+    """The raw records by key; the inventory is not among them."""
     inventory: Inventory
     cluster: str
     members: dict[str, NodeRecord]
     """By node, folded."""
     alive: frozenset[str]
-    """Nodes that gave signs of life."""
+    """Nodes that sent heartbeats."""
     vms: dict[str, VirtualMachine]
     """By `org/project/vm`, as are the handles."""
     handles: dict[str, VmHandle]
@@ -82,17 +82,17 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     slices: dict[str, dict[str, SliceRecord]]
     """By node, then by artifact."""
     unreadable: tuple[str, ...]
-    """Keys whose values are no records: left out."""
+    """Keys with unreadable values, which are left out."""
 
 
 async def copied(store: Store, tell: Callable[[str, int], None] = lambda *_: None) -> Copied:
-    """Read it. `tell` hears what is read and how much of it. Conflict: its history is compacted faster than that."""
+    """Copy the records of a store. `tell` is called with the progress. Conflict: its history is compacted too fast."""
     for _ in range(TRIES):
         try:
             return await _Reading(store, tell).read()
         except Compacted:
             continue
-    raise Conflict("store: its history is compacted faster than it can be read; try again when less is going on")
+    raise Conflict("store: its history is compacted faster than it can be read; try again when the load is lower")
 
 
 class _Reading:
@@ -134,7 +134,7 @@ class _Reading:
         )
 
     async def _family(self, key: Key[T], raw: dict[str, bytes]) -> dict[str, T]:
-        """All of one family, at the revision that the first page was read at."""
+        """Read all records of one family, at the revision of the first page."""
         values: dict[str, T] = {}
         after: str | None = None
         prefix = key.prefix() if key.names else key.fill()

@@ -1,4 +1,4 @@
-"""A world whose blades are the nodes of a living control plane, with the machines that run there."""
+"""A world whose blades are the nodes of a live control plane, with the machines that run there."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hostler.sim.whatif.snapshot import Copied
     from hostler.sim.world import World
 
-NOT_YET = "the nodes register first: no leader shall take them for dead"
-AWAY = "it was silent when it was copied"
+NOT_YET = "the nodes register first, so that no leader takes them for dead"
+AWAY = "it was unreachable when it was copied"
 _NOTHING = (MachineState.PENDING, MachineState.PLACED, MachineState.GONE)
 """States in which there is no machine."""
 _UNDER_WAY = {
@@ -40,7 +40,7 @@ _UNDER_WAY = {
     MachineState.ARRIVING: MachineState.STOPPED,
     MachineState.DEPARTED: MachineState.STOPPED,
 }
-"""What was going on is begun anew."""
+"""Operations in progress start again."""
 _LIVES = {
     SliceState.LOADED: Life.LOADED,
     SliceState.ACTIVATE: Life.LOADED,
@@ -50,11 +50,11 @@ _LIVES = {
     SliceState.DEACTIVATING: Life.ACTIVE,
     SliceState.LOADING: Life.LOADED,
 }
-"""In which states of a slice there is a process."""
+"""States of a slice with a process."""
 
 
 def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False, brake_share: float = SHARE) -> WorldPlan:
-    """One replica, and the nodes that have registered."""
+    """Return a plan with one replica, and the registered nodes."""
     known = {node for node, _, _ in copy.inventory.nodes()}
     racks = {fold(full.rack.name) for full in copy.inventory.racks}
     loose = [
@@ -79,7 +79,10 @@ def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False, bra
 
 
 def furnish(world: World, copy: Copied) -> tuple[str, ...]:
-    """Before it is entered: let blades be as the nodes are, with the machines that these have; nodes that stay out."""
+    """Set up the blades like the nodes of the copy, with their machines, before the world is entered.
+
+    Return the nodes that are left out.
+    """
     for replica in world.replicas.values():
         replica.held[NOT_YET] = None
     out = [node for node in copy.members if node not in world.blades]
@@ -126,7 +129,7 @@ def _rows(copy: Copied, node: str) -> Iterator[Row]:
 
 
 def _slices(copy: Copied, node: str) -> Iterator[Running]:
-    """What runs there by now. What was on its way is begun anew."""
+    """Return the running slices of a node. Operations in progress start again."""
     for artifact, record in copy.slices.get(node, {}).items():
         for number, one in record.each().items():
             if one.state not in _LIVES:

@@ -1,24 +1,24 @@
-"""A datacenter in virtual time: the real control plane as processes that can be paused and killed, over simulated
-hardware.
+"""A datacenter in virtual time: the real control plane, in simulated processes over simulated hardware.
 
-    world       the whole: store, replicas, blades, clients; `ask`, `inject`, `lift`
-    plan        what a world is made of
-    host        what carries a process and outlives it; a process with its wire, chance and ids
-    wire        the way of a process to the store; it can be silent, which is not the same as refused
-    replica     view, services and controllers, as `hostler replica` has them
-    blade       an agent on simulated machines, as `hostler agent` has them; `light`: one that costs next to nothing,
-                `light_slices` its slices
-    slices      what runs on a blade beside its machines
-    artifacts   a repository in which everything is
-    traffic     how often slices are called, as somebody said
-    peers       the way from blade to blade
-    electricity what the pdus tell the control plane about power
-    hardware    what becomes of processes when racks change
-    injection   what each fault does, and how it is undone; `condition`: under which faults a host runs
-    chronicle   what happened, from the store's own events
-    parts       the makers of all of it; replaced only to put defects in
+    world         the whole: store, replicas, blades, clients; `ask`, `inject`, `lift`
+    config        the configuration of a world
+    host          a host, which outlives its processes; a process with its wire, random source and ids
+    store_link    the connection of a process to the store; it can drop packets, which is not the same as a refusal
+    replica       view, services and controllers, as in `hostler replica`
+    blade         an agent on simulated machines, as in `hostler agent`; `fast_blade`: a cheap stand-in for thousands,
+                  `light_slices`: its slices
+    slices        the slices on a blade
+    artifacts     a repository that contains every artifact
+    traffic       the call rates of slices, as set by the scenario
+    peers         the connection from blade to blade
+    power         the power switches of the control plane, over the pdus
+    hardware      effects of rack changes on processes
+    injection     the effect of each fault, and how it is undone; `condition`: the faults that affect a host
+    event_log     the log of a world, from the store's events
+    factories     the factories of all components; replaced only to introduce defects
 
-Not here: decisions, scenarios, invariants. Nothing knows the real time, and for a seed everything happens alike.
+This package does not contain decisions, scenarios or invariants. Nothing reads the real time, and the same seed gives
+the same run.
 """
 
 from __future__ import annotations

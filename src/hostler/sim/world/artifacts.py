@@ -1,4 +1,4 @@
-"""The repository of a world: every artifact that anybody names is there, and none has a file."""
+"""The artifact repository of a world: it contains every artifact, and none has a file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SUM = "0" * 64
 
 
 class EveryArtifact:
-    """Says of any artifact that it is there."""
+    """A repository that finds every artifact."""
 
     async def find(self, artifact: str) -> ArtifactInfo:
         name = Artifact.parse(artifact).name
         return ArtifactInfo(artifact=artifact, file=f"{name}.py", sha256=_SUM, size=0, module=name)
 
-    async def list(self, base: str = "") -> Sequence[ArtifactInfo]:  # noqa: ARG002 - nobody can count them
+    async def list(self, base: str = "") -> Sequence[ArtifactInfo]:  # noqa: ARG002 - there is no end of them
         return ()
 
     async def fetch(self, artifact: str, to: Path) -> ArtifactInfo:
-        raise Refused(f"{artifact}: nothing can be put into {to}; in a simulation artifacts have no files")
+        raise Refused(f"{artifact}: cannot be fetched to {to}; in a simulation artifacts have no files")
 
     async def publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
         raise Refused(f"{info.artifact}: {source} cannot be published; in a simulation artifacts have no files")

@@ -1,4 +1,4 @@
-"""A blade: an agent on simulated machines, as `hostler agent` has them."""
+"""A blade: an agent on simulated machines, as in `hostler agent`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ON_DISK: tuple[Verb, ...] = (
     *("create", "start", "reset", "delete", "snapshot", "restore", "drop_snapshot", "receive", "send"),
 )
-"""What a slow disk makes slow."""
+"""Operations that a slow disk delays."""
 
 
 class BladeHost(Host):
@@ -41,17 +41,18 @@ class BladeHost(Host):
         super().__init__(world, plan.node, plan.component)
         self.node, self.blade = plan.node, plan
         self.serial = 1
-        """Which piece of hardware it is: another one has another place, and nothing of what the last one held."""
+        """Identifies the piece of hardware. A replacement has another place and none of the old data."""
         self.place = self._new_place()
-        self.faults = MachineFaults(verbs={"hold": Odds()})  # what holds machines is not what makes them
+        # the component that holds machines is not the one that makes them
+        self.faults = MachineFaults(verbs={"hold": Odds()})
         self.machines: SimulatedMachines | None = None
-        """Of the agent that runs; None: none does."""
+        """The machines of the running agent; None: no agent is running."""
         self.runs = True
-        """The hardware carries software."""
+        """Whether the hardware can run software."""
         self.connected = True
-        """It reaches the network."""
+        """Whether the blade reaches the network."""
         self.earlier: list[MemoryPlace] = []
-        """Places of hardware that was replaced: witnesses of what ran there."""
+        """Places of replaced hardware: evidence of what ran there."""
         self.slice_place = WorldSlices(self)
         self._tune()
 
@@ -67,7 +68,7 @@ class BladeHost(Host):
         self._tune()
 
     def _tune(self) -> None:
-        """What is done to machines takes as long, and fails as often, as the plan and the conditions say."""
+        """Set the duration and failure rate of machine operations from the plan and the conditions."""
         plan, now, faults = self.world.plan, self.conditions, self.faults
         times = {"create": plan.make_time, "start": plan.boot_time}
         for verb in _ON_DISK:
@@ -75,7 +76,7 @@ class BladeHost(Host):
         faults.every = Odds(unavailable=now.errors / 2, lost=now.errors / 4, half=now.errors / 4)
 
     def carry(self, *, runs: bool, connected: bool, serial: int, cause: str) -> None:
-        """The hardware changed."""
+        """Apply a change of the hardware."""
         self.runs, self.connected = runs, connected
         if serial != self.serial:
             self.lose_power(cause)
@@ -108,7 +109,7 @@ class BladeHost(Host):
             await self.run_agent(life, machines)
 
     def agent_plan(self) -> AgentPlan:
-        """What its agent is told."""
+        """Return the configuration of the agent."""
         plan = self.world.plan
         return AgentPlan(
             node=self.node,
@@ -124,7 +125,7 @@ class BladeHost(Host):
         )
 
     async def run_agent(self, life: Life, machines: SimulatedMachines) -> None:
-        """The agent on its machines, until it is killed."""
+        """Run the agent on its machines until it is killed."""
         world = self.world
         making = Making(
             plan=world.plan,
@@ -147,7 +148,7 @@ class BladeHost(Host):
         return WorldPeers(self) if self.world.plan.hands_over and self.blade.moves else None
 
     def slices_there(self) -> dict[tuple[str, int], SliceLife]:
-        """What the blade itself says of its slices: by artifact and number."""
+        """Return the slices that run on the blade itself, by artifact and number."""
         return self.slice_place.there()
 
     def crash_slices(self, artifact: str) -> None:
@@ -168,7 +169,7 @@ class BladeHost(Host):
         self.let_lapse()
 
     def let_lapse(self) -> None:
-        """Nobody may look: have it written down when fenced machines stop by themselves."""
+        """Record when fenced machines stop by themselves, even if no agent is running then."""
         until = self.place.contents.held_until
         if until is not None and self.place.contents.fenced_on:
             left = max(0.0, self.clock.underneath(until) - self.world.clock.now()) + ROUNDED
@@ -176,7 +177,7 @@ class BladeHost(Host):
             self.world.loop.call_later(left, lambda: place.expire(self.clock.now()), context=outside())
 
     def lose_power(self, cause: str = "") -> None:
-        """The process is gone, and every machine goes off at this very instant."""
+        """Kill the process and switch off every machine at this instant."""
         self.kill(cause)
         if self.life is not None:
             self.life.wire.lose()
@@ -184,12 +185,12 @@ class BladeHost(Host):
         self.slice_place.reboot()
 
     def vms(self) -> Iterable[str]:
-        """Every machine that stands here or ever ran here."""
+        """Return every machine that is on this blade or ever ran on it."""
         places = (*self.earlier, self.place)
         return dict.fromkeys(vm for place in places for vm in (*place.contents.rows, *place.contents.ended()))
 
     def intervals(self, vm: str) -> Sequence[tuple[float, float | None]]:
-        """When that machine ran here, on the world's clock, as its places wrote it down."""
+        """Return when that machine ran here, on the world's clock, as its places recorded it."""
         true, now = self.clock.underneath, self.clock.now()
         found = [run for place in (*self.earlier, self.place) for run in place.intervals(vm, now)]
         return [(true(start), None if end is None else true(end)) for start, end in found]

@@ -1,4 +1,4 @@
-"""Under which conditions a host runs: the sum of the faults that concern it."""
+"""Conditions under which a host runs: the combined effect of the faults that affect it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """All as it should be, by default."""
+    """Conditions of one host. The defaults mean no fault."""
 
     silent: bool = False
-    """Nothing answers it."""
+    """The host gets no answers."""
     refused: bool = False
-    """The store refuses it."""
+    """The store rejects its requests."""
     slow: float = 0.0
-    """How often a request is slow, up to `slowest` seconds."""
+    """Probability that a request is slow, by up to `slowest` seconds."""
     slowest: float = 0.0
     lost: float = 0.0
-    """How often an answer gets lost."""
+    """Probability that an answer is lost."""
     lagged: float = 0.0
-    """How often a watch has to be begun anew."""
+    """Probability that a watch must be restarted."""
     rate: float = 1.0
-    """Of its clock."""
+    """Rate of the host's clock."""
     late: float = 0.0
-    """Seconds by which it tells of machines late."""
+    """Seconds by which its reports about machines are late."""
     delay: float = 0.0
-    """Seconds that what is done to machines takes longer."""
+    """Additional seconds that machine operations take."""
     errors: float = 0.0
-    """How often that fails."""
+    """Probability that a machine operation fails."""
     refuses: tuple[SliceRefuses, ...] = ()
     """Slices that cannot be loaded or started."""
 
@@ -55,7 +55,7 @@ FINE = Conditions()
 
 
 def conditions(faults: Iterable[Fault]) -> Conditions:
-    """Under these faults. The worst of a kind counts; clocks run at the product of their rates."""
+    """Combine faults into conditions. The worst of a kind counts; clock rates multiply."""
     worst: dict[str, float] = {}
     faults = tuple(faults)
     refuses = tuple(fault for fault in faults if isinstance(fault, SliceRefuses))

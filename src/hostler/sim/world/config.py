@@ -1,4 +1,4 @@
-"""What a world is made of."""
+"""Configuration of a world."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ LOCK_TTL = 30.0
 
 
 class BladePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One blade, as its agent is told of it."""
+    """One blade, as its agent is configured."""
 
     node: str
     """`r1-b3`."""
     capacity: Capacity = SMALL
     labels: dict[str, str] = {}
     pdus: tuple[str, ...] = ()
-    """That it is wired to, as names of the whole cluster: `r1/pdu1`."""
+    """The pdus that feed the blade, by their cluster-wide names: `r1/pdu1`."""
     tors: tuple[str, ...] = ()
     images: tuple[str, ...] | None = None
-    """What machines can be made of there; None: of anything."""
+    """Images that machines can be made from on this blade; None: any."""
     fences: bool = True
-    """Fenced machines stop there by themselves."""
+    """Whether fenced machines stop by themselves on this blade."""
     moves: bool = True
-    """Its machines can be handed over as they run."""
+    """Whether its machines can be migrated while they run."""
 
     @property
     def rack(self) -> str:
@@ -54,60 +54,61 @@ class BladePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations are virtual seconds. Invalid: what cannot be."""
+    """Configuration of a world. Durations are virtual seconds. Invalid: an impossible configuration."""
 
     inventory: Inventory = Inventory()
     """Racks with their pdus, tors and blades. It is in the store when the replicas start."""
     blades: tuple[BladePlan, ...] = ()
-    """Further blades, in racks that the inventory does not have: nothing is known of their cables, so they always have
-    power and network."""
+    """More blades, in racks that the inventory does not contain. Their cables are unknown, so they always have power
+    and network."""
     records: dict[str, bytes] = {}
-    """Further records that are in the store when the replicas start, by key."""
+    """More records that are in the store when the replicas start, by key."""
     replicas: int = 2
     node_ttl: float = NODE_TTL
     fencing_time: float = FENCING_TIME
     leadership_ttl: float = LEADERSHIP_TTL
     lock_ttl: float = LOCK_TTL
     latency: float = 0.0
-    """Of the network between processes and the store, each way, at most; 0: none, which is far cheaper."""
+    """Largest latency of the network between processes and the store, each way; 0: none, which is far cheaper."""
     labs: bool = False
-    """Replicas show labs at a door in memory, and take requests from there."""
+    """Whether replicas publish labs to an in-memory projection and take requests from in-memory queues."""
     catalogue: LabCatalogue | None = None
-    """Which labs there are; None: any, of the default kind."""
+    """The available labs; None: any lab, of the default kind."""
     agents: Literal["real", "light"] = "real"
-    """Light ones are a stand-in for thousands of blades: they do what they are told, and know no handing over."""
+    """`light` agents stand in for thousands of blades: they execute commands, but do not migrate machines."""
     boots: int = 2
-    """Machines that a blade makes or starts at once."""
+    """Machines that a blade creates or starts at the same time."""
     make_time: float = 0.0
-    """Seconds that making a machine takes."""
+    """Seconds that creating a machine takes."""
     boot_time: float = 0.0
-    """Seconds that starting one takes."""
+    """Seconds that starting a machine takes."""
     stop_grace: float = 30.0
     power: bool = False
-    """Pdus answer the control plane: a silent node is switched off there, and known to be off."""
+    """Whether pdus answer the control plane: it switches off an unreachable node and then knows that the node is
+    off."""
     power_grace: float = POWER_GRACE
     brake_share: float = SHARE
-    """More than this share of the nodes that become unreachable together are not fenced."""
+    """If more than this fraction of the nodes become unreachable together, none of them is fenced."""
     brake_window: float = WINDOW
     fence_every: float = FENCE_EVERY
     burn_in: float = BURN_IN
-    """Seconds without a fault after which hardware in burn-in is operational."""
+    """Seconds without a fault after which hardware in burn-in becomes operational."""
     retention: float = RETENTION
     """Seconds for which retained machines are kept."""
     hands_over: bool = True
-    """Blades hand machines to each other as they run."""
+    """Whether blades migrate running machines to each other."""
     slices: bool = False
-    """Agents run slices, and replicas deploy them."""
+    """Whether agents run slices, and replicas deploy them."""
     load_time: float = 0.5
-    """Seconds that loading a slice takes, at most; half of that at least."""
+    """Longest duration of loading a slice, in seconds; the shortest is half of it."""
     start_time: float = 0.5
-    """Seconds that activating one takes, at most."""
+    """Longest duration of activating a slice, in seconds."""
     restart: float = 0.3
-    """Seconds after which a supervisor starts a process that ended."""
+    """Seconds after which a supervisor restarts a process that ended."""
     traces: bool = True
-    """Decisions leave traces in the store."""
+    """Whether decisions are recorded in the store."""
     log: bool = True
-    """What happens in the store is written down."""
+    """Whether changes in the store are logged."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= 9:
@@ -115,11 +116,11 @@ class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
         racks = {fold(full.rack.name) for full in self.inventory.racks}
         for blade in self.blades:
             if blade.rack in racks:
-                raise Invalid(f"blade {blade.node}: its rack is in the inventory; put it there, too")
+                raise Invalid(f"blade {blade.node}: its rack is in the inventory; add the blade to the inventory")
 
 
 def blade_plans(inventory: Inventory) -> Iterator[BladePlan]:
-    """The blades of an inventory. Where it does not say how much a blade has, the agent says what `SMALL` has."""
+    """Return the blades of an inventory. A capacity that the inventory does not give is taken from `SMALL`."""
     for node, full, blade in inventory.nodes():
         said, rack = blade.capacity, fold(full.rack.name)
         yield BladePlan(

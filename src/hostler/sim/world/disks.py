@@ -1,4 +1,4 @@
-"""Disks of simulated machines: who watches a world hears of each one that is deleted."""
+"""Disks of simulated machines, with notifications for each deleted disk."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
 
 class Disks:
-    """Calls listeners for each disk of a world that is deleted."""
+    """Notifies listeners of each deleted disk of a world."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[str, Row, Kept | None], None]] = []
 
     def listen(self, deleted: Callable[[str, Row, Kept | None], None]) -> None:
-        """Call `deleted` each time a disk is deleted: with the node, the machine's row as it was, and how it was
-        retained; None: it was in service."""
+        """Call `deleted` for each deleted disk.
+
+        Its arguments are the node, the machine's row before the deletion, and how it was retained; None: it was in
+        service.
+        """
         self._listeners.append(deleted)
 
     def deleted(self, node: str, row: Row, kept: Kept | None = None) -> None:
-        """Call the listeners: the disk of this row was deleted."""
+        """Notify the listeners that the disk of this row was deleted."""
         for listener in self._listeners:
             listener(node, row, kept)
 
@@ -32,7 +35,7 @@ class Disks:
 class DiskPlace(MemoryPlace):
     """The machines of one blade."""
 
-    def __init__(self, id: str, node: str, disks: Disks) -> None:  # noqa: A002 - as of any place
+    def __init__(self, id: str, node: str, disks: Disks) -> None:  # noqa: A002 - the signature of MemoryPlace
         super().__init__(id)
         self._node, self._disks = node, disks
 

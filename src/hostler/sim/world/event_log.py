@@ -1,6 +1,6 @@
-"""What happened, from the store's own events: in order of their revisions, with what the decisions said of their cause.
+"""Log of a world, from the store's events: in order of their revisions, with the causes that the decisions name.
 
-Events are told to whoever listens, too: once, in order, at the very instant of virtual time in which they happened.
+Listeners also get the events: each once, in order, at the virtual instant at which it happened.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ class _Deployment(msgspec.Struct):
 
 
 class Chronicle:
-    """One watch on everything."""
+    """A watch on the whole store."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._listeners: dict[Callable[[Event], None], None] = {}
-        self._known: dict[str, None] = {}  # nodes that were there before
+        self._known: dict[str, None] = {}  # nodes that registered before
         self._families: tuple[tuple[str, Telling], ...] = (
             (HANDLE.prefix(), self._handle),
             (COMMAND.prefix(), self._command),
@@ -128,17 +128,17 @@ class Chronicle:
             (BLUEPRINT.prefix(), self._blueprint),
         )
         self.revision = 0
-        """Of the last event."""
+        """The revision of the last event."""
         self._together: list[Event] = []  # events of one transaction
-        self._cause = ""  # the decision that was made in it
+        self._cause = ""  # the decision that was made in the transaction
 
     def listen(self, heard: Callable[[Event], None]) -> Callable[[], None]:
-        """Have `heard` called with every event of the store from now on; what ends that."""
+        """Call `heard` with every event of the store from now on; return a function that ends this."""
         self._listeners[heard] = None
         return lambda: self._listeners.pop(heard, None)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch the store until cancelled."""
         start = 1
         while True:
             try:
@@ -160,11 +160,11 @@ class Chronicle:
             heard(event)
         if self._world.plan.log:
             if not self._together:
-                self._world.loop.call_soon(self._tell)  # all of one transaction are read without a pause
+                self._world.loop.call_soon(self._tell)  # all events of one transaction are read without a pause
             self._together.append(event)
 
     def _tell(self) -> None:
-        """Write down what one transaction did, the decision first."""
+        """Log what one transaction did, its decision first."""
         events, self._together = self._together, []
         self._cause = ""
         for event in events:
@@ -181,7 +181,7 @@ class Chronicle:
         self._world.log.add(kind, component, text, cause or self._cause)
 
     def _hardware(self, node: str) -> str:
-        """The blade, if what became of its node is its doing."""
+        """Return the fault or component that caused the failure of a node, if its blade caused it."""
         host = self._world.blades.get(node)
         return "" if host is None or not host.trouble else host.trouble
 
@@ -190,15 +190,15 @@ class Chronicle:
     def _alive(self, key: str, event: Event) -> None:
         node = ALIVE.parse(key)["node"]
         if event.type == "delete":
-            self._add("silent", f"node {node}", "gives no sign of life", self._hardware(node))
+            self._add("silent", f"node {node}", "missed its heartbeats", self._hardware(node))
         elif event.previous is None:
-            self._add("returned" if node in self._known else "joined", f"node {node}", "gives signs of life")
+            self._add("returned" if node in self._known else "joined", f"node {node}", "sends heartbeats")
             self._known[node] = None
 
     def _member(self, key: str, event: Event) -> None:
         node = MEMBER.parse(key)["node"]
         if event.type == "delete":
-            self._add("node", f"node {node}", "forgotten")
+            self._add("node", f"node {node}", "removed")
             return
         before = _read(_Member, event.previous)
         after = _read(_Member, event.kv)
@@ -213,15 +213,15 @@ class Chronicle:
             return
         node, vm = parts["node"], f"vm {parts['vm']}"
         if event.type == "delete":
-            self._add("taken", vm, f"node {node} has it no more")
+            self._add("taken", vm, f"removed from node {node}")
             return
         before, after = _read(_Command, event.previous), _read(_Command, event.kv)
         if event.previous is None:
             self._add("placed", vm, f"node {node} is told to have {after.org}/{after.project}/{after.name}")
         elif after.deleting and not before.deleting:
-            self._add("placed", vm, f"node {node} is told to destroy it")
+            self._add("placed", vm, f"node {node} must destroy it")
         elif bytes(after.departing) != b"null" == bytes(before.departing):
-            self._add("placed", vm, f"node {node} is told to hand it over")
+            self._add("placed", vm, f"node {node} must migrate it")
 
     def _handle(self, key: str, event: Event) -> None:
         vm = f"vm {key.rpartition('/')[2]}"
@@ -278,7 +278,7 @@ class Chronicle:
             return
         component = f"slice {parts['base']}"
         if event.type == "delete":
-            self._add("deploys", component, "nothing is left of it")
+            self._add("deploys", component, "removed")
             return
         before, after = _read(_Deployment, event.previous), _read(_Deployment, event.kv)
         if (before.artifact, before.phase, before.stage, before.weights) != (
@@ -297,22 +297,22 @@ class Chronicle:
     def _lab(self, key: str, event: Event) -> None:
         user = f"lab of {LAB.parse(key)['user']}"
         if event.type == "delete":
-            self._add("lab", user, "forgotten")
+            self._add("lab", user, "removed")
             return
         before, after = _read(_Lab, event.previous), _read(_Lab, event.kv)
         last = max((news.number for news in (*before.news, *before.messages)), default=0)
-        for news in (*after.news, *after.messages):  # one write is of one kind
+        for news in (*after.news, *after.messages):  # one write contains one kind only
             if news.number > last:
                 self._add("lab", user, news.event + (f": {news.reason}" if news.reason else ""))
 
     def _leader(self, key: str, event: Event) -> None:
         number = LEADER.parse(key)["n"]
         if event.type == "delete":
-            self._add("leader", f"key {number}", "nobody holds it")
+            self._add("leader", f"key {number}", "released")
             return
         before, after = _read(_Leader, event.previous), _read(_Leader, event.kv)
         if (before.address, before.fence) != (after.address, after.fence):
-            self._add("leader", f"key {number}", f"{after.address} holds it with fence {after.fence}")
+            self._add("leader", f"key {number}", f"held by {after.address} with fence {after.fence}")
 
     def _trace(self, event: Event) -> None:
         trace = _read(_Trace, event.kv)
@@ -322,7 +322,7 @@ class Chronicle:
 
 
 def _read(kind: type[R], found: KeyValue | None) -> R:
-    """What is there of it; nothing, if it cannot be read."""
+    """Decode a record; return an empty one if it is missing or unreadable."""
     if found is None:
         return kind()
     try:

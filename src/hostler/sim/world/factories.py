@@ -1,4 +1,4 @@
-"""The makers of what runs in a world: those of production. Tests replace one to put a defect in."""
+"""Factories of everything that runs in a world: those of production. Tests replace one to introduce a defect."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Making:
-    """What a maker has to make something of a process from."""
+    """What a factory needs to build a component of a process."""
 
     plan: WorldPlan
     store: Store
-    """As the process sees it."""
+    """The store as the process reaches it."""
     clock: Clock
     rng: random.Random
     new_id: Callable[[], str]
     tell: Callable[[str], None]
     power: Power | None = None
     brake: Brake | None = None
-    """Of one leadership."""
+    """The brake of one leadership."""
     board: Board | None = None
     traffic: Traffic | None = None
     slices: Slices | None = None
-    """Of an agent: what runs its slices; None: it has none."""
+    """The slices of an agent; None: it runs none."""
 
     def tracer(self, actor: str) -> Tracer:
-        """By which a controller tells of its decisions."""
+        """Return the tracer with which a controller records its decisions."""
         return Tracer(self.clock, self.new_id, actor, kept=self.plan.traces)
 
     def tools(self, *names: str) -> dict[str, Any]:
-        """Of these, by name: what most constructors take."""
+        """Return these attributes by name, as keyword arguments for constructors."""
         return {name: getattr(self, name) for name in names}
 
 
@@ -167,33 +167,36 @@ def _agent(making: Making, machines: Machines, plan: AgentPlan, peers: Peers | N
 
 @dataclass
 class Parts:
-    """By what each is made. The controllers of a leader are those of `hostler replica` (`brake`, `machines`, `nodes`,
-    `flows`, `workloads`, `janitor`, `labs`, `deployments`), and `more`."""
+    """The factory of each component.
+
+    The controllers of a leader are those of `hostler replica` (`brake`, `machines`, `nodes`, `flows`, `workloads`,
+    `janitor`, `labs`, `deployments`), and `more`.
+    """
 
     view: Callable[[Making], View] = _view
-    """With its mirrors."""
+    """With its caches."""
     storage: Callable[[Store], TtlStorage] = _storage
-    """That elections are held on."""
+    """The storage for elections."""
     replica: Callable[..., Replica] = Replica
-    """Elections and the order of things."""
+    """Elections, and the start and stop order."""
     brake: Callable[[Making, View], Brake] = _brake
     machines: Callable[[Making, View], Service] = _machines
     """With its placement."""
     nodes: Callable[[Making, View], Service] = _nodes
     flows: Callable[[Making, View], Service] = _flows
-    """Of hardware in burn-in, or that retires."""
+    """For hardware in burn-in or retirement."""
     janitor: Callable[[Making, View], Service] = _janitor
     labs: Callable[[Making, View], Sequence[Service]] = _labs
     workloads: Callable[[Making, View], Service] = _workloads
     deployments: Callable[[Making, View], Service] = _deployments
-    """Of blueprints and slices; only where the plan has slices."""
+    """For blueprints and slices; only if the plan has slices."""
     more: Sequence[Callable[[Making, View], Service]] = field(default_factory=tuple)
     agent: Callable[[Making, Machines, AgentPlan, Peers | None], Agent] = _agent
     restore: Callable[..., Awaitable[Restored]] = restore
-    """By what an empty store is filled from a backup."""
+    """Fills an empty store from a backup."""
 
     def controllers(self, making: Making, view: View) -> Sequence[Service]:
-        """New ones for one leadership."""
+        """Return new controllers for one leadership."""
         brake = self.brake(making, view)
         making = replace(making, brake=brake)
         return (

@@ -1,9 +1,9 @@
-"""A blade whose agent costs next to nothing while nothing happens: for thousands of them.
+"""A blade whose agent costs almost nothing while idle, so that a world can have thousands.
 
 It makes the same decisions (`engine.agent.decide`) on the same simulated machines, and writes the same records under
-the same comparisons. What it leaves out is what waits: it has no heartbeat and no hold to renew. Its lease lives until
-its blade falls silent, and then lapses when that of a real agent would have, and so do its fenced machines. It hears of
-its commands from the one watch that the world has on everything. It hands no machines over.
+the same comparisons. It omits everything that waits: it renews no heartbeat and no fence. Its lease lives until the
+blade becomes unreachable, and then expires when the lease of a real agent would have; so do its fenced machines. It
+gets its commands from the world's single watch on the whole store. It does not migrate machines.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 FOR_EVER = 1e8
 AGAIN = 1.0
-"""Seconds after which it tries again to take its node."""
+"""Seconds between attempts to register its node."""
 _COMMANDS, _SLICES = COMMAND.prefix(), SLICE.prefix()
 
 
 class LightBlade(BladeHost):
-    """One blade."""
+    """A blade with a light agent."""
 
     def __init__(self, world: World, plan: BladePlan) -> None:
         super().__init__(world, plan)
@@ -69,15 +69,15 @@ class LightBlade(BladeHost):
         self._alive = 0  # the revision of its key; 0: it has no session
         self._lapse: asyncio.TimerHandle | None = None
         self._told: dict[str, Entry[VmCommand]] = {}
-        self._working: dict[str, bool] = {}  # machines that are worked on, and whether to look again
-        self._made: dict[str, int] = {}  # under which life of its command each machine was made
-        self._untold: dict[str, None] = {}  # machines that were made at this instant, which nobody was told yet
+        self._working: dict[str, bool] = {}  # machines in work, and whether to look again
+        self._made: dict[str, int] = {}  # the create revision of the command under which each machine was made
+        self._untold: dict[str, None] = {}  # machines that were made at this instant and are not yet reported
         self.slices = LightSlices(self)
         self._new = True  # its process has not read its slices yet
 
     @property
     def reachable(self) -> bool:
-        """The store is in reach."""
+        """Whether the store is reachable."""
         return self._reachable.is_set()
 
     @property
@@ -87,7 +87,7 @@ class LightBlade(BladeHost):
 
     @property
     def lease(self) -> Lease | None:
-        """Of its session."""
+        """The lease of its session."""
         return self._lease
 
     def slices_there(self) -> dict[tuple[str, int], SliceLife]:
@@ -96,7 +96,7 @@ class LightBlade(BladeHost):
     def crash_slices(self, artifact: str) -> None:
         self.slices.crash(artifact)
 
-    # How it lives and falls silent
+    # Registration and loss of contact
 
     async def run_agent(self, life: Life, machines: SimulatedMachines) -> None:
         self._told, self._working = {}, {}
@@ -128,11 +128,11 @@ class LightBlade(BladeHost):
         self.slices.power_off()
 
     def _fall_silent(self) -> None:
-        """Let lease and hold end as if the last heartbeat had been within the last beat."""
+        """Let the lease and the fence expire as if the last heartbeat had been sent within the last interval."""
         if not self._reachable.is_set():
             return
         self._reachable.clear()
-        for vm in self._untold:  # as if it had not come to that
+        for vm in self._untold:  # as if they had not been created
             self.place.delete(vm, self.clock.now())
         self._untold.clear()
         plan, loop = self.world.plan, self.world.loop
@@ -163,7 +163,7 @@ class LightBlade(BladeHost):
         self._over.set()
 
     async def _registered(self, life: Life, machines: SimulatedMachines) -> bool:
-        """Whether the node is ours now."""
+        """Register the node; return whether it belongs to this blade now."""
         store, node, wall = self.world.store, self.node, self.world.clock.wall()
         self.cluster = await cluster_id(store, self.world.clock, life.new_id)
         member = await MEMBER.get(store, node=node)
@@ -180,20 +180,20 @@ class LightBlade(BladeHost):
         if not result.succeeded:
             return False
         if before is not None:
-            await before.revoke()  # of an earlier process: the key is on the new one
+            await before.revoke()  # the lease of an earlier process: the key is attached to the new one
         self._lease, self._alive = lease, result.revision
         self.slices.session()
         self._over.clear()
         self._stay()
-        if not self._reachable.is_set():  # cut meanwhile
+        if not self._reachable.is_set():  # cut off in the meantime
             self._reachable.set()
             self._fall_silent()
         return True
 
-    # What it is told
+    # Commands
 
     def heard(self, event: Event) -> None:
-        """A command of it has changed. What is missed while it is silent is read when it is heard again."""
+        """Handle a changed command. Changes missed while unreachable are read when the store is reachable again."""
         if self._alive and self._reachable.is_set() and self.machines is not None:
             vm = event.kv.key.rpartition("/")[2]
             if event.type == "delete":
@@ -203,12 +203,12 @@ class LightBlade(BladeHost):
             self._begin(vm)
 
     def heard_slice(self, artifact: str, event: Event) -> None:
-        """A slice of it has changed."""
+        """Handle a changed slice."""
         if self._alive and self._reachable.is_set() and self.machines is not None:
             self.slices.heard(artifact, event)
 
     async def _look(self) -> None:
-        """At all of it."""
+        """Read all commands and work on all machines."""
         listing = await COMMAND.list(self.world.store, node=self.node)
         self._told = {entry.value.vm: entry for entry in listing.entries}
         for vm in dict.fromkeys((*self._told, *self.place.contents.rows)):
@@ -225,7 +225,7 @@ class LightBlade(BladeHost):
             self._working[vm] = False
             self.world.loop.launch(life.process, self._work(life, machines, vm))
 
-    # What it does
+    # Execution
 
     async def _work(self, life: Life, machines: SimulatedMachines, vm: str) -> None:
         failures = 0
@@ -247,7 +247,7 @@ class LightBlade(BladeHost):
             self._working.pop(vm, None)
 
     async def _step(self, machines: SimulatedMachines, vm: str) -> bool:
-        """One step; True: there is nothing left to do, and that was told."""
+        """Take one step; return True if nothing is left to do and the result is reported."""
         entry, seen = self._told.get(vm), await machines.inspect(vm)
         if entry is None:
             if seen is not None:
@@ -267,7 +267,7 @@ class LightBlade(BladeHost):
                 return False
         elif creates:
             if not (self._reachable.is_set() and self._alive):
-                return True  # nobody knows that it begins
+                return True  # the start of the creation cannot be recorded
             self._untold[vm] = None
         if creates:
             self._made[vm] = entry.create_revision
@@ -275,7 +275,7 @@ class LightBlade(BladeHost):
         return False
 
     def _takes_time(self, step: Step) -> bool:
-        """What is done at once needs not be told before."""
+        """Return whether a step must be reported before it starts; an instant step need not be."""
         delays = self.faults.delays
         delay = {Action.CREATE: delays.get("create", 0.0), Action.START: delays.get("start", 0.0)}.get(step.action, 0.0)
         return delay > 0 or self.conditions.errors > 0
@@ -316,7 +316,7 @@ class LightBlade(BladeHost):
     async def _tell(
         self, entry: Entry[VmCommand], seen: Machine | None, *, doing: Step = NOTHING, refused: str = ""
     ) -> bool:
-        """Whether the store knows, or will be told when it can be reached again."""
+        """Report the status; return whether the store has it, or will get it when it is reachable again."""
         if self.conditions.late:
             await self.clock.sleep(self.conditions.late)
         if not self._reachable.is_set() or not self._alive:
@@ -345,18 +345,18 @@ class LightBlade(BladeHost):
         result = await store.txn(when, [put, *actual(command, handle)])
         if result.succeeded:
             self._untold.pop(command.vm, None)
-        # Another command is heard of, and a session that is over is begun anew.
+        # A new command arrives as an event, and a session that is over is registered again.
         return result.succeeded or self._told.get(command.vm) is not entry or not self._alive
 
 
 class Exchange:
-    """Tells light blades of their commands."""
+    """Delivers commands to light blades."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def heard(self, event: Event) -> None:
-        """Any event of the store."""
+        """Handle any event of the store."""
         key = event.kv.key
         if key.startswith(_COMMANDS):
             parts = COMMAND.match(key)
@@ -375,7 +375,7 @@ def _unchanged(command: VmCommand, stands: Entry[VmHandle] | None) -> Comparison
 
 
 def _settled(command: VmCommand, seen: Machine | None) -> int:
-    """A restore of a machine that is made anew has nothing to restore."""
+    """Return the number of the restore if there is nothing to restore, as for a machine that is created again."""
     if command.restore is None:
         return 0
     return command.restore.number if seen is None or command.restore.snapshot not in seen.snapshots else 0

@@ -1,4 +1,4 @@
-"""What becomes of processes when racks change: no power, no process and no machine; no network, silence."""
+"""Effects of rack changes on processes: no power stops processes and machines, no network cuts them off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def rack_plans(inventory: Inventory, blades: Iterable[BladePlan] = ()) -> list[RackPlan]:
-    """What stands in the racks of an inventory; and further blades, of whose cables nothing is known."""
+    """Return the plans of the racks of an inventory, and of more blades whose cables are unknown."""
     regions = {fold(region.name): region.on_duty for region in inventory.regions}
     zones = {(fold(zone.region), fold(zone.name)): zone.on_duty for zone in inventory.zones}
     plans = []
@@ -38,7 +38,7 @@ def rack_plans(inventory: Inventory, blades: Iterable[BladePlan] = ()) -> list[R
 
 
 class Hardware:
-    """The racks of a world, and the timer of what they do by themselves."""
+    """The racks of a world, and the timer for their next change."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -48,18 +48,18 @@ class Hardware:
         self._wound_for: float | None = None
 
     def apply(self, event: Event, *, cause: str = "") -> Sequence[Change]:
-        """Do it now, with all that follows. NotFound, Invalid: it cannot be."""
+        """Apply an event now, with all consequences. NotFound, Invalid: it cannot be applied."""
         changes = self.racks.apply(event, now=self._world.loop.time(), cause=cause)
         self._follow(changes)
         return changes
 
     def revise(self, inventory: Inventory) -> None:
-        """Other racks and blades stand there from now on."""
+        """Replace the racks and blades."""
         plans = rack_plans(inventory, self._world.plan.blades)
         self._follow(self.racks.revise(plans, now=self._world.loop.time()))
 
     def wind(self) -> None:
-        """Have it go on by itself."""
+        """Set the timer for the next change."""
         due = self.racks.next_at()
         if due == self._wound_for:
             return

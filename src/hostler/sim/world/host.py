@@ -1,4 +1,4 @@
-"""What carries a process and outlives it, and the process itself."""
+"""A host, which outlives its processes, and a process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def chance(seed: int, what: str) -> random.Random:
-    """A source of its own for everything that draws, so that what one draws changes nothing for the others."""
-    return random.Random(f"{seed} {what}")  # noqa: S311 - a story for a seed; guards nothing
+    """Return an independent random source for one purpose, so that its draws do not affect others."""
+    return random.Random(f"{seed} {what}")  # noqa: S311 - reproducible runs, no security
 
 
 class Life:
-    """One operating-system process of a host: it ends by itself, or is killed."""
+    """One operating-system process of a host: it ends by itself or is killed."""
 
     def __init__(self, host: Host, number: int, main: Callable[[Life], Coroutine[Any, Any, None]]) -> None:
         world = host.world
@@ -45,7 +45,7 @@ class Life:
             await self._main(self)
         except asyncio.CancelledError:
             raise
-        except Exception as raised:  # noqa: BLE001 - the world is told of it
+        except Exception as raised:  # noqa: BLE001 - reported to the world
             error = raised
         if not self.dead:
             self.host.ended(self, error)
@@ -56,13 +56,13 @@ class Life:
         self.host.world.loop.kill(self.process)
 
     def new_id(self) -> str:
-        """An id that nothing else has."""
+        """Return a unique id."""
         return f"{self.rng.getrandbits(64):016x}"
 
     async def call(self, work: Callable[[], Awaitable[T]], *, within: float | None = None) -> T:
-        """Have the process do something for somebody outside. Unavailable: it died meanwhile, or gave no answer."""
+        """Run something in the process for a caller outside. Unavailable: the process died or did not answer."""
         if self.dead:
-            raise Unavailable(f"{self.host.name}: nobody is there")
+            raise Unavailable(f"{self.host.name}: not running")
         asked = self.host.world.loop.launch(self.process, _answered(work))  # type: ignore[arg-type]
         try:
             await asyncio.wait((asked,), timeout=within)
@@ -81,7 +81,7 @@ class Life:
 
 
 class _Answer(NamedTuple):
-    """An error is a value here: whoever asked may have gone by the time of it, and nobody would look at the task."""
+    """A result or an error as a value: the caller may be gone, and then no code would retrieve the task's exception."""
 
     result: Any = None
     error: Exception | None = None
@@ -90,12 +90,12 @@ class _Answer(NamedTuple):
 async def _answered(work: Callable[[], Awaitable[Any]]) -> _Answer:
     try:
         return _Answer(await work())
-    except Exception as error:  # noqa: BLE001 - raised where it was asked for
+    except Exception as error:  # noqa: BLE001 - raised in the caller
         return _Answer(error=error)
 
 
 class Host:
-    """What a process runs on. `name`: `replica-1`, or the node."""
+    """The host of a process. `name`: `replica-1`, or the node."""
 
     kind = ""
     """`replica` or `blade`."""
@@ -108,10 +108,10 @@ class Host:
         self.lives = 0
         self.paused = False
         self.held: dict[str, None] = {}
-        """Ids of faults that keep it from being started."""
+        """Ids of faults that prevent a start."""
         self.conditions: Conditions = FINE
         self.trouble = ""
-        """What last ended or silenced its process, by hand or by hardware: the id of a fault, or a component."""
+        """The fault id or component that last ended or cut off its process."""
 
     @property
     def alive(self) -> bool:
@@ -119,7 +119,7 @@ class Host:
         return self.life is not None and not self.life.dead
 
     def start(self, cause: str = "") -> None:
-        """Start its process, unless it runs or something keeps it from that."""
+        """Start its process unless it is running or prevented."""
         if self.alive or self.held or not self.may_run():
             return
         self.lives += 1
@@ -132,7 +132,7 @@ class Host:
         self.wire_up(life.wire)
 
     def kill(self, cause: str = "") -> None:
-        """SIGKILL. Nobody starts it again by itself."""
+        """SIGKILL, without a restart."""
         life = self.life
         if life is None or life.dead:
             return
@@ -156,7 +156,7 @@ class Host:
             self.world.loop.wake(self.life.process)
 
     def meet(self, conditions: Conditions) -> None:
-        """Run under these conditions from now on, also in processes to come."""
+        """Apply conditions from now on, also to later processes."""
         if conditions == self.conditions:
             return
         self.conditions = conditions
@@ -168,7 +168,7 @@ class Host:
             self.wire_up(self.life.wire)
 
     def wire_up(self, wire: WorldWire) -> None:
-        """Let the way to the store be as the conditions say."""
+        """Configure the connection to the store from the conditions."""
         wire.late, wire.silent = self.conditions.late, self.silent
         if self.silent or self.conditions.refused:
             wire.cut()
@@ -177,23 +177,22 @@ class Host:
 
     @property
     def silent(self) -> bool:
-        """Nothing answers it."""
+        """Whether the host gets no answers."""
         return self.conditions.silent
 
     def ended(self, life: Life, error: Exception | None) -> None:
-        """Its process ended by itself, with all that it had begun."""
+        """Handle a process that ended by itself, with everything it had started."""
         life.kill()
         self.world.process_ended(self, error)
 
-    # What kinds of hosts differ in
+    # Hooks of the kinds of hosts
 
     def may_run(self) -> bool:
-        """Whether there is anything to run it on."""
+        """Return whether the hardware can run a process."""
         return True
 
     async def main(self, life: Life) -> None:
-        """The program."""
         raise NotImplementedError
 
     def crash_slices(self, artifact: str) -> None:
-        """Slices end there, if any run."""
+        """Crash the slices on this host, if any are running."""

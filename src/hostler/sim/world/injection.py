@@ -1,6 +1,6 @@
-"""What each fault does, and how it is undone.
+"""Effect of each fault, and how it is undone.
 
-Faults of hardware become events of the racks. The others are conditions under which hosts run (`condition`), or happen
+Hardware faults become events of the racks. Other faults are conditions under which hosts run (`condition`), or happen
 to a process at once.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _KILLS = (AgentKilled, ReplicaKilled, LeaderKilled)
 _AT_ONCE = (*_KILLS, SliceCrash)
-"""Over as soon as they have happened, unless they keep something from running."""
+"""Faults that are over at once, unless they prevent a start."""
 
 
 class Injection:
@@ -50,12 +50,12 @@ class Injection:
         self.active: dict[str, Fault] = {}
         self._count = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._lines: dict[str, dict[str, None]] = {}  # what is cut or stuck, and the faults that want it so
+        self._lines: dict[str, dict[str, None]] = {}  # cut or stuck components, and the faults that keep them so
         self._wants: dict[str, tuple[str, ...]] = {}  # the same by fault
-        self._processes: dict[str, tuple[tuple[Host, int], ...]] = {}  # what a fault paused or keeps from running
+        self._processes: dict[str, tuple[tuple[Host, int], ...]] = {}  # processes that a fault paused or prevents
 
     def inject(self, fault: Fault) -> str:
-        """Let it happen now; its id. Invalid, NotFound: it names nothing that it could happen to."""
+        """Inject a fault now; return its id. Invalid, NotFound: it names nothing that it could affect."""
         hosts, lines = self._checked(fault)
         self._count += 1
         id_ = f"fault-{self._count}"
@@ -84,10 +84,10 @@ class Injection:
         return id_
 
     def lift(self, id_: str) -> None:
-        """Undo it. NotFound: it is not active."""
+        """Undo a fault. NotFound: the fault is not active."""
         fault = self.active.pop(id_, None)
         if fault is None:
-            raise NotFound(f"fault {id_}: it is not active; active are {', '.join(self.active) or 'none'}")
+            raise NotFound(f"fault {id_}: not active; the active faults are {', '.join(self.active) or 'none'}")
         timer = self._timers.pop(id_, None)
         if timer is not None:
             timer.cancel()
@@ -108,8 +108,10 @@ class Injection:
         self._meet(self._concerned(fault))
 
     def mended(self, component: str) -> None:
-        """It was repaired or replaced by hand: no fault wants it broken any more, and one that wanted nothing else is
-        over."""
+        """Handle a manual repair or replacement: no fault keeps the component broken any more.
+
+        A fault that affected nothing else is over.
+        """
         for id_, wants in tuple(self._wants.items()):
             if component not in wants:
                 continue
@@ -123,31 +125,31 @@ class Injection:
                 self.lift(id_)
 
     def stop(self) -> None:
-        """Nothing is lifted by itself any more."""
+        """Cancel all timers that would lift faults."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
     def meet(self, host: Host) -> None:
-        """Put a host under the conditions of the active faults."""
+        """Apply the conditions of the active faults to a host."""
         host.meet(conditions(fault for fault in self.active.values() if _concerns(fault, host)))
 
     def together(self, one: Host, other: Host) -> bool:
-        """No partition stands between them."""
+        """Return whether no partition separates two hosts."""
         cuts = [fault for fault in self.active.values() if isinstance(fault, Partition)]
         return all(_concerns(fault, one) == _concerns(fault, other) for fault in cuts)
 
-    # Whom and what it is about
+    # Affected hosts and components
 
     def _checked(self, fault: Fault) -> tuple[Sequence[Host], Sequence[str]]:
-        """The hosts and the lines that it is about. Invalid, NotFound: there are none."""
+        """Return the hosts and components that a fault affects. Invalid, NotFound: there are none."""
         if isinstance(fault, LeaderPaused | LeaderKilled) and not fault.on:
             leader = self._world.leader()
             return ((leader,) if leader is not None else ()), ()
         if fault.on and fault.place == ("all",):
-            raise Invalid(f"fault {fault.name}: it happens to no component of that name; leave `on` out")
+            raise Invalid(f"fault {fault.name}: affects no named component; omit `on`")
         if not fault.on and "all" not in fault.place and not (isinstance(fault, Partition) and fault.names):
-            raise Invalid(f"fault {fault.name}: on what? `on` names a {_or(fault.place)}")
+            raise Invalid(f"fault {fault.name}: no component given; set `on` to a {_or(fault.place)}")
         match fault:
             case PowerFault(on=on):
                 return (), self._racks.power_of(on)
@@ -170,7 +172,7 @@ class Injection:
         return self._world.hardware.racks
 
     def _concerned(self, fault: Fault, *, strictly: bool = False) -> Sequence[Host]:
-        """The hosts that it concerns. NotFound, if it is looked at `strictly`: a name stands for none."""
+        """Return the hosts that a fault affects. NotFound, with `strictly`: a name matches no host."""
         if isinstance(fault, PowerFault | NetworkFault | PduStuck | TorStuck | CableStuck):
             return ()
         names = fault.members if isinstance(fault, Partition) else (fault.on,) if fault.on else ()
@@ -180,11 +182,11 @@ class Injection:
         for name in names:
             hosts = [host for host in self._world.called(name) if _concerns(fault, host)]
             if strictly and not hosts:
-                raise NotFound(f"fault {fault.name}: {name}: there is no such {_or(fault.place)}")
+                raise NotFound(f"fault {fault.name}: {name}: no such {_or(fault.place)}")
             found |= dict.fromkeys(hosts)
         return tuple(found)
 
-    # What it does
+    # Effects
 
     def _meet(self, hosts: Iterable[Host]) -> None:
         for host in hosts:
@@ -209,7 +211,7 @@ class Injection:
                 self._apply(Join(line) if cut else Unstick(line), id_)
 
     def _keeps_down(self, blade: str) -> bool:
-        """Whether a crash does: one that lasts, or after which the blade has not run again."""
+        """Return whether a crash keeps the blade down: it is lasting, or the blade has not run since."""
         for id_, wants in self._wants.items():
             fault = self.active.get(id_)
             if isinstance(fault, BladeCrash) and blade in wants:
@@ -219,11 +221,11 @@ class Injection:
         return False
 
     def _apply(self, event: Event, id_: str) -> None:
-        """What was taken out of the racks meanwhile needs nothing any more."""
+        """Apply an event; a component that was removed in the meantime needs nothing."""
         try:
             self._world.hardware.apply(event, cause=id_)
         except NotFound:
-            self._world.log.add("lifted", event.on, f"{id_}: it is no longer there")
+            self._world.log.add("lifted", event.on, f"{id_}: removed in the meantime")
 
     def _pause(self, id_: str, hosts: Sequence[Host]) -> None:
         self._processes[id_] = tuple((host, host.lives) for host in hosts)
@@ -231,7 +233,7 @@ class Injection:
             host.pause(id_)
 
     def _holds(self, host: Host, number: int) -> bool:
-        """Whether another fault pauses that process."""
+        """Return whether another fault pauses that process."""
         return any(
             isinstance(self.active.get(id_), LeaderPaused) and (host, number) in processes
             for id_, processes in self._processes.items()
@@ -251,7 +253,7 @@ def _line(fault: Fault, line: str) -> str:
 
 
 def _concerns(fault: Fault, host: Host) -> bool:
-    """`on` may name a rack wherever it may name a blade and that is said."""
+    """Return whether a fault affects a host. `on` may name a rack if `place` allows racks."""
     names = fault.members if isinstance(fault, Partition) else (fault.on,)
     if not any(names):
         return host.kind in fault.place

@@ -1,7 +1,7 @@
-"""The slices of a light blade: the agent's own decisions (`engine.slices.decide`), and no processes.
+"""Slices of a light blade: the agent's own decisions (`engine.slices.decide`), without processes.
 
-What would be a process is a row of the blade, which outlives its agent and goes with its power. All that a node has to
-do at one instant is done together, and told in one transaction.
+A row of the blade takes the place of a process. It outlives the agent and ends with the blade's power. All steps of a
+node at one instant are done together and reported in one transaction.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 METHODS = (Method(name="call", idempotent=True),)
 _NAMES = tuple(method.name for method in METHODS)
 AT_ONCE = 100
-"""Operations of one transaction."""
+"""Most operations of one transaction."""
 AGAIN = (0.2, 10.0)
-"""Seconds after which something that failed is tried again: at first, and at most."""
+"""Seconds before a failed step is retried: first and longest delay."""
 _USUAL = SliceSettings()
 
 
 class _Known(msgspec.Struct):
-    """Of one instance, in the agent's memory."""
+    """The agent's memory of one instance."""
 
     state: SliceState | None = None
     inherited: bool = False
@@ -56,7 +56,7 @@ class _Known(msgspec.Struct):
 
 
 class LightSlices:
-    """Of one blade. `there` is what runs; the rest is what its agent knows, and is lost with that."""
+    """The slices of one blade. `there` is what runs; the rest is the agent's memory, which is lost with the agent."""
 
     def __init__(self, blade: LightBlade) -> None:
         self._blade = blade
@@ -66,14 +66,14 @@ class LightSlices:
         self._dirty: dict[str, None] = {}
         self._works = False
 
-    # What happens to it
+    # External events
 
     def power_off(self) -> None:
-        """Nothing runs any more."""
+        """Stop everything."""
         self.there.clear()
 
     def crash(self, artifact: str) -> None:
-        """End processes of the artifact, or of a slice; of all, if empty."""
+        """End the processes of the artifact or slice; of all, if empty."""
         for (name, number), running in tuple(self.there.items()):
             if artifact in ("", name, base_of(name)) and running.life is Life.ACTIVE:
                 ended = msgspec.structs.replace(running, life=Life.ENDED, address="", detail="it was killed")
@@ -81,18 +81,18 @@ class LightSlices:
                 self._touch(name)
 
     def begin(self) -> None:
-        """A new process of the agent, which knows nothing."""
+        """Reset the memory for a new agent process."""
         self._told, self._known, self._dirty, self._works = {}, {}, {}, False
 
     def session(self) -> None:
-        """The node was registered anew: endpoints hang on another lease."""
+        """Handle a new registration of the node: endpoints must be attached to the new lease."""
         for known in self._known.values():
             known.right = False
 
-    # What it is told
+    # Input
 
     async def look(self, *, first: bool) -> None:
-        """At all of it."""
+        """Read all slices of the node."""
         listing = await SLICE.list(self._blade.world.store, node=self._blade.node, strict=False)
         self._told = {SLICE.parse(entry.key)["artifact"]: entry for entry in listing.entries}
         if first:
@@ -103,7 +103,7 @@ class LightSlices:
             self._touch(artifact)
 
     def heard(self, artifact: str, event: Event) -> None:
-        """A slice of the node has changed."""
+        """Handle a changed slice of the node."""
         if event.type == "delete":
             self._told.pop(artifact, None)
         else:
@@ -120,7 +120,7 @@ class LightSlices:
             self._works = True
             blade.world.loop.launch(life.process, self._work(life))
 
-    # What it does
+    # Execution
 
     async def _work(self, life: Process) -> None:
         try:
@@ -132,7 +132,7 @@ class LightSlices:
             self._works = False
 
     async def _pass(self, life: Process, artifacts: Iterable[str]) -> None:
-        """Decide about all instances of these, tell what is to be told, and begin what is to be done."""
+        """Decide about all instances of these artifacts, write the reports, and start the steps."""
         writes: list[tuple[str, dict[int, SliceInstance | None], dict[int, Show]]] = []
         begun: list[tuple[str, int, Do]] = []
         orphans: list[tuple[str, int]] = []
@@ -208,7 +208,7 @@ class LightSlices:
     # Steps
 
     async def _do(self, life: Process, begun: list[tuple[str, int, Do]]) -> None:
-        """All of them at once; it takes as long as the longest of them."""
+        """Perform all steps at once; this takes as long as the longest of them."""
         plan, extra = self._blade.world.plan, self._blade.conditions.delay
         longest = max(plan.load_time if do is Do.LOAD else plan.start_time for _, _, do in begun)
         await self._blade.clock.sleep(longest * (0.5 + 0.5 * life.rng.random()) + extra)
@@ -249,7 +249,7 @@ class LightSlices:
             case _:
                 pass
 
-    # Telling
+    # Reports
 
     async def _write(self, writes: list[tuple[str, dict[int, SliceInstance | None], dict[int, Show]]]) -> None:
         if self._blade.conditions.late:
@@ -269,7 +269,7 @@ class LightSlices:
                 then += operations[1]
                 told.append((artifact, shows, changes))
                 if len(changes) < len(every):
-                    await self._txn(when, then, told)  # the rest of it when this has been heard
+                    await self._txn(when, then, told)  # the rest follows when this write has been seen
                     when, then, told = [], [], []
                     break
         if then:
@@ -309,7 +309,7 @@ class LightSlices:
         return []
 
     async def _withdraw(self, artifact: str, number: int) -> None:
-        """The endpoints of what has no key any more, as far as they are this node's: its number may be elsewhere."""
+        """Withdraw the endpoints of an instance without a key, unless its number is now on another node."""
         blade = self._blade
         self._dirty[artifact] = None
         try:
@@ -330,7 +330,7 @@ class LightSlices:
             await blade.clock.sleep(0.05)
 
     def _is_ours(self, artifact: str, number: int) -> bool:
-        """Nobody else has that number while our key does."""
+        """Return whether the key of this node has that number; no other node can have it then."""
         entry = self._told.get(artifact)
         return entry is not None and number in entry.value.each()
 
@@ -340,7 +340,7 @@ class LightSlices:
         then: list[Operation],
         told: list[tuple[str, dict[int, Show], dict[int, SliceInstance | None]]],
     ) -> None:
-        """What was overtaken is heard of, and decided anew."""
+        """Commit reports. A report that was overtaken is decided again after its event."""
         blade = self._blade
         if not blade.reachable or not blade.registered:
             return
@@ -366,17 +366,17 @@ class LightSlices:
 
 
 def _parts(changes: dict[int, SliceInstance | None]) -> list[dict[int, SliceInstance | None]]:
-    """As many as fit into one transaction each."""
+    """Split changes so that each part fits into one transaction."""
     most = AT_ONCE // (1 + len(METHODS))
     items = list(changes.items())
     return [dict(items[at : at + most]) for at in range(0, len(items), most)]
 
 
 def _refused(refuses: tuple[SliceRefuses, ...], artifact: str, do: Do, life: Process) -> str:
-    """Why a step fails for good; empty: it does not."""
+    """Return why a step fails permanently; empty: it does not."""
     steps = {"load": (Do.LOAD,), "activate": (Do.ACTIVATE, Do.RESTART)}
     for fault in refuses:
         concerned = fault.artifact in ("", artifact, base_of(artifact)) and do in steps[fault.step]
         if concerned and life.rng.random() < fault.chance:
-            return f"{artifact}: it cannot be {'loaded' if fault.step == 'load' else 'started'} (simulated)"
+            return f"{artifact}: cannot be {'loaded' if fault.step == 'load' else 'started'} (simulated)"
     return ""

@@ -1,4 +1,4 @@
-"""The way from blade to blade, whatever became of the store."""
+"""Connections from blade to blade, independent of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class WorldPeers:
-    """As one blade has it."""
+    """The connections of one blade."""
 
     def __init__(self, here: BladeHost) -> None:
         self._here = here
@@ -27,7 +27,7 @@ class WorldPeers:
 
 
 class PeerChannel:
-    """A connection to a door of a machine of another blade: what happens there happens in that process."""
+    """A connection to a port of a machine on another blade; its operations run in that blade's process."""
 
     def __init__(self, here: BladeHost, node: str, vm: str, door: Door) -> None:
         self._here, self._node, self._vm, self._door = here, node, vm, door
@@ -37,7 +37,7 @@ class PeerChannel:
     async def __aenter__(self) -> Self:
         there = self._here.world.blades.get(self._node)
         if there is None or not there.alive or there.machines is None or not self._connected(there):
-            raise Unavailable(f"{self._node}: nobody listens")
+            raise Unavailable(f"{self._node}: not reachable")
         self._life, self._inner = there.life, there.machines.channel(self._vm, self._door)
         await self._there(self._inner.__aenter__)
         return self
@@ -59,8 +59,10 @@ class PeerChannel:
         return self._here.world.reach(self._here, there)
 
     async def _there(self, work: Callable[[], Awaitable[T]], *, always: bool = False) -> T:
-        """In the other process. Unavailable: it died meanwhile, or nothing comes through. `always`: its own end of
-        the connection notices by itself."""
+        """Run something in the other process. Unavailable: it died, or the network is cut.
+
+        `always`: run even if the network is cut, because the other end notices by itself.
+        """
         life = self._life
         there = self._here.world.blades.get(self._node)
         if life is None or life.dead or there is None or not (always or self._connected(there)):

@@ -1,4 +1,4 @@
-"""What the pdus tell the control plane about power, and do for it."""
+"""Power switches of the control plane, over simulated pdus."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 
 class RackPower:
-    """`ports.power.Power` over simulated racks. A blade that has no power already is certainly off."""
+    """`ports.power.Power` over simulated racks. A blade without power is certainly off."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
 
     async def switch_off(self, node: str) -> bool:
-        """Switch off every port that feeds the node's blade. False: no pdu does. Uncertain: one did not follow."""
+        """Switch off every port that feeds the node's blade.
+
+        False: no pdu feeds it. Uncertain: a port ignored the command.
+        """
         blade, racks = address_of(node), self._hardware.racks
         try:
             if racks.blade(blade).powered:
@@ -30,5 +33,5 @@ class RackPower:
         except NotFound:
             return False
         if still_on:
-            raise Uncertain(f"node {node}: what feeds it did not follow; it may still be on")
+            raise Uncertain(f"node {node}: a pdu ignored the command; the node may still be on")
         return True

@@ -1,4 +1,4 @@
-"""The loss of the store, and what operators do about it: a backup, and its restore by the product's own code."""
+"""Loss of the store and recovery from it: a backup, and its restore by the product's own code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAUSE = "restore"
 STORE = "sim://store"
 HEARD_WITHIN = 5.0
 AT_ONCE = 100
-"""Keys of one transaction."""
+"""Most keys of one transaction."""
 
 
 class WorldBackup:
@@ -37,24 +37,24 @@ class WorldBackup:
 
 
 class Recovery:
-    """Of one world."""
+    """Backup and restore of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._backup: WorldBackup | None = None
         self._restores = 0
         self.runs = False
-        """The store is emptied and filled: what changes there was not decided by anything."""
+        """Whether a restore is running: changes in the store are not decisions then."""
 
     async def take_backup(self) -> None:
-        """Keep the store as it is now, without what is attached to leases."""
+        """Keep a copy of the store without the keys that are attached to leases."""
         source = await source_of(self._world.store, STORE, "", with_leased=False)
         async with aclosing(source.entries()) as entries:
             items = [kv async for kv in entries]
         self._backup = WorldBackup(items, source.revision, utc_time(self._world.clock.wall()))
 
     async def restore(self) -> None:
-        """Lose the store; stop every replica and agent, fill an empty store from the last backup, and start them again.
+        """Lose the store; stop every replica and agent, fill an empty store from the last backup, and restart them.
 
         Machines keep running. NotFound: there is no backup.
         """
@@ -89,5 +89,5 @@ class Recovery:
                     host.start(CAUSE)
 
     async def _is_heard(self) -> bool:
-        """Whether all that was written was heard of."""
+        """Return whether the watch has seen everything that was written."""
         return self._world.chronicle.revision >= (await self._world.store.status()).revision

@@ -1,4 +1,4 @@
-"""A replica: view, services and controllers, as `hostler replica` has them."""
+"""A replica: view, services and controllers, as in `hostler replica`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_WITHIN = 30.0
-"""Seconds after which a client gives up on a replica and asks another."""
+"""Seconds after which a client gives up on a replica and tries another."""
 
 
 @dataclass(frozen=True)
 class Doors:
-    """What one replica answers: its services, and the request that they are asked with."""
+    """The services of one replica, and the request that they are called with."""
 
     request: Request
-    """With the Idempotency-Key that all tries of this one wish share."""
+    """With the Idempotency-Key that all attempts of this request share."""
     view: View
     vms: VmService
     nodes: NodeService
@@ -60,18 +60,18 @@ class Doors:
 
 
 class ReplicaHost(Host):
-    """One replica. It ends when it has lost its leadership, and a supervisor starts it again."""
+    """One replica. It ends when it loses its leadership, and a supervisor restarts it."""
 
     kind = "replica"
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, name)
         self.doors: Doors | None = None
-        """None: nobody serves."""
+        """None: the replica does not serve."""
         self.leads = False
-        """As far as it knows itself."""
+        """Whether the replica believes that it leads."""
         self.fence = 0
-        """Of its last leadership."""
+        """The fence of its last leadership."""
 
     def kill(self, cause: str = "") -> None:
         self._gone()
@@ -143,7 +143,7 @@ class ReplicaHost(Host):
         return catalogue
 
     async def _work(self, life: Life, view: View) -> None:
-        """Take requests for labs from the door."""
+        """Take lab requests from the queues."""
         async with MemoryInbox(self.world.door) as inbox:
             worker = LabWorker(
                 *(life.wire, inbox, view.labs),
@@ -156,7 +156,7 @@ class ReplicaHost(Host):
             await worker.run()
 
     async def _stand(self, life: Life, making: Making, view: View) -> None:
-        """Stand for the leadership, lead, and return when it was lost."""
+        """Run for leadership, lead, and return when it is lost."""
         parts, plan = self.world.parts, self.world.plan
         replica = parts.replica(
             ReplicaConfig(ip=self.name),
@@ -176,16 +176,16 @@ class ReplicaHost(Host):
                 await replica.shutdown()
 
     async def ask(self, do: Callable[[Doors], Awaitable[T]], request: Request) -> T:
-        """What a client does here. Unavailable: nobody serves, or it died or gave no answer meanwhile."""
+        """Run a client's request on this replica. Unavailable: the replica is not serving, died, or did not answer."""
         doors, life = self.doors, self.life
         if doors is None or life is None or life.dead:
-            raise Unavailable(f"{self.name}: nobody serves there")
+            raise Unavailable(f"{self.name}: not serving")
         mine = Doors(**{**doors.__dict__, "request": request})
         return await life.call(lambda: do(mine), within=ANSWER_WITHIN)
 
 
 class Leading:
-    """The last of the controllers: who leads, for whoever looks from outside."""
+    """The last of the controllers: publishes which replica leads, for observers outside."""
 
     name = "leading"
 
@@ -202,11 +202,11 @@ class Leading:
     async def stop(self) -> None:
         if self._host.leads:
             self._host.leads = False
-            self._host.world.log.add("leader", self._host.name, "leads no more")
+            self._host.world.log.add("leader", self._host.name, "no longer leads")
 
 
 class HostKiller:
-    """Ends the simulated process of a leader that did not stop in time, as a thread of a real one would."""
+    """Kills the simulated process of a leader that did not stop in time, as a thread of a real process would."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -219,7 +219,7 @@ class HostKiller:
         while not leadership.released:
             left = overdue_at(leadership) - clock.now()
             if left <= 0 and not self._life.dead:
-                self._life.host.world.kill(self._life.host.name, cause="its leadership was lost")
+                self._life.host.world.kill(self._life.host.name, cause="leadership lost")
                 return
             await clock.sleep(max(0.001, min(left, leadership.ttl / GRACE / 4)))
 

@@ -1,4 +1,4 @@
-"""The slices of a blade: what runs there outlives its agent, and goes wrong as the conditions of the blade say."""
+"""Slices of a blade: they outlive its agent, and fail according to the conditions of the blade."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WorldSlices(SlicePlace):
-    """Of one blade."""
+    """The slices of one blade."""
 
     def __init__(self, blade: BladeHost) -> None:
         super().__init__(blade.node)
@@ -25,17 +25,17 @@ class WorldSlices(SlicePlace):
         self._chance = chance(blade.world.seed, f"slices of {blade.node}")
 
     def there(self) -> dict[tuple[str, int], Life]:
-        """By artifact and number."""
+        """Return the life of each slice, by artifact and number."""
         return {(row.run.artifact, row.run.instance): row.life for row in self.rows.values()}
 
     def end(self, artifact: str) -> None:
-        """Let all active ones of an artifact or a slice end by themselves; empty: of all."""
+        """End all active instances of an artifact or slice by themselves; empty: of all."""
         for name, row in tuple(self.rows.items()):
             if row.life is Life.ACTIVE and artifact in ("", row.run.artifact, base_of(row.run.artifact)):
                 self.crash(name, "it was killed")
 
     def disown(self) -> None:
-        """The agent is gone, and hears nothing any more."""
+        """Forget the listeners of an agent that is gone."""
         self._changed.clear()
 
     def met(self, artifact: str, verb: Verb) -> None:
@@ -53,5 +53,5 @@ class WorldSlices(SlicePlace):
 
 
 def slice_times(plan: WorldPlan) -> SliceTimes:
-    """How long it takes to load a slice, and to start it."""
+    """Return how long it takes to load and to start a slice."""
     return SliceTimes(load=plan.load_time, activate=plan.start_time)

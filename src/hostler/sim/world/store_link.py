@@ -1,4 +1,4 @@
-"""The way between a process of a world and the store: it can be silent, which is not the same as refused."""
+"""Connection between a process of a world and the store: it can drop packets, which is not the same as a refusal."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ if TYPE_CHECKING:
     Verb: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 DEADLINE = 5.0
-"""Seconds after which a driver of a store gives up on an answer."""
+"""Seconds after which a store driver gives up on an answer."""
 RETRANSMITTED = 15.0
-"""Seconds for which the network goes on trying to deliver what was sent."""
+"""Seconds for which the network retransmits a request."""
 _HANDLES = HANDLE.prefix()
 
 
 class WorldWire(Wire):
-    """As `Wire`. While it is cut and `silent` nothing answers, until the driver's own deadline. A request that was
-    given up may still be done when the way is free again: the network tries for a while."""
+    """A `Wire` that can drop packets. While it is cut and `silent`, nothing answers until the driver's own deadline.
+
+    The store may still execute an abandoned request when the connection returns: the network retransmits it for
+    `RETRANSMITTED` seconds.
+    """
 
     def __init__(self, store: MemoryStore, rng: random.Random, weather: Weather, *, latency: float) -> None:
         super().__init__(store, rng, weather, latency=latency)
         self.silent = False
         self.late = 0.0
-        """Seconds by which what is told of machines is late."""
+        """Seconds by which reports about machines are late."""
         self._sent: dict[object, tuple[asyncio.TimerHandle, Verb]] = {}
 
     def heal(self) -> None:
@@ -45,11 +48,11 @@ class WorldWire(Wire):
             loop.call_soon(deliver, do, context=outside())
 
     def follow(self, earlier: WorldWire) -> None:
-        """What an earlier process of the same host sent is still on its way: the network does not know that it died."""
+        """Take over the requests of an earlier process of the same host: the network does not know that it died."""
         self._sent = earlier._sent
 
     def lose(self) -> None:
-        """The host has no power: nobody tries any longer to deliver what was sent."""
+        """Drop all requests in flight: the host has no power and retransmits nothing."""
         self._taken_back()
 
     def txn(
@@ -69,13 +72,13 @@ class WorldWire(Wire):
         if self.silent and not self._healed.is_set() and not self.dead:
             await self._unanswered(do, writes=writes)
         answer = await super()._call(do, writes=writes, prompt=prompt)
-        if self.silent and not self._healed.is_set() and not self.dead:  # cut while the answer was on its way
+        if self.silent and not self._healed.is_set() and not self.dead:  # cut while the answer was in flight
             await asyncio.sleep(DEADLINE)
             raise _no_answer(writes=writes)
         return answer
 
     async def _unanswered(self, do: Verb, *, writes: bool) -> None:
-        """Until the way is free again. Uncertain, Unavailable: not before the deadline."""
+        """Wait until the connection returns. Uncertain, Unavailable: not before the deadline."""
         arrives_late = writes and self._rng.random() < 0.5
         try:
             async with asyncio.timeout(DEADLINE):

@@ -1,4 +1,7 @@
-"""Calls of slices, as routers would have measured them: nobody calls anything in a world, so a scenario says it."""
+"""Calls of slices, as routers would have measured them.
+
+No calls are made in a world, so a scenario sets their rates.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +18,40 @@ if TYPE_CHECKING:
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """How often something is called, and how well it answers."""
+    """How often something is called, and how it answers."""
 
     per_second: float = 0.0
     errors: float = 0.0
-    """The share of them that fails."""
+    """The fraction of calls that fails."""
     p95_ms: float = 0.0
     in_flight: float = 0.0
 
 
 class Traffic:
-    """By artifact, or by `group:name` for every version of which nothing else is said."""
+    """Call rates by artifact, or by `group:name` for every version without a rate of its own."""
 
     def __init__(self) -> None:
         self._rates: dict[str, Rate] = {}
 
     def set(self, artifact: str, rate: Rate) -> None:
-        """From now on."""
+        """Set the rate from now on."""
         self._rates[artifact] = rate
 
     def rate(self, artifact: str) -> Rate | None:
-        """As it is now; None: nobody said."""
+        """Return the present rate; None: not set."""
         found = self._rates.get(artifact)
         return found if found is not None else self._rates.get(base_of(artifact))
 
 
 class Counting:
-    """What one leader has counted, from when it was first asked."""
+    """The counts of one leader, since it was first asked."""
 
     def __init__(self, traffic: Traffic, view: View, clock: Clock) -> None:
         self._traffic, self._view, self._clock = traffic, view, clock
         self._began: float | None = None
 
     def measured(self, artifact: str) -> Measured:
-        """Of an artifact, from the last change of its deployment on."""
+        """Return the counts of an artifact since the last change of its deployment."""
         now = self._clock.wall()
         if self._began is None:
             self._began = now

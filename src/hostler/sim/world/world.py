@@ -1,4 +1,4 @@
-"""The whole: a store, replicas and blades around it, clients, and what is done to them."""
+"""A world: a store, replicas and blades around it, clients, and faults."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ T = TypeVar("T")
 _QUIET = logging.NullHandler()
 
 AT_ONCE = 100
-"""Records of one transaction, at the beginning."""
+"""Most records of one transaction at the start."""
 RETRY = 0.25
-"""Seconds after which a client asks again."""
+"""Seconds between two attempts of a client."""
 PATIENCE = 600.0
-"""Seconds after which it gives up."""
+"""Seconds after which a client gives up."""
 
 
 class World:
-    """Entered inside a `ProcessLoop`, left when its story is over. Times are virtual seconds.
+    """A simulated datacenter. Enter it inside a `ProcessLoop`. Times are virtual seconds.
 
-    Its public parts: `clock`, `store`, `racks`, `log`, `replicas` and `blades` by name, `door` (where labs are asked
-    for and shown), `faults` (those that are active, by id); `ask`, `inject`, `lift`.
+    Public parts: `clock`, `store`, `racks`, `log`, `replicas` and `blades` by name, `door` (queues and records of
+    labs), `faults` (the active faults, by id); `ask`, `inject`, `lift`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class World:
         self.power: Power | None = RackPower(self.hardware) if plan.power else None
         self.request = Request(HOSTLER)
         self.traffic = Traffic()
-        """How often slices are called, as far as anybody said."""
+        """The call rates of slices, as far as they are set."""
         self.replicas = {f"replica-{n}": ReplicaHost(self, f"replica-{n}") for n in range(1, plan.replicas + 1)}
         self.blades: dict[str, BladeHost] = {}
         self._in_rack: dict[str, dict[str, BladeHost]] = {}
@@ -93,18 +93,18 @@ class World:
             self._add_blade(blade)
         self.chronicle = Chronicle(self)
         self.failures: list[tuple[str, Exception]] = []
-        """Processes that ended in a way that none should, and why."""
+        """Processes that ended with an unexpected error."""
         self._clients = chance(seed, "clients")
         self._asked = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._over = False
 
-    # Beginning and end
+    # Start and end
 
     async def __aenter__(self) -> Self:
-        logging.getLogger("hostler").addHandler(_QUIET)  # what agents say would come out of all of them at once
+        logging.getLogger("hostler").addHandler(_QUIET)  # suppress the log output of all agents
         await self.store.__aenter__()
-        await self.store.grant(1e8)  # the storage's own task must belong to nobody
+        await self.store.grant(1e8)  # the store's own task must not belong to a process
         inventory = {key: record.encode() for key, record in self.plan.inventory.records().items()}
         records = {**inventory, **self.plan.records}
         for some in pieces((Put(key, value) for key, value in records.items()), most=AT_ONCE):
@@ -129,17 +129,17 @@ class World:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*(life.task for life in lives), *self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # what is on its way arrives nowhere
+        await asyncio.sleep(0)  # requests in flight are dropped
         await self.store.aclose()
 
     # Time
 
     async def sleep(self, seconds: float) -> None:
-        """Let it go on for so long."""
+        """Let the world run for so many seconds."""
         await self.clock.sleep(seconds)
 
     async def until(self, met: Callable[[], Awaitable[bool]], *, within: float, every: float = 0.5) -> bool:
-        """Look every now and then; whether it was met in time."""
+        """Poll a condition; return whether it was met in time."""
         end = self.clock.now() + within
         while not await met():
             if self.clock.now() >= end:
@@ -156,9 +156,9 @@ class World:
         caller: Caller = HOSTLER,
         within: float = PATIENCE,
     ) -> T:
-        """What a client does through some living replica, asked with one Idempotency-Key until it is answered.
+        """Run a client's request on a live replica, with one Idempotency-Key until it is answered.
 
-        `do` finds that in `doors.request`. What a replica refuses is raised. Unavailable: no answer `within` that.
+        `do` finds the key in `doors.request`. A refusal is raised. Unavailable: no answer `within` that time.
         """
         self._asked += 1
         request = Request(caller, key=f"key-{self._asked}", fingerprint=f"print-{self._asked}")
@@ -167,7 +167,7 @@ class World:
             host = self._clients.choice(tuple(self.replicas.values()))
             try:
                 return await host.ask(do, request)
-            except (Conflict, Unavailable, Uncertain):  # a conflict: who died while it held the lock still holds it
+            except (Conflict, Unavailable, Uncertain):  # Conflict: a replica died while it held the lock
                 if self.clock.now() >= end:
                     raise
             await self.clock.sleep(RETRY)
@@ -176,36 +176,42 @@ class World:
 
     @property
     def faults(self) -> Mapping[str, Fault]:
-        """Those that are active, by id."""
+        """The active faults, by id."""
         return self._injection.active
 
     def inject(self, fault: Fault) -> str:
-        """Let it happen now; its id. It is lifted after its `for`. Invalid, NotFound: it names nothing that it could
-        happen to. A leader's fault happens to nobody while nobody leads."""
+        """Inject a fault now; return its id. It is lifted after its `for`.
+
+        Invalid, NotFound: it names nothing that it could affect. A leader fault has no effect while there is no leader.
+        """
         return self._injection.inject(fault)
 
     def lift(self, id_: str) -> None:
-        """Undo it. NotFound: it is not active."""
+        """Undo a fault. NotFound: the fault is not active."""
         self._injection.lift(id_)
 
     # Hardware
 
     @property
     def racks(self) -> Racks:
-        """What stands there, and how it is."""
+        """The hardware and its state."""
         return self.hardware.racks
 
     def apply(self, event: HardwareEvent, *, cause: str = "") -> Sequence[Change]:
-        """Do something to hardware, by hand. What is repaired or replaced, no fault keeps broken. NotFound, Invalid: it
-        cannot be."""
+        """Act on hardware by hand. A repaired or replaced component is no longer kept broken by a fault.
+
+        NotFound, Invalid: the event cannot be applied.
+        """
         changes = self.hardware.apply(event, cause=cause)
         if isinstance(event, Repair | Replace):
             self._injection.mended(fold(event.on))
         return changes
 
     def revise(self, inventory: Inventory) -> None:
-        """Other racks and blades stand there from now on: new ones boot, and those that are gone are off. That the
-        control plane is told of it is another matter."""
+        """Replace the racks and blades: new blades boot, and removed ones are off.
+
+        The control plane is not notified.
+        """
         for blade in blade_plans(inventory):
             host = self.blades.get(blade.node)
             if host is None:
@@ -229,15 +235,15 @@ class World:
         return {**self.replicas, **self.blades}
 
     def host(self, name: str) -> Host:
-        """A replica, or a blade by its node or component. NotFound: none of that name."""
+        """Return a replica, or a blade by its node or component. NotFound: no such host."""
         folded = fold(name)
         found: Host | None = self.replicas.get(folded) or self.blades.get(folded.replace("/", "-", 1))
         if found is None:
-            raise NotFound(f"{name}: there is no such replica or blade")
+            raise NotFound(f"{name}: no such replica or blade")
         return found
 
     def called(self, name: str) -> Sequence[Host]:
-        """The replica or blade of that name, or the blades of that rack."""
+        """Return the replica or blade of that name, or the blades of that rack."""
         rack = self._in_rack.get(fold(name))
         if rack is not None:
             return tuple(rack.values())
@@ -247,18 +253,18 @@ class World:
             return ()
 
     def leader(self) -> ReplicaHost | None:
-        """Who leads; of several that believe it the one with the newest fence, for the others only believe."""
+        """Return the leader; if several replicas believe that they lead, the one with the newest fence."""
         return max((host for host in self.replicas.values() if host.leads), key=lambda host: host.fence, default=None)
 
     def kill(self, name: str, *, cause: str = "") -> None:
-        """SIGKILL, and a supervisor that starts it again."""
+        """SIGKILL; a supervisor restarts the process."""
         host = self.host(name)
         if host.alive:
             host.kill(cause)
             self.start_later(host, cause)
 
     def start_later(self, host: Host, cause: str = "") -> None:
-        """What a supervisor does about a process that ended."""
+        """Restart a process that ended, as a supervisor does."""
 
         async def again() -> None:
             await asyncio.sleep(self.plan.restart)
@@ -268,14 +274,14 @@ class World:
         self.spawn(again(), f"supervisor of {host.name}")
 
     def process_ended(self, host: Host, error: Exception | None) -> None:
-        """A process ended by itself."""
+        """Handle a process that ended by itself."""
         self.log.add("killed", host.component, f"process {host.lives} ended" + (f": {error}" if error else ""))
         if error is not None:
             self.failures.append((host.name, error))
         self.start_later(host)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Something that belongs to no process, until it is done or the world ends."""
+        """Start a task that belongs to no process; it runs until it is done or the world ends."""
         task = self.loop.create_task(work, context=outside())
         task.set_name(name)
         self._tasks[task] = None
@@ -283,11 +289,11 @@ class World:
         return task
 
     def reach(self, one: BladeHost, other: BladeHost) -> bool:
-        """Whether the network carries what two blades tell each other."""
+        """Return whether the network connects two blades."""
         return one.connected and other.connected and self._injection.together(one, other)
 
     def told(self, host: Host, text: str) -> None:
-        """A line that a process writes to its own log."""
+        """Log a line that a process writes to its own log."""
         self.log.add("told", host.component, text)
 
 
@@ -299,7 +305,7 @@ def run_world(
     parts: Parts | None = None,
     tell: Callable[[LogEntry], None] = lambda _: None,
 ) -> T:
-    """A story in a world of its own, from its beginning to its end."""
+    """Run a story in a new world, from start to end."""
     loop = ProcessLoop(seed)
 
     async def main() -> T:

@@ -1,12 +1,12 @@
-"""Elections on a ttl storage: what must be true of them on every driver, one claim at a time.
+"""Conformance of elections on a ttl storage: what must hold on every driver, one claim at a time.
 
     from hostler.testing import check_elections
 
     async def test_elections_on_my_driver():
         await check_elections(lambda: MyTtlStorage("…"))
 
-or, for a test of its own for each claim, `election_claims()` as with the suite of stores. Each claim also checks that
-nothing is left behind: no record, no task.
+For a separate test of each claim, use `election_claims()` as with the suite of stores. Each claim also checks that it
+leaves no record and no task behind.
 """
 
 from __future__ import annotations

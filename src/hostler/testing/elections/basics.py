@@ -1,4 +1,4 @@
-"""Claims: one leads, the others do not, and the record tells who."""
+"""Claims: exactly one process leads, and the record names it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def a_released_key_is_free_at_once(t: ElectionTrial) -> None:
     await elections.release(t.key)
     began = loop_time()
     await asyncio.wait_for(waiter, WITHIN)
-    t.on_time(loop_time() - began, 0.1, since=began, what="being told of a release")
+    t.on_time(loop_time() - began, 0.1, since=began, what="noticing a release")
     assert not leadership.held
     assert leadership.released
     assert await t.storage.get(t.key) is None

@@ -1,4 +1,4 @@
-"""A ttl storage that breaks when told to."""
+"""A ttl storage with injectable faults."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ Mood: TypeAlias = Literal["fine", "unavailable", "lost", "never", "hang", "deaf"
 
 
 class BreakableTtlStorage(Closing):
-    """Wraps a ttl storage; what the other has beside the verbs (`wait_change`, `guard`, `store`) is there too.
+    """Wraps a ttl storage; its other attributes (`wait_change`, `guard`, `store`) are available, too.
 
-    `mood` is what happens to each call from now on, `moods` to the next ones:
-    `unavailable` nothing is done and Unavailable raised; `lost` it is done, `never` it is not, and Uncertain raised
-    (reads: Unavailable); `hang` it never returns; `deaf` it never returns, not even when it is cancelled, until `hear`.
+    `mood` is the fault of each call from now on, `moods` those of the next calls:
+
+    - `unavailable`: nothing is executed, and Unavailable is raised
+    - `lost`: the call is executed, and Uncertain is raised (reads: Unavailable)
+    - `never`: the call is not executed, and Uncertain is raised (reads: Unavailable)
+    - `hang`: the call never returns
+    - `deaf`: the call never returns, not even when it is cancelled, until `hear`
     """
 
     def __init__(self, storage: TtlStorage, *, clock: Clock | None = None) -> None:
@@ -36,28 +40,28 @@ class BreakableTtlStorage(Closing):
         self.moods: deque[Mood] = deque()
         self.calls = 0
         self.done_at = self.told_at = -math.inf
-        """When the last write began that was done, and the last that was done and told of, by the clock."""
+        """When the last executed write began, and the last executed write that was answered, by the clock."""
         self._told: list[tuple[float, float]] = []
         self._listening = asyncio.Event()
         self._begun = asyncio.Event()
 
     def after(self, calls: int, mood: Mood) -> None:
-        """Let that many calls from now be fine, and the one after them meet this."""
+        """Let that many calls from now succeed, and apply this fault to the next one."""
         self.moods.extend(["fine"] * calls)
         self.moods.append(mood)
 
     def told_by(self, instant: float) -> float:
-        """When the last write began of which it was told by then that it is done, by the clock."""
+        """Return when the last write began that was answered as done by that instant, by the clock."""
         return max((began for began, told in self._told if told <= instant), default=-math.inf)
 
     def hear(self) -> None:
-        """Be fine again; what was deaf ends."""
+        """Return to normal operation; deaf calls end."""
         self.mood = "fine"
         self.moods.clear()
         self._listening.set()
 
     async def begun(self) -> None:
-        """Until the next call has begun."""
+        """Wait until the next call has begun."""
         self._begun.clear()
         await self._begun.wait()
 
@@ -86,7 +90,7 @@ class BreakableTtlStorage(Closing):
     async def get(self, key: str) -> str | None:
         return await self._call(lambda: self._storage.get(key), writes=False)
 
-    # Inside
+    # Internals
 
     async def _call(self, do: Callable[[], Awaitable[T]], *, writes: bool = True) -> T:
         mood = self.moods.popleft() if self.moods else self.mood

@@ -1,4 +1,4 @@
-"""What a claim about elections is, what it works with, and how all of them are run."""
+"""Definition of a claim about elections, its environment, and the runner of all claims."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     Body = Callable[["ElectionTrial"], Awaitable[None]]
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must have happened; leaderships are timed by themselves."""
+"""Seconds in which whatever a claim waits for must happen; leaderships have their own limits."""
 TTL = 2.0
-"""The life of a leadership that a claim sees the end of."""
+"""The ttl of a leadership whose end a claim observes."""
 LONG = 60.0
 CLIENTS = 3
-"""Clients of the storage that the processes of a claim share, beside the one that looks."""
+"""Storage clients that the processes of a claim share, in addition to the observing one."""
 POLL = 0.02
 JUST = 0.05
-"""Seconds that a process may need to learn of an answer that has come."""
+"""Seconds that a process may need to notice an answer that has arrived."""
 BESIDE = 4
-"""Claims that wait at once: each has several clients, and a leadership of two seconds needs quick answers."""
+"""Claims that wait concurrently: each has several clients, and a leadership of two seconds needs quick answers."""
 _CHAPTERS = ("basics", "loss", "fences", "closing", "validation")
 
 
 class ElectionClaim(msgspec.Struct, frozen=True):
-    """One thing that is true of elections on every storage. `str(claim)` is the claim in words.
+    """One property of elections on every storage. `str(claim)` is the claim as text.
 
-    `waits`: it mostly sleeps, so it may run beside others that wait.
+    `waits`: the claim mostly sleeps, so it may run concurrently with others that wait.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ElectionClaim(msgspec.Struct, frozen=True):
         clock: Clock | None = None,
         on_time: OnTime = on_time,
     ) -> None:
-        """Try the claim; AssertionError or what the storage raised, with a note that names it."""
+        """Check the claim. Raise AssertionError, or the storage's exception, with a note that names the claim."""
         async with trying(self.name, within=4 * WITHIN):
             trial = ElectionTrial(open_storage, persistent=persistent, clock=clock, on_time=on_time)
             try:
@@ -76,10 +76,10 @@ class ElectionClaim(msgspec.Struct, frozen=True):
 
 
 class ElectionTrial:
-    """What a claim works with: keys that nobody else knows, and as many processes that stand for them as it likes."""
+    """The environment of a claim: private keys, and any number of processes that run for election."""
 
     storage: TtlStorage
-    """To look, and to do what an operator would."""
+    """For observations, and for actions of an operator."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ElectionTrial:
         self._keys: set[str] = set()
         self._left: set[str] = set()
         self._lapsing: dict[str, float] = {}
-        """By key: the life of a record whose leadership was lost because the machine was too slow."""
+        """By key: the ttl of a record whose leadership was lost because the machine was too slow."""
         self._prefix = f"check-elections/{secrets.token_hex(6)}/"
         self.key = self.another_key("leader")
 
@@ -108,16 +108,16 @@ class ElectionTrial:
         self.storage = await self._enter()
 
     def another_key(self, name: str) -> str:
-        """A key of this trial."""
+        """Return another key of this trial."""
         return self.own_key(self._prefix + name)
 
     def own_key(self, key: str) -> str:
-        """This key belongs to the trial."""
+        """Register a key as part of the trial."""
         self._keys.add(key)
         return key
 
     async def elections(self, *, holder: str | None = None) -> tuple[Elections, BreakableTtlStorage]:
-        """A process that stands for election, and the storage as it sees it."""
+        """Return a process that runs for election, and its storage."""
         storage = BreakableTtlStorage(await self._client(), clock=self.clock)
         elections = Elections(storage, clock=self.clock, new_id=None if holder is None else lambda: holder)
         self._elections.append(elections)
@@ -125,25 +125,25 @@ class ElectionTrial:
         return elections, storage
 
     async def leader(self, *, ttl: float = LONG) -> tuple[Leadership, Elections, BreakableTtlStorage]:
-        """A process that leads the trial's key."""
+        """Return a process that leads the trial's key."""
         elections, storage = await self.elections()
         return await acquired(elections, self.key, ttl=ttl), elections, storage
 
     async def record(self, key: str | None = None) -> dict[str, Any] | None:
-        """What stands at the key."""
+        """Return the record at the key."""
         text = await self.storage.get(key or self.key)
         return None if text is None else json.loads(text)
 
     async def counter(self, key: str | None = None) -> int:
-        """The highest fence that was given out for the key; 0 if none was."""
+        """Return the highest fence assigned for the key; 0: none."""
         return int(await self.storage.get(fence_key(key or self.key)) or 0)
 
     def leaves(self, key: str | None = None) -> None:
-        """The claim leaves a record that is not the elections' to remove."""
+        """Note that the claim leaves a record that the elections need not remove."""
         self._left.add(key or self.key)
 
     async def free(self, ttl: float = TTL, key: str | None = None) -> None:
-        """Until the key is free: it must be, one life from now."""
+        """Wait until the key is free, which must happen within one ttl."""
         began = loop_time()
         async with asyncio.timeout(WITHIN):
             while await self.storage.get(key or self.key) is not None:  # noqa: ASYNC110 - not every storage can watch
@@ -152,9 +152,10 @@ class ElectionTrial:
         self.on_time(loop_time() - began, limit, since=began, what="the end of a record")
 
     def must_stand(self, leadership: Leadership, storage: BreakableTtlStorage) -> None:
-        """The leadership is held, or no renewal came through for a whole life, by the record of its storage.
+        """Check that the leadership is held, or that no renewal succeeded for a whole ttl.
 
-        Then it had to end: this machine was too slow for it, which `on_time` must agree with, and the claim ends here.
+        The record of its storage decides. In the second case the leadership had to end, because this machine was too
+        slow. `on_time` must confirm that, and the claim ends here.
         """
         if leadership.held:
             return
@@ -164,18 +165,18 @@ class ElectionTrial:
         renewed_at = storage.told_by(ended_at - JUST)
         since = loop_time() - (now - renewed_at)
         early = renewed_at + leadership.ttl - leadership.deadline
-        self.on_time(early, JUST, since=since, what="sending a renewal")  # from when on its deadline counts
+        self.on_time(early, JUST, since=since, what="sending a renewal")  # its deadline counts from then on
         self.on_time(ended_at - renewed_at, leadership.ttl / 2, since=since, what="the time between two renewals")
         self._lapsing[leadership.key] = leadership.ttl
         raise TooSlow
 
     async def finish(self) -> None:
-        """Close everybody: no task and no record may be left, the counters excepted."""
+        """Close everything: no task and no record except the counters may be left."""
         for elections in self._elections:
             await elections.aclose()
             tasks = sorted(task.get_name() for task in elections._tasks)
             assert not tasks, f"tasks left behind: {tasks}"
-        for key, ttl in self._lapsing.items():  # a lost record is left to lapse
+        for key, ttl in self._lapsing.items():  # a lost record is left to expire
             await self.free(ttl, key)
         for key in self._keys - self._left:
             assert await self.storage.get(key) is None, f"left behind: {key}"
@@ -184,7 +185,7 @@ class ElectionTrial:
             await self._remove(fence_key(key))
 
     async def aclose(self) -> None:
-        """Close everybody, also after a claim that failed in the middle, and the clients."""
+        """Close everything, also after a claim that failed half way, and the clients."""
         for storage in self._storages:
             storage.hear()
         for elections in self._elections:
@@ -198,7 +199,7 @@ class ElectionTrial:
             await self.storage.compare_and_delete(key, value)
 
     async def _client(self) -> TtlStorage:
-        """One for a process: another than that of the process before it."""
+        """Return a client for a process, different from that of the previous process."""
         if not self._persistent:
             return self.storage
         if len(self._opened) <= CLIENTS:
@@ -215,9 +216,10 @@ class ElectionTrial:
 
 
 async def acquired(elections: Elections, key: str, *, ttl: float = LONG, value: str = "10.0.0.1") -> Leadership:
-    """A leadership that must be had, perhaps after the record before it has ended.
+    """Acquire a leadership, if necessary after the previous record has expired.
 
-    Unavailable and Uncertain mean that the storage did not answer within a life; as for a replica, the next try counts.
+    Unavailable and Uncertain mean that the storage did not answer within a ttl; as in a replica, the next attempt
+    counts.
     """
     async with asyncio.timeout(WITHIN):
         while True:
@@ -232,7 +234,7 @@ _CLAIMS: list[ElectionClaim] = []
 
 
 def claim(*, waits: bool = False) -> Callable[[Body], Body]:
-    """Make a claim of an async function: its name is the claim in words."""
+    """Register an async function as a claim; its name is the claim as text."""
 
     def register(body: Body) -> Body:
         _CLAIMS.append(ElectionClaim(getattr(body, "__name__", "?"), body, waits))
@@ -242,7 +244,7 @@ def claim(*, waits: bool = False) -> Callable[[Body], Body]:
 
 
 def election_claims() -> Sequence[ElectionClaim]:
-    """Every claim that is made of elections."""
+    """Return all claims about elections."""
     for chapter in _CHAPTERS:
         importlib.import_module(f"hostler.testing.elections.{chapter}")
     return tuple(_CLAIMS)
@@ -256,12 +258,12 @@ async def check_elections(
     clock: Clock | None = None,
     on_time: OnTime = on_time,
 ) -> None:
-    """Check elections on a driver of ttl storages; raises a group with every claim that does not hold.
+    """Check elections on a driver of ttl storages; raise a group with all failures.
 
-    `open_storage()` returns a storage that is not open yet; each call gives a new client of the same data, and several
-    may be open at once. `persistent=False`: the data lives in the object, so all share one. `only` names the claims to
-    check (see `election_claims`). It takes about half a minute: leaderships end in real time, unless `clock` and the
-    event loop are virtual. `on_time` judges how long things take.
+    `open_storage()` returns a storage that is not open yet. Each call returns a new client of the same data, and
+    several may be open at once. `persistent=False`: the data lives in the object, so all share one. `only` names the
+    claims to check (see `election_claims`). A run takes about half a minute, because leaderships end in real time,
+    unless `clock` and the event loop are virtual. `on_time` checks durations.
     """
     beside = asyncio.Semaphore(BESIDE)
 

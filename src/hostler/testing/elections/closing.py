@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FAULTS: tuple[Mood, ...] = ("unavailable", "lost", "never")
 STEPS = 5
-"""Calls that an acquisition makes: look, claim, read the counter, draw, confirm."""
+"""Number of calls of an acquisition: look, claim, read the counter, draw, confirm."""
 
 
 @claim()
@@ -83,7 +83,7 @@ async def _close_while_it_hangs(t: ElectionTrial, mood: Mood) -> None:
 
 
 async def _hang_at(t: ElectionTrial, step: int) -> tuple[Elections, str, asyncio.Task[Leadership | None]]:
-    """An acquisition whose storage hangs at a step."""
+    """Return an acquisition whose storage hangs at a step."""
     elections, storage = await t.elections()
     key = t.another_key(f"step-{step}")
     storage.after(step, "hang")

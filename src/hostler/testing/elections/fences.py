@@ -1,4 +1,4 @@
-"""Claims: the fence only grows, and the guard holds while the leadership stands."""
+"""Claims: the fence only grows, and the guard holds exactly while the leadership is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: a leadership that cannot be renewed ends, in time, whatever the storage does."""
+"""Claims: a leadership that cannot be renewed ends in time, whatever the storage does."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hostler.testing.elections.breakable import BreakableTtlStorage, Mood
 
 MARGIN = 0.25
-"""Seconds after its deadline in which a leadership has ended."""
+"""Seconds after its deadline in which a leadership must have ended."""
 
 
 async def _lost(t: ElectionTrial, leadership: Leadership, within: float) -> None:
-    """Until it is lost, which must be soon; it is over even before that is told."""
+    """Wait until the leadership is lost, which must be soon; it is not held even before the notification."""
     began = loop_time()
     async with asyncio.timeout(WITHIN):
         await leadership.wait_lost()
@@ -31,7 +31,7 @@ async def _lost(t: ElectionTrial, leadership: Leadership, within: float) -> None
 
 
 async def _taken(t: ElectionTrial, by: str | None) -> tuple[Leadership, Elections]:
-    """A leadership whose record another changed or removed, after it was lost."""
+    """Return a leadership that was lost because another process changed or removed its record."""
     leadership, elections, storage = await t.leader(ttl=TTL)
     if by is None:
         done = await t.storage.compare_and_delete(t.key, leadership.record)
@@ -64,7 +64,7 @@ async def a_record_deleted_under_the_leader_ends_its_leadership(t: ElectionTrial
 
 
 async def _renewal_begun(leadership: Leadership, storage: BreakableTtlStorage) -> None:
-    """Wait until the next renewal begins, or the leadership is lost: then there is none."""
+    """Wait until the next renewal begins, or the leadership is lost and there is no renewal."""
     await run_together("renewal", {"begun": storage.begun(), "lost": leadership.wait_lost()})
 
 
@@ -115,10 +115,10 @@ async def _ends(t: ElectionTrial, mood: Mood) -> None:
     broken_at = t.clock.now()
     await _lost(t, leadership, TTL)
     assert leadership.lost_at is not None
-    assert leadership.deadline <= broken_at + TTL, "it counts from after its renewal"
-    assert leadership.deadline <= storage.told_at + TTL, "it counts from after its renewal was sent"
+    assert leadership.deadline <= broken_at + TTL, "its deadline counts from after its renewal"
+    assert leadership.deadline <= storage.told_at + TTL, "its deadline counts from after its renewal was sent"
     late = leadership.lost_at - leadership.deadline
-    assert late >= 0, f"given up {-late:.3f} s before its time"
+    assert late >= 0, f"given up {-late:.3f} s too early"
     t.on_time(late, MARGIN, since=loop_time() - (t.clock.now() - leadership.deadline), what="losing a leadership")
     storage.hear()
     await t.free()
@@ -149,9 +149,9 @@ async def a_storage_that_hangs_and_cannot_be_cancelled_ends_leadership_in_time(t
 
 @claim(waits=True)
 async def a_lost_record_is_left_to_lapse(t: ElectionTrial) -> None:
-    """Its time is what others wait for while the loser stops."""
+    """Others wait for the expiry while the loser stops."""
     leadership, elections, storage = await t.leader(ttl=TTL)
-    storage.mood = "lost"  # renewed until the end, but nobody was told
+    storage.mood = "lost"  # renewed until the end, but without an answer
     await _lost(t, leadership, TTL)
     await _stands_or_lapsed(t, leadership, storage)
     storage.hear()
@@ -174,7 +174,7 @@ async def the_key_of_a_leader_that_died_is_free_after_its_life(t: ElectionTrial)
     successor = await other.acquire(t.key, "10.0.0.2", ttl=LONG)
     if successor is None:
         await t.free()
-        assert not leadership.held, "believed longer than its record stood"
+        assert not leadership.held, "held for longer than its record existed"
         successor = await other.acquire(t.key, "10.0.0.2", ttl=LONG)
     assert not leadership.held, "two lead"
     assert successor is not None

@@ -1,4 +1,4 @@
-"""Claims: what cannot be is refused at the door, and nothing is written."""
+"""Claims: invalid arguments are refused before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim about lab doors is, what it works with, and how all of them are run."""
+"""Definition of a claim about lab queues and records, its environment, and the runner of all claims."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     Body = Callable[["InboxTrial"], Awaitable[None]]
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must have happened."""
+"""Seconds in which whatever a claim waits for must happen."""
 ROUNDS = 5
-"""Random schedules that are tried for each race."""
+"""Number of random schedules for each race."""
 _CHAPTERS = ("queues", "order", "releases", "races", "records")
 
 
 class LabDoor(Protocol):
-    """A door of its own, empty at first, and what the front end and operators do to it."""
+    """Private lab queues and records, initially empty, and the actions of the front end and of operators."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -37,29 +37,29 @@ class LabDoor(Protocol):
     ) -> None: ...
 
     def inbox(self) -> Inbox:
-        """A new client of the queues, not open yet."""
+        """Return a new client of the queues, not open yet."""
 
     def board(self) -> Board:
-        """A new client of the records, not open yet."""
+        """Return a new client of the records, not open yet."""
 
     async def push(self, queue: QueueName, *requests: bytes) -> None:
-        """Requests, in this order."""
+        """Push requests, in this order."""
 
     async def dead(self) -> Sequence[tuple[str, str, str, float, str]]:
-        """Queue, request, reason, time and worker of each that was buried, in order."""
+        """Return queue, request, reason, time and worker of each dead-letter entry, in order."""
 
     async def news(self, user: str) -> Sequence[tuple[int, str]]:
-        """Number and event of each, in order."""
+        """Return number and event of each, in order."""
 
     async def waiting(self) -> Sequence[str]:
-        """Who waits, in order."""
+        """Return the waiting users, in order."""
 
     async def flush(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
 
 
 class InboxClaim(msgspec.Struct, frozen=True):
-    """One thing that is true of every lab door. `str(claim)` is the claim in words."""
+    """One property of every driver of lab queues and records. `str(claim)` is the claim as text."""
 
     name: str
     body: Body
@@ -69,7 +69,7 @@ class InboxClaim(msgspec.Struct, frozen=True):
         return self.name
 
     async def check(self, open_door: Callable[[], LabDoor], *, rounds: int = ROUNDS) -> None:
-        """Try the claim; AssertionError or what the driver raised, with a note that names it."""
+        """Check the claim. Raise AssertionError, or the driver's exception, with a note that names the claim."""
         async with trying(self.name, within=2 * WITHIN), open_door() as door, AsyncExitStack() as stack:
             inbox, other = [await stack.enter_async_context(door.inbox()) for _ in range(2)]
             board = await stack.enter_async_context(door.board())
@@ -77,31 +77,31 @@ class InboxClaim(msgspec.Struct, frozen=True):
 
 
 class InboxTrial:
-    """What a claim works with: a door, two clients of its queues, one of its records."""
+    """The environment of a claim: a `LabDoor`, two clients of its queues, one of its records."""
 
     def __init__(self, door: LabDoor, inbox: Inbox, other: Inbox, board: Board, rounds: int) -> None:
         self.door, self.inbox, self.other, self.board, self.rounds = door, inbox, other, board, rounds
 
     async def push(self, user: str, *labs: int, queue: QueueName = "provision") -> None:
-        """Requests of one user."""
+        """Push requests of one user."""
         await self.door.push(queue, *(request(user, lab) for lab in labs))
 
     async def take(self, worker: str = "w1", *, limit: int = 100) -> list[Taken]:
-        """What is there now."""
+        """Take what is there now, without waiting."""
         return list(await self.inbox.take(worker, limit=limit, within=0))
 
     def rng(self, seed: int) -> random.Random:
-        """Its schedule follows from the seed."""
+        """Return a random source; the seed determines the schedule."""
         return random.Random(seed)
 
 
 def request(user: str, lab: int) -> bytes:
-    """As the front end writes it."""
+    """Return a request as the front end writes it."""
     return LabRequest(webuserid=user, lab_id=lab).encode()
 
 
 def labs(taken: Sequence[Taken]) -> list[tuple[str, int]]:
-    """User and lab of each."""
+    """Return user and lab of each."""
     decoded = [LabRequest.decode(one.raw) for one in taken]
     return [(one.webuserid, one.lab_id) for one in decoded]
 
@@ -110,13 +110,13 @@ _CLAIMS: list[InboxClaim] = []
 
 
 def claim(body: Body) -> Body:
-    """Make a claim of an async function: its name is the claim in words."""
+    """Register an async function as a claim; its name is the claim as text."""
     _CLAIMS.append(InboxClaim(getattr(body, "__name__", "?"), body))
     return body
 
 
 def inbox_claims() -> Sequence[InboxClaim]:
-    """Every claim that is made of a lab door."""
+    """Return all claims about lab queues and records."""
     for chapter in _CHAPTERS:
         importlib.import_module(f"hostler.testing.inbox.{chapter}")
     return tuple(_CLAIMS)
@@ -125,9 +125,9 @@ def inbox_claims() -> Sequence[InboxClaim]:
 async def check_inbox(
     open_door: Callable[[], LabDoor], *, rounds: int = ROUNDS, only: Collection[str] | None = None
 ) -> None:
-    """Check that a driver does what the lab door promises; raises a group with every claim that does not hold.
+    """Check that a driver implements the lab queues and records; raise a group with all failures.
 
-    `open_door()` is a door of its own each time. `rounds`: how many random schedules are tried for each race. `only`
-    names the claims to check (see `inbox_claims`).
+    `open_door()` returns a new, independent `LabDoor` each time. `rounds`: how many random schedules are tried for each
+    race. `only` names the claims to check (see `inbox_claims`).
     """
     await check_all("lab door", inbox_claims(), lambda claim: claim.check(open_door, rounds=rounds), only)

@@ -1,4 +1,4 @@
-"""The doors of our own drivers, as the suite wants them."""
+"""The `LabDoor` implementations of our own drivers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MemoryLabDoor:
-    """In memory. The classes may be others, to see what becomes of their defects."""
+    """In memory. The classes can be replaced to test the suite against defects."""
 
     made_of: type[MemoryDoor] = MemoryDoor
     inbox_of: type[MemoryInbox] = MemoryInbox
@@ -64,12 +64,12 @@ class MemoryLabDoor:
 
 
 class RedisLabDoor:
-    """On a server, in a namespace of its own that is removed at the end."""
+    """On a server, in a private namespace that is removed at the end."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.names = LabNames(prefix=f"Test:{secrets.token_hex(4)}:")
-        self.client: Any  # its types know no bytes
+        self.client: Any  # its types do not support bytes
 
     async def __aenter__(self) -> Self:
         from redis.asyncio import Redis

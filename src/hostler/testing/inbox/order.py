@@ -103,13 +103,13 @@ async def a_users_request_can_be_taken_out_of_its_turn(t: InboxTrial) -> None:
     assert (first.queue, labs([first])) == ("decommission", [("f:x:ada", 1)])
     assert list(await t.other.held("w1")) == [first]
     assert "w1" in await t.other.workers()
-    for worker in ("w1", "w2"):  # the next comes after it, as ever
+    for worker in ("w1", "w2"):  # the next one comes after it
         assert await t.other.take_of(worker, "decommission", "f:x:ada") is True
     assert labs(others := await t.take("w2")) == [("bob", 1)]
     following = list(await t.inbox.acknowledge("w1", [first]))
     assert labs(following) == [("f:x:ada", 2)]
     assert labs(await t.inbox.acknowledge("w2", others)) == [("bob", 2)]
-    assert await t.inbox.release("w1", ()) == 1, "what was taken so is given back as all else"
+    assert await t.inbox.release("w1", ()) == 1, "requests taken by take_of are released like all others"
     again = await t.other.take_of("w3", "decommission", "f:x:ada")
     assert not isinstance(again, bool)
     assert labs([again]) == [("f:x:ada", 2)]
@@ -134,7 +134,7 @@ async def what_waits_behind_a_request_can_be_read_and_stays(t: InboxTrial) -> No
     assert await behind() == [2, 3, 4]
     assert await t.other.behind("decommission", "f:x:ada") == []
     assert await t.other.behind("provision", "f:x") == []
-    assert labs(await t.inbox.acknowledge("w1", [first])) == [("f:x:ada", 2)], "reading took something away"
+    assert labs(await t.inbox.acknowledge("w1", [first])) == [("f:x:ada", 2)], "reading removed something"
     assert await behind() == [3, 4]
     await t.push("f:x:ada", *range(5, 30))
     assert await behind() == list(range(30 - BEHIND, 30))

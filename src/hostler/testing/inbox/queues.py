@@ -1,4 +1,4 @@
-"""How requests come out of the queues."""
+"""Delivery of requests from the queues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STRANGE = (
     b"[" * 5000,
     b" " * LONGEST,
 )
-"""Requests of nobody who can stand in a name."""
+"""Requests without a valid user."""
 
 
 @claim
@@ -99,7 +99,7 @@ async def who_waits_is_woken_by_either_queue(t: InboxTrial) -> None:
         await t.push("ada", 1, queue=queue)
         taken = await waiting
         assert labs(taken) == [("ada", 1)], queue
-        assert asyncio.get_running_loop().time() - began < 3.0, "it was not woken, it looked by itself"
+        assert asyncio.get_running_loop().time() - began < 3.0, "it was not woken, it polled"
         await t.inbox.acknowledge("w1", taken)
 
 
@@ -191,5 +191,5 @@ async def after_a_flush_nothing_old_stands_in_the_way(t: InboxTrial) -> None:
     await t.push("ada", 3, 4)
     assert labs(new := await t.take("w2")) == [("ada", 3)]
     assert await t.inbox.acknowledge("w1", old) == []
-    assert await t.take("w3") == [], "acknowledging what was lost let the next one go"
+    assert await t.take("w3") == [], "acknowledging a lost request released the next one"
     assert labs(await t.inbox.acknowledge("w2", new)) == [("ada", 4)]

@@ -1,4 +1,4 @@
-"""Many workers at once, some of which die: nothing is lost or doubled, and each user's order holds."""
+"""Many concurrent workers, some of which die: nothing is lost or doubled, and each user's order holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 1_000
 
 
 class _Town:
-    """Workers with random pace, who are now and then replaced; what they worked, in order, by queue and user."""
+    """Workers with random pace, replaced from time to time, and their completed requests by queue and user."""
 
     def __init__(self, t: InboxTrial, rng: random.Random, *, mortal: bool) -> None:
         self.t, self.rng, self.mortal = t, rng, mortal
@@ -32,7 +32,7 @@ class _Town:
         self.tokens: Counter[str] = Counter()
         self.count = self.born = 0
         self.idle: int | None = None
-        """Takes of nothing since everything is pushed."""
+        """Number of empty takes since everything was pushed."""
 
     async def push(self) -> None:
         for number in range(1, REQUESTS + 1):
@@ -55,19 +55,19 @@ class _Town:
                     self._work(one)
                     done.append(one)
                     if self.mortal and self.rng.random() < 0.1:
-                        break  # it dies with that one worked and not acknowledged
+                        break  # it dies after the work and before the acknowledgement
                     await asyncio.sleep(0)
                     mine += await inbox.acknowledge(worker, [one])
                 else:
                     continue
                 break
-            # Who comes upon its death knows from the store what was worked.
+            # The worker that takes over knows from the store what was completed.
             await inbox.release(worker, done)
 
     def _notice(self, taken: Sequence[Taken]) -> None:
         if self.idle is not None:
             self.idle = 0 if taken else self.idle + 1
-            assert self.idle < PATIENCE, f"{REQUESTS - self.count} requests never come"
+            assert self.idle < PATIENCE, f"{REQUESTS - self.count} requests never arrive"
 
     def _work(self, one: Taken) -> None:
         ((user, lab),) = labs([one])

@@ -1,4 +1,4 @@
-"""What is seen of a user's lab."""
+"""Records of users' labs, as seen by readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def server(user: str, lab: int = 5) -> LabServer:
-    """A record."""
+    """Return a record."""
     return LabServer(
         user="student",
         address="fd00::1",
@@ -30,7 +30,7 @@ def server(user: str, lab: int = 5) -> LabServer:
 
 
 def change(user: str, revision: int, lab: int | None = 5, *news: int, since: float | None = None) -> Published:
-    """A change, with news of these numbers."""
+    """Return a change, with news of these numbers."""
     return Published(
         user=user,
         revision=revision,
@@ -68,7 +68,7 @@ async def an_older_state_never_replaces_a_newer_one(t: InboxTrial) -> None:
     await t.board.publish([change("ada", 12, None)])
     assert await t.board.publish([change("ada", 11, 4)]) == 0
     assert await t.board.publish([change("ada", 9, 5)]) == 0
-    assert await t.board.servers() == {}, "a record that was gone came back"
+    assert await t.board.servers() == {}, "a deleted record came back"
     big = 2**52
     assert await t.board.publish([change("ada", big + 1, 6)]) == 1
     assert await t.board.publish([change("ada", big, 7)]) == 0

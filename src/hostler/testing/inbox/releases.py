@@ -1,4 +1,4 @@
-"""What becomes of a dead worker's requests."""
+"""Release of a dead worker's requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Being there for one's user, and saying so when one is not."""
+"""Availability of a machine for its user, and reports of unavailability."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def a_machine_becomes_available_and_its_doors_lead_inside(t: MachineTrial)
     machine = await _until(t, vm, _is_available)
     await t.machines.stop(vm, grace=0)
     stopped = await t.seen(vm)
-    assert stopped.readiness is None, "one that is off is no nearer to its user than another"
+    assert stopped.readiness is None, "a machine that is off has no readiness"
     if machine.access is not None:
         with refused(NotFound):
             async with t.machines.channel(vm, Door.SSH):

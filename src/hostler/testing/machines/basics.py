@@ -1,4 +1,4 @@
-"""Making, running and destroying machines."""
+"""Creating, running and deleting machines."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def no_such_machine_is_said_so_by_every_verb(t: MachineTrial) -> None:
     for verb in verbs:
         with refused(NotFound):
             await verb()
-    assert await machines.inspect(vm) is None, "a verb made it"
+    assert await machines.inspect(vm) is None, "an operation created it"
 
 
 @claim()
@@ -237,4 +237,4 @@ async def a_node_has_room_for_machines(t: MachineTrial) -> None:
     assert capacity.cpus >= 1
     assert capacity.memory_mib >= 1
     await t.running()
-    assert (await t.machines.offer()).capacity == capacity, "what is used is no less there"
+    assert (await t.machines.offer()).capacity == capacity, "usage does not reduce the capacity"

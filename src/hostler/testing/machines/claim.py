@@ -1,4 +1,4 @@
-"""What a claim about machines is, what it works with, and how all of them are run."""
+"""Definition of a claim about machines, its environment, and the runner of all claims."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Label, Machine, MachinePlan, RetainedMachine
 from hostler.testing.claim import check_all, on_time, trying
-from hostler.testing.claim import loop_time as loop_time  # noqa: PLC0414 - a word that claims are written in
-from hostler.testing.claim import refused as refused  # noqa: PLC0414 - another
+from hostler.testing.claim import loop_time as loop_time  # noqa: PLC0414 - re-exported for claims
+from hostler.testing.claim import refused as refused  # noqa: PLC0414 - re-exported for claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -45,49 +45,49 @@ Boots: TypeAlias = "Callable[[Machines, str], Awaitable[int]]"
 
 
 class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a suite must know of a driver: its sizes, its pace, and how to look into a machine."""
+    """What a suite must know of a driver: the sizes and the speed of its machines, and how to look into one."""
 
     spec: VmSpec = VmSpec(cpus=1, memory_mib=128)
     other_spec: VmSpec = VmSpec(cpus=2, memory_mib=192)
     unknown_image: str | None = None
-    """An image that does not exist. None: the driver takes every name, and nothing is claimed of it."""
+    """An image that does not exist. None: the driver accepts every name, and this is not checked."""
     within: float = 30.0
-    """Seconds in which any single verb ends."""
+    """Seconds in which any single operation ends."""
     grace: float = 5.0
-    """Seconds in which a machine that is asked to shut down has done so."""
+    """Seconds in which a machine shuts down after a request."""
     stops_within: float = 2.0
     """Seconds in which a machine that has not shut down in time is off."""
     hold: float = 1.0
     """How long a claim holds fenced machines whose end it waits for; longer than a machine takes to start."""
     late: float = 0.5
-    """How many seconds later a machine that is not held may stop."""
+    """How many seconds too late a machine that is not held may stop."""
     now: Now = lambda _: SystemClock().now()
-    """What the driver's clock says."""
+    """Returns the driver's clock."""
     on_time: OnTime = on_time
-    """Judges how long things take."""
+    """Checks durations."""
     points: int = 40
-    """At how many of its suspensions, at most, each verb is cut."""
+    """Most suspension points at which each operation is cancelled."""
     turn: int = 0
-    """Another number: other suspensions, where they are too many."""
+    """A different number selects other suspension points, if there are too many."""
     save: Save | None = None
-    """Put a text on a running machine's disk. None, of this and the next two: what they would show is not claimed."""
+    """Writes a text to a running machine's disk. None, for this and the next two: claims that need it are skipped."""
     show: Show | None = None
-    """The text on a running machine's disk."""
+    """Reads the text from a running machine's disk."""
     boots: Boots | None = None
-    """How often a running machine has booted."""
+    """Returns how often a running machine has booted."""
     elsewhere: Elsewhere | None = None
-    """A driver of another place, not open yet, to which machines are handed. None: nothing is claimed of that."""
+    """Returns a driver of another place, not open yet, as a migration target. None: migration is not checked."""
     power_off: PowerOff | None = None
-    """Let the guest of a machine that is available switch itself off. None: nothing is claimed of it."""
+    """Lets the guest of an available machine switch itself off. None: not checked."""
     console: bool = True
-    """The machines have a serial port that leads here; else it is claimed that theirs is refused."""
+    """Whether the machines have a serial port here; if not, the claims check that opening it is refused."""
 
 
 class MachineClaim(msgspec.Struct, frozen=True):
-    """One thing that is true of every machine driver. `str(claim)` is the claim in words.
+    """One property of every machine driver. `str(claim)` is the claim as text.
 
-    `fences`: made only of drivers that say that they fence; `moves`: of those that say that they hand machines over.
-    Claims run one by one, for a place is open once.
+    `fences`: only for drivers that support fencing; `moves`: only for drivers that support migration. Claims run one by
+    one, because a place can be opened only once.
     """
 
     name: str
@@ -100,7 +100,7 @@ class MachineClaim(msgspec.Struct, frozen=True):
         return self.name
 
     async def check(self, open_machines: Callable[[], Machines], *, setup: MachineSetup | None = None) -> None:
-        """Try the claim; AssertionError or what the driver raised, with a note that names it."""
+        """Check the claim. Raise AssertionError, or the driver's exception, with a note that names the claim."""
         setup = setup or MachineSetup()
         async with trying(self.name, within=100 * setup.within):
             trial = MachineTrial(open_machines, setup)
@@ -115,11 +115,11 @@ class MachineClaim(msgspec.Struct, frozen=True):
 
 
 class MachineTrial:
-    """What a claim works with: an open driver, and machines that nobody else knows."""
+    """The environment of a claim: an open driver, and private machines."""
 
     machines: Machines
     there: Machines
-    """At another place, in claims of moves."""
+    """At another place, in claims about migration."""
 
     def __init__(self, open_machines: Callable[[], Machines], setup: MachineSetup) -> None:
         self._open_machines, self.setup = open_machines, setup
@@ -128,7 +128,7 @@ class MachineTrial:
         self._opened: Machines | None = None
 
     def fresh(self) -> Machines:
-        """A driver of the same place that was not opened yet."""
+        """Return a driver of the same place, not open yet."""
         return self._open_machines()
 
     async def open(self) -> Machines:
@@ -139,7 +139,7 @@ class MachineTrial:
         return self.machines
 
     async def open_elsewhere(self, body: Body) -> None:
-        """Do it with another place open, if machines can be handed there."""
+        """Run the claim with another place open, if machines can be migrated there."""
         if not self.machines.moves or self.setup.elsewhere is None:
             return
         async with self.setup.elsewhere() as self.there:
@@ -156,52 +156,52 @@ class MachineTrial:
             await opened.__aexit__(None, None, None)
 
     async def reopen(self) -> Machines:
-        """What a restart of the agent does."""
+        """Close and open the driver, as a restart of the agent does."""
         await self.close()
         return await self.open()
 
     def vm(self, name: str = "a") -> str:
-        """The id of a machine of this trial, which is removed at its end."""
+        """Return the id of a machine of this trial, which is removed at its end."""
         self._names.add(f"{self._run}-{name}")
         return f"{self._run}-{name}"
 
     def plan(self, name: str = "a", **changes: Any) -> MachinePlan:
-        """A plan for it."""
+        """Return a plan for the machine."""
         label = Label("check", "machines", self.vm(name), self._run)
         return msgspec.structs.replace(MachinePlan(label=label, spec=self.setup.spec, name=name), **changes)
 
     async def made(self, name: str = "a", **changes: Any) -> str:
-        """A machine that is there, stopped; its id."""
+        """Create a stopped machine; return its id."""
         plan = self.plan(name, **changes)
         await self.machines.create(plan)
         return plan.label.vm
 
     async def running(self, name: str = "a", **changes: Any) -> str:
-        """A machine that runs; its id."""
+        """Create a running machine; return its id."""
         vm = await self.made(name, **changes)
         machine = await self.machines.start(vm)
-        assert machine.state is MachineState.RUNNING, f"started, and {machine.state}"
+        assert machine.state is MachineState.RUNNING, f"started, but {machine.state}"
         return vm
 
     async def seen(self, vm: str) -> Machine:
-        """A machine that must be there."""
+        """Return a machine that must exist."""
         machine = await self.machines.inspect(vm)
-        assert machine is not None, f"there is no {vm!r}"
+        assert machine is not None, f"machine {vm!r} not found"
         return machine
 
     async def state(self, vm: str) -> MachineState:
         return (await self.seen(vm)).state
 
     async def listed(self) -> dict[str, Machine]:
-        """The machines of this trial, as listed."""
+        """Return the machines of this trial, as listed."""
         return {m.label.vm: m for m in await self.machines.list() if m.label.cluster == self._run}
 
     async def retained(self) -> dict[str, RetainedMachine]:
-        """What is retained of the machines of this trial, by its name."""
+        """Return the retained machines of this trial, by name."""
         return {m.name: m for m in await self.machines.retained() if m.label.cluster == self._run}
 
     async def tidy(self) -> None:
-        """Remove what the trial made, and close."""
+        """Remove what the trial created, and close."""
         try:
             if self._opened is None:
                 await self.open()
@@ -217,7 +217,7 @@ _CLAIMS: list[MachineClaim] = []
 
 
 def claim(*, fences: bool = False, moves: bool = False, name: str = "") -> Callable[[Body], Body]:
-    """Make a claim of an async function: its name, or the one given, is the claim in words."""
+    """Register an async function as a claim; its name, or the given one, is the claim as text."""
 
     def register(body: Body) -> Body:
         _CLAIMS.append(MachineClaim(name or getattr(body, "__name__", "?"), body, fences, moves=moves))
@@ -227,7 +227,7 @@ def claim(*, fences: bool = False, moves: bool = False, name: str = "") -> Calla
 
 
 def machine_claims() -> Sequence[MachineClaim]:
-    """Every claim that is made of a machine driver."""
+    """Return all claims about machine drivers."""
     for chapter in _CHAPTERS:
         importlib.import_module(f"hostler.testing.machines.{chapter}")
     return tuple(_CLAIMS)
@@ -239,20 +239,20 @@ async def check_machines(
     setup: MachineSetup | None = None,
     only: Collection[str] | None = None,
 ) -> None:
-    """Check that a driver does what the machines port promises; raises a group with every claim that does not hold.
+    """Check that a driver implements the machines port; raise a group with all failures.
 
-    `open_machines()` returns a driver that is not open yet; each call gives a new one of the same place, and one at a
-    time is open. `setup` says how large and how slow its machines are. `only` names the claims to check (see
+    `open_machines()` returns a driver that is not open yet. Each call returns a new one of the same place, and one at a
+    time is open. `setup` describes the size and the speed of its machines. `only` names the claims to check (see
     `machine_claims`).
     """
     await check_all("machines", machine_claims(), lambda claim: claim.check(open_machines, setup=setup), only)
 
 
-# Words that claims are written in.
+# Vocabulary of claims
 
 
 def core(machine: Machine | None) -> tuple[object, ...] | None:
-    """What must be the same after a verb, however often it was begun."""
+    """Return what must be the same after an operation, however often it was started."""
     if machine is None:
         return None
     m = machine

@@ -1,4 +1,4 @@
-"""The dead man's switch."""
+"""Self-fencing: machines that stop by themselves when they are not held."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ async def _fenced(t: MachineTrial, name: str = "a") -> str:
 
 
 async def _until_stopped(t: MachineTrial, vm: str, end: float) -> None:
-    """It stops at `end`, never earlier, and not later than the driver may be."""
+    """Check that the machine stops at `end`, never earlier, and not later than the driver allows."""
     while True:
-        asked = loop_time()  # what a look tells was so when it began, however long it takes
+        asked = loop_time()  # an observation is valid for its start, however long it takes
         if (state := await t.state(vm)) is not RUNNING:
             break
         t.setup.on_time(asked - end, t.setup.late, since=end, what="stopping a machine that is not held")
         await asyncio.sleep(0.02)
-    assert loop_time() >= end - EARLY, f"it stopped {end - loop_time():.2f} s before its time"
+    assert loop_time() >= end - EARLY, f"it stopped {end - loop_time():.2f} s too early"
     assert state is STOPPED
 
 
@@ -54,7 +54,7 @@ async def a_fenced_machine_that_is_held_again_and_again_runs_on(t: MachineTrial)
         await asyncio.sleep(t.setup.hold / 3)
         if await t.state(vm) is not RUNNING:
             slept = loop_time() - held_at
-            assert slept >= t.setup.hold - EARLY, f"it stopped {t.setup.hold - slept:.2f} s before its time"
+            assert slept >= t.setup.hold - EARLY, f"it stopped {t.setup.hold - slept:.2f} s too early"
             t.setup.on_time(slept, t.setup.hold / 2, since=held_at, what="holding again")
             raise TooSlow
     end = loop_time() + t.setup.hold
@@ -143,7 +143,7 @@ async def a_fenced_machine_runs_until_its_time_though_nobody_has_it_open(t: Mach
     await t.machines.hold(LONG)
     await t.reopen()
     assert await t.state(vm) is RUNNING
-    assert (await t.machines.start(other)).state is RUNNING, "the hold stands"
+    assert (await t.machines.start(other)).state is RUNNING, "the hold is still valid"
 
 
 @claim(fences=True)

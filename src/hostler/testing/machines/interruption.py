@@ -1,4 +1,4 @@
-"""Every verb may be cut anywhere: repeating it finishes what was begun."""
+"""Every operation may be cancelled anywhere; repeating it completes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN = {
     MachineState.CREATING, MachineState.STOPPED, MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING,
     MachineState.FAILED,
 }  # fmt: skip
-"""What the port lets a machine be."""
+"""The states that the port allows."""
 _MORE = 5
 
 
@@ -85,7 +85,7 @@ def _plan(t: MachineTrial, vm: str, **changes: Any) -> Any:
 
 
 def _given(plan: MachinePlan) -> MachinePlan:
-    """The same machine, of another owner."""
+    """Return the same machine, of another owner."""
     label = msgspec.structs.replace(plan.label, org="others", project="theirs")
     return msgspec.structs.replace(plan, label=label, tags={"of": "others"})
 

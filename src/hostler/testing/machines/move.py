@@ -1,4 +1,4 @@
-"""Machines that are handed to another place."""
+"""Migration of machines to another place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = "precious"
 
 
 async def _saved(t: MachineTrial) -> str:
-    """A running machine with something on its disk."""
+    """Return a running machine with data on its disk."""
     vm = await t.running()
     if t.setup.save is not None:
         await t.setup.save(t.machines, vm, TEXT)
@@ -34,14 +34,14 @@ async def _sent(t: MachineTrial, vm: str, number: int = 1, *, live: bool = True)
 
 
 async def _has_it(t: MachineTrial, machines: Machines, vm: str, boots: int | None) -> None:
-    """It runs there, with its disk; and with its memory, if `boots` says so."""
+    """Check that the machine runs there, with its disk, and with its memory if `boots` is given."""
     machine = await machines.inspect(vm)
     assert machine is not None
     assert machine.state is RUNNING, f"it is {machine.state}"
     if t.setup.show is not None:
         assert await t.setup.show(machines, vm) == TEXT
     if t.setup.boots is not None and boots is not None:
-        assert await t.setup.boots(machines, vm) == boots, "it was booted anew"
+        assert await t.setup.boots(machines, vm) == boots, "it was booted again"
 
 
 async def _boots(t: MachineTrial, vm: str) -> int | None:
@@ -49,7 +49,7 @@ async def _boots(t: MachineTrial, vm: str) -> int | None:
 
 
 def _cut(door: Door) -> Channel:
-    raise Unavailable(f"nobody is at door {door}")
+    raise Unavailable(f"{door}: not reachable")
 
 
 @claim(moves=True)
@@ -62,7 +62,7 @@ async def a_running_machine_that_is_sent_goes_on_at_the_other_place(t: MachineTr
     assert await t.state(vm) is DEPARTED
     arrived = await t.there.inspect(vm)
     assert arrived is not None
-    assert arrived.state is ARRIVING, "it runs before it was started"
+    assert arrived.state is ARRIVING, "it is running before it was started"
     await t.there.start(vm)
     await _has_it(t, t.there, vm, boots)
     await t.machines.delete(vm)
@@ -119,7 +119,7 @@ async def one_that_has_departed_is_not_sent_as_another_move(t: MachineTrial) -> 
     with refused(Refused):
         await t.machines.send(vm, 2, lambda door: t.there.channel(vm, door), live=False)
     seen = await t.seen(vm)
-    assert (seen.state, seen.moved) == (DEPARTED, 1), "it was touched"
+    assert (seen.state, seen.moved) == (DEPARTED, 1), "it was changed"
     await t.machines.stop(vm, grace=0)
     await t.there.delete(vm)
     await _sent(t, vm, 2, live=False)

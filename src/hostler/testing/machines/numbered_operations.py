@@ -1,4 +1,4 @@
-"""Snapshots, and what is done once for each number."""
+"""Snapshots, and operations that are executed once for each number."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def a_restore_is_done_once_for_each_number(t: MachineTrial) -> None:
     await t.machines.start(vm)
     for number in (2, 1):
         machine = await t.machines.restore(vm, "s", number)
-        assert (machine.restored, machine.state) == (2, RUNNING), "done before, so it runs on"
+        assert (machine.restored, machine.state) == (2, RUNNING), "done before, so it keeps running"
     machine = await t.machines.restore(vm, "s", 3)
     assert (machine.restored, machine.state) == (3, STOPPED)
 
@@ -104,7 +104,7 @@ async def a_snapshot_that_does_not_exist_is_refused_and_the_machine_is_not_calle
     vm = await t.running()
     with refused(Refused) as refusal:
         await t.machines.restore(vm, "none", 1)
-    assert not isinstance(refusal.error, NotFound), "NotFound says that there is no machine"
+    assert not isinstance(refusal.error, NotFound), "NotFound means that there is no machine"
     machine = await t.seen(vm)
     assert (machine.state, machine.restored) == (RUNNING, 0)
 
@@ -117,7 +117,7 @@ async def a_restored_disk_is_as_it_was_when_the_snapshot_was_taken(t: MachineTri
     await t.setup.save(t.machines, vm, "first")
     await t.machines.snapshot(vm, "s")
     await t.setup.save(t.machines, vm, "second")
-    await t.machines.snapshot(vm, "s")  # one that exists stays as it is
+    await t.machines.snapshot(vm, "s")  # an existing snapshot is not changed
     assert await t.setup.show(t.machines, vm) == "second"
     await t.machines.restore(vm, "s", 1)
     await t.machines.start(vm)

@@ -18,13 +18,13 @@ replace = msgspec.structs.replace
 
 
 def given(plan: MachinePlan, tags: dict[str, str] | None = None, **changes: str) -> MachinePlan:
-    """The same machine, of another project."""
+    """Return the same machine, of another project."""
     label = replace(plan.label, **({"org": "others", "project": "theirs"} | changes))
     return replace(plan, label=label, tags={"of": "others", "until": ""} if tags is None else tags)
 
 
 def unmarked(machine: Machine) -> tuple[Any, ...]:
-    """All of it that a mark leaves as it is."""
+    """Return everything that a new label leaves unchanged."""
     return replace(machine, label=None, tags=None), machine.label.vm
 
 

@@ -1,4 +1,4 @@
-"""Machines that are taken out of service and kept with their disks."""
+"""Machines that are taken out of service and retained with their disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MORE = 3
 
 
 async def with_snapshot(t: MachineTrial, name: str = "a") -> str:
-    """A machine that is off, with a snapshot."""
+    """Return a machine that is off, with a snapshot."""
     vm = await t.made(name)
     await t.machines.snapshot(vm, "s")
     return vm
@@ -33,7 +33,7 @@ async def a_retained_machine_is_out_of_service_and_is_listed_as_retained(t: Mach
     assert await t.listed() == {}
     assert await t.retained() == {f"{vm}-old": kept}
     assert (kept.label, kept.spec) == (t.plan().label, t.setup.spec)
-    assert kept.machine_name in ("a", ""), "it may not be known"
+    assert kept.machine_name in ("a", ""), "it may be unknown"
     assert kept.snapshots == ("s",)
     assert kept.retained_at > 1e9
     assert await t.machines.retain(vm, f"{vm}-old") == kept, "repeated"
@@ -71,7 +71,7 @@ async def a_machine_that_ran_has_its_disk_when_it_is_reinstated(t: MachineTrial)
     assert (await t.machines.reinstate(f"{vm}-old", back)).state is MachineState.STOPPED
     await t.machines.start(back.label.vm)
     if t.setup.show is not None:
-        assert await t.setup.show(t.machines, back.label.vm) == TEXT, "its disk is another one"
+        assert await t.setup.show(t.machines, back.label.vm) == TEXT, "it has another disk"
 
 
 @claim()
@@ -84,7 +84,7 @@ async def a_new_machine_of_a_retained_one_s_id_starts_from_nothing(t: MachineTri
     assert not isinstance(refusal.error, NotFound)
     await t.machines.snapshot(vm, "s")
     await t.machines.delete(vm)
-    assert [kept.snapshots for kept in (await t.retained()).values()] == [("s",)], "it went with another machine"
+    assert [kept.snapshots for kept in (await t.retained()).values()] == [("s",)], "it was deleted with another machine"
     await t.machines.reinstate(f"{vm}-old", t.plan())
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 async def _has_none(t: MachineTrial) -> bool:
-    """Whether machines have no serial port here; then that is what they say."""
+    """Return whether machines have no serial port here; if so, check that opening it is refused."""
     if not t.setup.console:
         vm = await t.running()
         with refused(Refused) as refusal:
             async with t.machines.channel(vm, Door.CONSOLE):
                 pass
-        assert not isinstance(refusal.error, NotFound), "NotFound says that there is no machine"
+        assert not isinstance(refusal.error, NotFound), "NotFound means that there is no machine"
     return not t.setup.console
 
 
@@ -35,7 +35,7 @@ async def a_console_tells_something_when_typed_at(t: MachineTrial) -> None:
         await console.write(b"\r\n")
         assert await console.read()
         async with t.machines.channel(vm, Door.LOG) as log:
-            assert await log.read(), "its log has nothing of what it said"
+            assert await log.read(), "its log does not contain its output"
             assert await log.read() == b"", "its log does not end"
     assert await t.state(vm) is MachineState.RUNNING, "closing the console stopped it"
 

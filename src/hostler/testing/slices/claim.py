@@ -1,4 +1,4 @@
-"""What a claim about a driver of slices is, what it works with, and how all of them are run."""
+"""Definition of a claim about slice drivers, its environment, and the runner of all claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.ports.slices import Life, Run, Running, Slices
 from hostler.testing.claim import check_all, trying
-from hostler.testing.claim import refused as refused  # noqa: PLC0414 - one of the words that claims are written in
+from hostler.testing.claim import refused as refused  # noqa: PLC0414 - re-exported for claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -22,7 +22,7 @@ _CHAPTERS = ("basics", "ending", "lifetime", "interruption")
 
 
 class OpenSlices(Slices, Protocol):
-    """A driver that is entered with `async with`, and left with `aclose`."""
+    """A driver that is entered with `async with`, and closed with `aclose`."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -38,37 +38,37 @@ Leave: TypeAlias = "Callable[[Any], Awaitable[None]]"
 
 
 class SliceSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the suite must know of a driver: what it can run, its pace, and how to break what runs."""
+    """What the suite must know of a driver: what it can run, its speed, and how to break what runs."""
 
     artifact: str = "org:check:1"
-    """One that runs, and has a method at least."""
+    """An artifact that runs, and has at least one method."""
     other: str = "org:check:2"
-    """Another version of it, that runs."""
+    """Another version of it that runs."""
     missing: str | None = "org:check:missing"
-    """One that is nowhere. None, of this and the next two: nothing is claimed of such."""
+    """An artifact that does not exist. None, for this and the next two: claims that need it are skipped."""
     broken: str | None = None
-    """One whose load is refused."""
+    """An artifact whose load is refused."""
     failing: str | None = None
-    """One that loads, and whose start is refused."""
+    """An artifact that loads, but whose start is refused."""
     crash: Crash | None = None
-    """Let the process of an instance end. None: nothing is claimed of that."""
+    """Lets the process of an instance end. None: not checked."""
     leave: Leave = lambda slices: slices.aclose()
-    """Close a driver as the end of an agent does that will be started again: what runs runs on."""
+    """Closes a driver as an agent does before a restart: running instances keep running."""
     within: float = 30.0
-    """Seconds in which any single verb ends."""
+    """Seconds in which any single operation ends."""
     notices: float = 10.0
-    """Seconds in which it is noticed that a process ended."""
+    """Seconds in which the end of a process is noticed."""
     grace: float = 5.0
     points: int = 20
-    """At how many of its suspensions, at most, each verb is cut."""
+    """Most suspension points at which each operation is cancelled."""
     turn: int = 0
-    """Another number: other suspensions, where they are too many."""
+    """A different number selects other suspension points, if there are too many."""
 
 
 class SliceClaim(msgspec.Struct, frozen=True):
-    """One thing that is true of every driver of slices. `str(claim)` is the claim in words.
+    """One property of every slice driver. `str(claim)` is the claim as text.
 
-    `needs`: the field of the setup without which it is not made.
+    `needs`: the field of the setup that the claim requires.
     """
 
     name: str
@@ -80,7 +80,7 @@ class SliceClaim(msgspec.Struct, frozen=True):
         return self.name
 
     async def check(self, open_slices: Callable[[], OpenSlices], *, setup: SliceSetup | None = None) -> None:
-        """Try the claim; AssertionError or what the driver raised, with a note that names it."""
+        """Check the claim. Raise AssertionError, or the driver's exception, with a note that names the claim."""
         setup = setup or SliceSetup()
         if self.needs and getattr(setup, self.needs) is None:
             return
@@ -94,7 +94,7 @@ class SliceClaim(msgspec.Struct, frozen=True):
 
 
 class SliceTrial:
-    """What a claim works with: an open driver, and instances that nobody else has."""
+    """The environment of a claim: an open driver, and private instances."""
 
     slices: OpenSlices
 
@@ -103,7 +103,7 @@ class SliceTrial:
         self._runs: dict[str, Run] = {}
         self._opened: OpenSlices | None = None
         self.changed: list[str] = []
-        """What the driver told of."""
+        """The instances that the driver reported."""
 
     async def open(self) -> OpenSlices:
         """Open the driver."""
@@ -114,27 +114,27 @@ class SliceTrial:
         return self.slices
 
     async def reopen(self) -> OpenSlices:
-        """What a restart of the agent does."""
+        """Close and open the driver, as a restart of the agent does."""
         if self._opened is not None:
             opened, self._opened = self._opened, None
             await self.setup.leave(opened)
         return await self.open()
 
     def run(self, number: int = 1, *, artifact: str | None = None, **fields: Any) -> Run:
-        """An instance of this trial, which is unloaded at its end."""
+        """Return an instance of this trial, which is unloaded at its end."""
         run = Run(artifact=artifact or self.setup.artifact, instance=number, **fields)
         self._runs[run.id] = run
         return run
 
     async def active(self, number: int = 1, **fields: Any) -> tuple[Run, Running]:
-        """An instance that is active."""
+        """Return an active instance."""
         run = self.run(number, **fields)
         running = await self.slices.activate(run)
-        assert running.life is Life.ACTIVE, f"activated, and {running.life}"
+        assert running.life is Life.ACTIVE, f"activated, but {running.life}"
         return run, running
 
     async def seen(self, run: Run) -> Running | None:
-        """An instance as it is listed; None: it is not."""
+        """Return an instance as it is listed; None: it is not listed."""
         found = [one for one in await self.slices.list() if one.run.id == run.id]
         assert len(found) <= 1, f"{run.id} is listed {len(found)} times"
         return found[0] if found else None
@@ -144,7 +144,7 @@ class SliceTrial:
         return None if running is None else running.life
 
     async def crash(self, run: Run) -> None:
-        """Let its process end, until that was told of and is seen."""
+        """Let its process end, and wait until that is reported and listed."""
         self.changed.clear()
         crash = self.setup.crash
         assert crash is not None
@@ -156,7 +156,7 @@ class SliceTrial:
         await self.until(noticed)
 
     async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
-        """Until it holds, which it must within what the setup says."""
+        """Wait until the condition holds, which it must within the time of the setup."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.setup.notices
         while not await holds():
@@ -180,7 +180,7 @@ _CLAIMS: list[SliceClaim] = []
 
 
 def claim(*, needs: str = "", name: str = "") -> Callable[[Body], Body]:
-    """Make a claim of an async function: its name, or the one given, is the claim in words."""
+    """Register an async function as a claim; its name, or the given one, is the claim as text."""
 
     def register(body: Body) -> Body:
         _CLAIMS.append(SliceClaim(name or getattr(body, "__name__", "?"), body, needs))
@@ -190,7 +190,7 @@ def claim(*, needs: str = "", name: str = "") -> Callable[[Body], Body]:
 
 
 def slice_claims() -> Sequence[SliceClaim]:
-    """Every claim that is made of a driver of slices."""
+    """Return all claims about slice drivers."""
     for chapter in _CHAPTERS:
         importlib.import_module(f"hostler.testing.slices.{chapter}")
     return tuple(_CLAIMS)
@@ -202,9 +202,9 @@ async def check_slices(
     setup: SliceSetup | None = None,
     only: Collection[str] | None = None,
 ) -> None:
-    """Check that a driver does what the port of slices promises; raises a group with every claim that does not hold.
+    """Check that a driver implements the slices port; raise a group with all failures.
 
-    `open_slices()` returns a driver that is not open yet; each call gives a new one of the same place, and one at a
+    `open_slices()` returns a driver that is not open yet. Each call returns a new one of the same place, and one at a
     time is open. `only` names the claims to check (see `slice_claims`).
     """
     await check_all("slices", slice_claims(), lambda claim: claim.check(open_slices, setup=setup), only)

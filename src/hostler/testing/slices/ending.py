@@ -1,4 +1,4 @@
-"""What cannot be run, and what ends by itself."""
+"""Artifacts that cannot run, and instances that end by themselves."""
 
 from __future__ import annotations
 

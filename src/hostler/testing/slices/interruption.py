@@ -1,4 +1,4 @@
-"""Every verb may be cut anywhere: repeating it finishes what was begun, and unloading takes it away."""
+"""Every operation may be cancelled anywhere: repeating it completes it, and unloading removes the instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs outlives the driver: the agent may be started again at any time."""
+"""Running instances outlive the driver: the agent may restart at any time."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The conformance suite of the store port: what a driver must do, one claim at a time.
+"""Conformance suite of the store port: what a driver must do, one claim at a time.
 
     from hostler.testing import check_store
 
     async def test_my_driver_is_a_store(tmp_path):
         await check_store(lambda: MyStore(tmp_path / "data"))
 
-or, for a test of its own for each claim:
+For a separate test of each claim:
 
     from hostler.testing import store_claims
 
@@ -13,8 +13,8 @@ or, for a test of its own for each claim:
     async def test_my_driver(claim, tmp_path):
         await claim.check(lambda: MyStore(tmp_path / "data"))
 
-Drivers differ in what they say of themselves (`lease_lateness`, the ttl that was granted), not in what is claimed of
-them. The one thing that must be said is `persistent=False`, for a store whose data is gone when it is closed.
+Drivers differ in the limits they declare (`lease_lateness`, the granted ttl), not in the claims. The only option that
+must be given is `persistent=False`, for a store whose data is gone when it is closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a claim is, what it works with, and how all of them are run."""
+"""Definition of a claim, its environment, and the runner of all claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.testing.claim import check_all, on_time, trying
-from hostler.testing.claim import refused as refused  # noqa: PLC0414 - one of the words that claims are written in
+from hostler.testing.claim import refused as refused  # noqa: PLC0414 - re-exported for claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from hostler.testing.claim import OnTime
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must have happened; leases are timed by themselves."""
+"""Seconds in which whatever a claim waits for must happen; leases have their own limits."""
 TTL = 1.0
-"""Seconds asked of a lease that a claim waits for."""
+"""Requested ttl, in seconds, of a lease that a claim waits for."""
 
 _CHAPTERS = (
     "revisions",
@@ -38,10 +38,11 @@ _CHAPTERS = (
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One thing that is true of every store. `str(claim)` is the claim in words.
+    """One property of every store. `str(claim)` is the claim as text.
 
-    `waits`: it mostly sleeps (a lease must run out) and asks for no exact revision, so it may run beside others that
-    wait. `reopens`: it is about data that outlives the object, and made only of persistent stores.
+    `waits`: the claim mostly sleeps (a lease must expire) and checks no exact revision, so it may run concurrently with
+    others that wait. `reopens`: the claim is about data that outlives the object, and applies only to persistent
+    stores.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Claim(msgspec.Struct, frozen=True):
     async def check(
         self, open_store: Callable[[], Store], *, persistent: bool = True, on_time: OnTime = on_time
     ) -> None:
-        """Try the claim; AssertionError or what the store raised, with a note that names it."""
+        """Check the claim. Raise AssertionError, or the store's exception, with a note that names the claim."""
         async with trying(self.name, within=4 * WITHIN):
             await self._try(Trial(open_store, persistent=persistent, on_time=on_time))
 
@@ -70,7 +71,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Trial:
-    """What a claim works with: an open store, and a part of it (`prefix`) that nobody else knows."""
+    """The environment of a claim: an open store, and a private part of it (`prefix`)."""
 
     store: Store
     """Open from the start."""
@@ -82,25 +83,25 @@ class Trial:
         self.prefix = f"/check-store/{secrets.token_hex(6)}/"
 
     def key(self, name: str) -> str:
-        """A key of this trial."""
+        """Return a key of this trial."""
         return self.prefix + name
 
     async def open(self) -> Store:
-        """Open the trial's store, again if need be."""
+        """Open the trial's store, again if necessary."""
         self.store = await self._enter(self._open_store())
         return self.store
 
     async def second(self) -> Store:
-        """Another client on the same data; the same one if the data lives in one object."""
+        """Return another client of the same data; the same client if the data lives in one object."""
         return await self._enter(self._open_store()) if self.persistent else self.store
 
     async def reopen(self) -> Store:
-        """Close every client, then open the store again. For claims about data that persists."""
+        """Close every client, then open the store again. For claims about persistent data."""
         await self.aclose()
         return await self.open()
 
     def fresh(self) -> Store:
-        """A store that was not opened yet; on the same data if that persists."""
+        """Return a store that is not open yet; on the same data if that persists."""
         return self._open_store()
 
     async def aclose(self, *, tidy: bool = False) -> None:
@@ -111,19 +112,19 @@ class Trial:
             await self._opened.pop().aclose()
 
     async def revision(self) -> int:
-        """The store's revision now."""
+        """Return the present revision of the store."""
         return (await self.store.range(self.prefix, limit=1)).revision
 
     async def all(self, store: Store | None = None, *, under: str = "", revision: int | None = None) -> Page:
-        """Everything of this trial, or under a part of it."""
+        """Return everything of this trial, or under a part of it."""
         return await (store or self.store).range(self.prefix + under, revision=revision)
 
     async def state(self, store: Store | None = None, *, under: str = "") -> dict[str, bytes]:
-        """Keys and values of this trial."""
+        """Return the keys and values of this trial."""
         return values((await self.all(store, under=under)).items)
 
     async def got(self, key: str) -> KeyValue:
-        """A key that must be there."""
+        """Return a key that must exist."""
         kv = await self.store.get(key)
         assert kv is not None, f"{key!r} is absent"
         return kv
@@ -137,7 +138,7 @@ class Trial:
 def claim(
     *, waits: bool = False, reopens: bool = False
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
-    """Make a claim of an async function: its name is the claim in words."""
+    """Register an async function as a claim; its name is the claim as text."""
 
     def register(body: Callable[[Trial], Awaitable[None]]) -> Callable[[Trial], Awaitable[None]]:
         _CLAIMS.append(Claim(getattr(body, "__name__", "?"), body, waits, reopens))
@@ -150,7 +151,7 @@ _CLAIMS: list[Claim] = []
 
 
 def store_claims(*, persistent: bool = True) -> Sequence[Claim]:
-    """Every claim that is made of a store; `persistent=False` leaves out those about opening it again."""
+    """Return all claims about stores; `persistent=False` omits those about reopening."""
     for chapter in _CHAPTERS:
         importlib.import_module(f"hostler.testing.store.{chapter}")
     return tuple(claim for claim in _CLAIMS if persistent or not claim.reopens)
@@ -163,15 +164,15 @@ async def check_store(
     only: Collection[str] | None = None,
     on_time: OnTime = on_time,
 ) -> None:
-    """Check that a driver does what the store port promises; raises a group with every claim that does not hold.
+    """Check that a driver implements the store port; raise a group with all failures.
 
-    `open_store()` returns a store that is not open yet. Each call gives a new client of the same data, and several may
-    be open at once; a store whose data lives in the object itself says `persistent=False` and is then tried with one
-    client at a time, and claims about re-opening it are not made. What the store holds already is left alone, but its
-    history may be compacted; nobody else may write to it meanwhile, for exact revisions are claimed. `only` names the
-    claims to check (see `store_claims`). `on_time` judges how long things take.
+    `open_store()` returns a store that is not open yet. Each call returns a new client of the same data, and several
+    may be open at once. With `persistent=False`, for a store whose data lives in the object itself, the suite uses one
+    client at a time and omits claims about reopening. Existing data of the store is not touched, but its history may be
+    compacted. No other process may write to it during the run, because claims check exact revisions. `only` names the
+    claims to check (see `store_claims`). `on_time` checks durations.
 
-    It takes about half a minute: leases are waited for by the time of the event loop.
+    A run takes about half a minute: leases are awaited in the time of the event loop.
     """
     await check_all(
         "store",
@@ -181,16 +182,16 @@ async def check_store(
     )
 
 
-# Words that claims are written in.
+# Vocabulary of claims
 
 
 def values(items: Sequence[KeyValue]) -> dict[str, bytes]:
-    """Keys and their values, in the order given."""
+    """Return keys and their values, in the given order."""
     return {kv.key: kv.value for kv in items}
 
 
 async def take(watch: Watch, count: int) -> list[Event]:
-    """The next `count` events; they must come in time."""
+    """Return the next `count` events; they must arrive in time."""
     events: list[Event] = []
     try:
         async with asyncio.timeout(WITHIN):
@@ -202,7 +203,7 @@ async def take(watch: Watch, count: int) -> list[Event]:
 
 
 async def take_until(watch: Watch, key: str) -> list[Event]:
-    """Every event before the next change of `key`: the way to see that nothing else came."""
+    """Return every event before the next change of `key`, to check that nothing else arrived."""
     events: list[Event] = []
     while True:
         (event,) = await take(watch, 1)
@@ -212,7 +213,7 @@ async def take_until(watch: Watch, key: str) -> list[Event]:
 
 
 def follow(state: dict[str, bytes], events: Sequence[Event]) -> dict[str, bytes]:
-    """`state` after `events`, in place."""
+    """Apply `events` to `state`, in place."""
     for event in events:
         if event.type == "put":
             state[event.kv.key] = event.kv.value

@@ -1,4 +1,4 @@
-"""Claims: what was forgotten is never made up."""
+"""Claims: compacted history is never invented."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .claim import Trial, claim, refused, take
 
 
 async def _history(t: Trial) -> list[int]:
-    """Ten revisions: a key with many versions, one deleted early, one deleted late, one re-created."""
+    """Write ten revisions: a key with many versions, one deleted early, one deleted late, one re-created."""
     put, delete = t.store.put, t.store.delete
     revisions = [await put(t.key("gone-early"), b"1"), await put(t.key("gone-late"), b"1")]
     revisions += [await put(t.key("often"), b"%d" % number) for number in range(3)]
@@ -110,7 +110,7 @@ async def a_watch_from_the_compaction_on_has_every_event(t: Trial) -> None:
         async with t.store.watch(t.prefix, start_revision=revisions[index]) as watch:
             events = await take(watch, len(revisions) - index)
         assert [(event.type, event.kv) for event in events] == [(event.type, event.kv) for event in every[index:]]
-        # What the first event replaced may be gone with the rest of the past.
+        # The previous value of the first event may be compacted.
         assert [event.previous for event in events[1:]] == [event.previous for event in every[index + 1 :]]
 
 

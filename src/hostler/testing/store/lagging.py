@@ -1,4 +1,4 @@
-"""Claims: a reader that is slow is told, and holds up nobody."""
+"""Claims: a slow reader gets an error, and does not delay others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Event, Watch
 
 TRANSACTIONS = 85
-"""With 128 events each: more than any driver should keep waiting for one reader."""
+"""With 128 events each: more than any driver should buffer for one reader."""
 
 
 @claim()

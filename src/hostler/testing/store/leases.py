@@ -1,4 +1,4 @@
-"""Claims: leases end on time, never early, and take their keys with them."""
+"""Claims: leases expire on time, never early, and delete their keys."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 ROUGHLY = 1.2
-"""Seconds by which a store may be wrong about what is left of a lease."""
+"""Seconds by which a store may be wrong about the remaining time of a lease."""
 
 
 class _Grant:
-    """A lease whose end a claim sees: it comes never early, by the instants of this process, and not late."""
+    """A lease whose end a claim observes: never early, by the timestamps of this process, and not late."""
 
     def __init__(self, t: Trial, lease: Lease, asked_at: float) -> None:
         self._t, self.lease, self.asked_at, self.granted_at = t, lease, asked_at, loop_time()
@@ -45,24 +45,24 @@ class _Grant:
         self.asked_at, self.granted_at = asked_at, loop_time()
 
     def too_slow(self) -> TooSlow:
-        """It has ended before it was looked at: the machine was too slow, if it was not early."""
+        """Return TooSlow for a lease that expired unobserved, after checking that it did not expire early."""
         self.must_have_stood()
         took = loop_time() - self.granted_at
-        self._t.on_time(took, self.lease.ttl * 0.9, since=self.granted_at, what="what comes before the end of a lease")
+        self._t.on_time(took, self.lease.ttl * 0.9, since=self.granted_at, what="the time before the end of a lease")
         return TooSlow()
 
     def must_have_stood(self) -> None:
-        """What belonged to it is gone now."""
+        """Check that the lease did not expire early, now that its keys are gone."""
         early = self.asked_at + self.lease.ttl - loop_time()
-        assert early <= 0, f"it ended {early:.3f} s before its time"
+        assert early <= 0, f"it ended {early:.3f} s too early"
 
     def may_still_stand(self, at: float) -> None:
-        """It had not ended at an instant, or had just."""
+        """Check that the lease could still exist at an instant, or had just expired."""
         latest = self.lease.ttl + self._t.store.lease_lateness(self.lease.ttl)
         self._t.on_time(at - self.granted_at, latest, since=self.granted_at, what="the end of a lease")
 
     async def remaining(self) -> float:
-        """What is said to be left of it: right to a second, by the instants of this process."""
+        """Return the reported remaining time, after checking it to a second by the timestamps of this process."""
         before = loop_time()
         seconds = await self.lease.remaining()
         least, most = self.asked_at + self.lease.ttl - loop_time(), self.granted_at + self.lease.ttl - before
@@ -70,12 +70,12 @@ class _Grant:
         return seconds
 
     def ends_now(self) -> None:
-        """It was just seen to end."""
+        """Check the expiry that was just observed."""
         self.must_have_stood()
         self.may_still_stand(loop_time())
 
     async def gone(self, store: Store, key: str) -> None:
-        """Until a key of the lease is gone."""
+        """Wait until a key of the lease is gone."""
         async with asyncio.timeout(4 * WITHIN):
             while True:
                 asked = loop_time()
@@ -87,7 +87,7 @@ class _Grant:
 
 
 async def _gone(t: Trial, grant: _Grant) -> None:
-    """Wait until the lease has ended."""
+    """Wait until the lease has expired."""
     key = t.key(f"of-lease-{grant.lease.id}")
     async with t.store.watch(key) as watch:
         await grant.put(key)
@@ -192,7 +192,8 @@ async def a_lease_that_ended_cannot_be_kept_alive(t: Trial) -> None:
 
 @claim(waits=True)
 async def a_key_moved_to_another_lease_ends_with_that_one(t: Trial) -> None:
-    short, long = await _Grant.new(t, 2 * TTL), await _Grant.new(t, 2 * TTL + 2)  # etcd tells no shorter ones apart
+    # etcd does not distinguish shorter ones
+    short, long = await _Grant.new(t, 2 * TTL), await _Grant.new(t, 2 * TTL + 2)
     async with t.store.watch(t.prefix) as watch:
         for name in ("moved", "freed", "stays-short"):
             await short.put(t.key(name), b"1")
@@ -346,7 +347,7 @@ async def a_lease_that_ends_while_the_store_is_closed_is_gone_when_it_opens(t: T
     await t.aclose()
     await asyncio.sleep(1.5 * grant.lease.ttl)
     store = await t.open()
-    await grant.gone(store, t.key("a"))  # one that began anew when it opened would stand for too long
+    await grant.gone(store, t.key("a"))  # a lease that restarted its ttl at the opening would live for too long
     async with store.watch(t.prefix, start_revision=revision + 1) as watch:
         await store.put(t.key("mark"), b"")
         (event,) = await take_until(watch, t.key("mark"))

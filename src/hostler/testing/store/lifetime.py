@@ -1,4 +1,4 @@
-"""Claims: opening, closing, and what is left behind."""
+"""Claims: opening, closing, and cleanup."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ async def the_status_tells_how_the_store_is(t: Trial) -> None:
 
 @claim()
 async def a_closed_store_leaves_no_task_and_no_thread(t: Trial) -> None:
-    await _live_once(t)  # what a library starts once for the whole process is not counted
+    await _live_once(t)  # what a library starts once per process is not counted
     tasks, threads = asyncio.all_tasks(), _threads()
     for _ in range(3):
         await _live_once(t)
-    end = loop_time() + 2  # what was cancelled or told to stop needs a moment
+    end = loop_time() + 2  # cancelled tasks and stopping threads need some time
     while (asyncio.all_tasks() - tasks or _threads() - threads) and loop_time() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert asyncio.all_tasks() <= tasks, f"left: {asyncio.all_tasks() - tasks}"
@@ -155,5 +155,5 @@ async def _live_once(t: Trial) -> None:
 
 
 def _threads() -> set[threading.Thread]:
-    """The threads that run, but those of the event loop's own pool, which it keeps for the next one who asks."""
+    """Return the running threads except those of the event loop's own pool, which it reuses."""
     return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}

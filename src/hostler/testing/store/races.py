@@ -1,4 +1,4 @@
-"""Claims: several clients at once."""
+"""Claims: several concurrent clients."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def a_cancelled_put_happened_or_not_and_the_store_works_on(t: Trial) -> No
         await asyncio.gather(task, return_exceptions=True)
         await t.store.put(key, b"mark")
         kv = await t.got(key)
-        # What was on its way when its caller left may arrive before, after, or never.
+        # A request in flight when its caller was cancelled may arrive before, after, or never.
         assert (kv.value, kv.version) in ((b"mark", 1), (b"mark", 2), (b"cancelled", 2))
 
 

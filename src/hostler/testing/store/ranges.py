@@ -9,7 +9,7 @@ from hostler.ports.store import Put
 
 from .claim import Trial, claim, refused, values
 
-# Python and etcd put these in the order of their UTF-8 bytes; UTF-16 or a locale would not.
+# Python and etcd sort these in the order of their UTF-8 bytes; UTF-16 or a locale would not.
 IN_ORDER: tuple[str, ...] = (
     "\0",
     "\0a",

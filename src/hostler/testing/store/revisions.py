@@ -1,4 +1,4 @@
-"""Claims: one revision for each transaction that changes something, and what keys say of their past."""
+"""Claims: one revision for each transaction that changes something, and the revisions and versions of keys."""
 
 from __future__ import annotations
 
@@ -150,5 +150,5 @@ async def a_reopened_store_holds_what_was_written_and_counts_on(t: Trial) -> Non
     try:
         page = await t.all(revision=old)
     except Compacted:
-        return  # history need not outlive the process, as long as nobody is told something wrong
+        return  # history need not outlive the process, as long as no reader gets wrong data
     assert values(page.items) == {t.key("a"): bytes(range(256))}

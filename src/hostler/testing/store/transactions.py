@@ -1,4 +1,4 @@
-"""Claims: transactions decide and act in one step, and refuse what etcd refuses."""
+"""Claims: transactions compare and write atomically, and refuse what etcd refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: what is refused at the door, and what is not."""
+"""Claims: which arguments are refused, and which are accepted."""
 
 from __future__ import annotations
 

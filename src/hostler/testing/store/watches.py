@@ -63,7 +63,8 @@ async def a_watch_without_what_was_there_before_sees_the_same_changes(t: Trial) 
         past = await take(plain, 6)
     for events in (found, past):
         assert [(event.type, event.kv) for event in events] == [(event.type, event.kv) for event in wanted]
-        for event, right in zip(events, wanted):  # who has it at hand may tell it, but nothing else
+        # a driver that has the previous value may return it, but no other value
+        for event, right in zip(events, wanted):
             assert event.previous is None or event.previous == right.previous
 
 

@@ -1,12 +1,12 @@
-"""The conformance suite of the ttl storage port: what a driver must do, one claim at a time.
+"""Conformance suite of the ttl storage port: what a driver must do, one claim at a time.
 
     from hostler.testing import check_ttl_storage
 
     async def test_my_driver_is_a_ttl_storage():
         await check_ttl_storage(lambda: MyTtlStorage("…"))
 
-or, for a test of its own for each claim, `ttl_storage_claims()` as with the suite of stores. How late a record may end
-is what the driver says of itself (`lateness`); that it never ends early is claimed of all.
+For a separate test of each claim, use `ttl_storage_claims()` as with the suite of stores. A driver declares how late a
+record may expire (`lateness`). That a record never expires early is checked for every driver.
 """
 
 from __future__ import annotations

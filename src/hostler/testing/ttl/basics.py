@@ -1,4 +1,4 @@
-"""What the verbs do while nobody disturbs them."""
+"""Operations without concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim about ttl storages is, what it works with, and how all of them are run."""
+"""Definition of a claim about ttl storages, its environment, and the runner of all claims."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     Body = Callable[["TtlTrial"], Awaitable[None]]
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must have happened; lives are timed by themselves."""
+"""Seconds in which whatever a claim waits for must happen; ttls have their own limits."""
 TTL = 1.0
-"""The life of a record that a claim sees the end of."""
+"""The ttl of a record whose expiry a claim observes."""
 LONG = 60.0
 POLL = 0.02
 ROUNDS = 1000
-"""How often two clients race for each verb."""
+"""How often two clients race for each operation."""
 _CHAPTERS = ("basics", "expiry", "races", "watching", "lifetime")
 
 
 class TtlClaim(msgspec.Struct, frozen=True):
-    """One thing that is true of every ttl storage. `str(claim)` is the claim in words.
+    """One property of every ttl storage. `str(claim)` is the claim as text.
 
-    `waits`: it mostly sleeps, so it may run beside others that wait. `watches`: made only of storages that can watch.
+    `waits`: the claim mostly sleeps, so it may run concurrently with others that wait. `watches`: only for storages
+    that can watch.
     """
 
     name: str
@@ -54,7 +55,7 @@ class TtlClaim(msgspec.Struct, frozen=True):
         rounds: int = ROUNDS,
         on_time: OnTime = on_time,
     ) -> None:
-        """Try the claim; AssertionError or what the storage raised, with a note that names it."""
+        """Check the claim. Raise AssertionError, or the storage's exception, with a note that names the claim."""
         async with trying(self.name, within=8 * WITHIN):
             trial = TtlTrial(open_storage, persistent=persistent, rounds=rounds, on_time=on_time)
             try:
@@ -67,11 +68,11 @@ class TtlClaim(msgspec.Struct, frozen=True):
 
 
 class TtlTrial:
-    """What a claim works with: an open storage, another client of it, and keys that nobody else knows."""
+    """The environment of a claim: an open storage, another client of it, and private keys."""
 
     storage: TtlStorage
     other: TtlStorage
-    """The same one if the data lives in the object."""
+    """The same object as `storage` if the data lives in the object."""
 
     def __init__(
         self, open_storage: Callable[[], TtlStorage], *, persistent: bool, rounds: int, on_time: OnTime = on_time
@@ -82,7 +83,7 @@ class TtlTrial:
         self._prefix = f"check-ttl/{secrets.token_hex(6)}/"
 
     def fresh(self) -> TtlStorage:
-        """A storage that was not opened yet."""
+        """Return a storage that is not open yet."""
         return self._open_storage()
 
     async def open(self) -> None:
@@ -91,17 +92,17 @@ class TtlTrial:
         self.other = await self._enter() if self.persistent else self.storage
 
     def key(self, name: str = "record") -> str:
-        """A key of this trial; what is there is removed at its end."""
+        """Return a key of this trial; its record is removed at the end."""
         key = self._prefix + name
         self._keys.add(key)
         return key
 
     def forget(self, key: str) -> None:
-        """There is nothing under this key any more."""
+        """Note that the key has no record any more."""
         self._keys.discard(key)
 
     async def tidy(self) -> None:
-        """Remove what the trial left."""
+        """Remove the records that the trial left."""
         for key in self._keys:
             value = await self.storage.get(key)
             if value is not None:
@@ -113,7 +114,7 @@ class TtlTrial:
             await self._opened.pop().aclose()
 
     async def insert(self, key: str, value: str, *, ttl: float) -> None:
-        """Insert a record that must not be there. Unavailable: its life was over before it could be written."""
+        """Insert a record under a free key. Unavailable: its ttl was over before it could be written."""
         began = loop_time()
         try:
             assert await self.storage.insert_if_not_exist(key, value, ttl=ttl)
@@ -125,14 +126,17 @@ class TtlTrial:
             raise TooSlow from None
 
     async def lapsed(self, key: str, ttl: float, began: float) -> None:
-        """Until the record is gone: not before its time, counted from `began`, and not later than the driver says."""
+        """Wait until the record is gone.
+
+        It must not be gone before its ttl, counted from `began`, and not later than the driver declares.
+        """
         written, latest = loop_time(), ttl + self.storage.lateness(ttl)
         while True:
             asked = loop_time()
             value = await self.other.get(key)
             if value is None:
                 early = began + ttl - loop_time()
-                assert early <= 0, f"gone {early:.3f} s before its time"
+                assert early <= 0, f"gone {early:.3f} s too early"
                 return
             self.on_time(asked - written, latest, since=written, what="the end of a record")
             await asyncio.sleep(POLL)
@@ -149,7 +153,7 @@ _CLAIMS: list[TtlClaim] = []
 
 
 def claim(*, waits: bool = False, watches: bool = False) -> Callable[[Body], Body]:
-    """Make a claim of an async function: its name is the claim in words."""
+    """Register an async function as a claim; its name is the claim as text."""
 
     def register(body: Body) -> Body:
         _CLAIMS.append(TtlClaim(getattr(body, "__name__", "?"), body, waits, watches))
@@ -159,7 +163,7 @@ def claim(*, waits: bool = False, watches: bool = False) -> Callable[[Body], Bod
 
 
 def ttl_storage_claims() -> Sequence[TtlClaim]:
-    """Every claim that is made of a ttl storage."""
+    """Return all claims about ttl storages."""
     for chapter in _CHAPTERS:
         importlib.import_module(f"hostler.testing.ttl.{chapter}")
     return tuple(_CLAIMS)
@@ -173,12 +177,12 @@ async def check_ttl_storage(
     only: Collection[str] | None = None,
     on_time: OnTime = on_time,
 ) -> None:
-    """Check that a driver does what the ttl storage port promises; raises a group with every claim that does not hold.
+    """Check that a driver implements the ttl storage port; raise a group with all failures.
 
-    `open_storage()` returns a storage that is not open yet; each call gives a new client of the same data, and several
-    may be open at once. `persistent=False`: the data lives in the object, so one client is tried twice. `rounds`: how
-    often two clients race for each verb. `only` names the claims to check (see `ttl_storage_claims`). `on_time` judges
-    how long things take.
+    `open_storage()` returns a storage that is not open yet. Each call returns a new client of the same data, and
+    several may be open at once. `persistent=False`: the data lives in the object, so the same client is used twice.
+    `rounds`: how often two clients race for each operation. `only` names the claims to check (see
+    `ttl_storage_claims`). `on_time` checks durations.
     """
     await check_all(
         "ttl storage",

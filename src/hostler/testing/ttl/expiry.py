@@ -1,4 +1,4 @@
-"""When records end, and what follows from it."""
+"""Expiry of records, and its consequences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def a_swap_gives_the_record_another_life(t: TtlTrial) -> None:
     await t.insert(t.key("other"), "value", ttl=TTL)
     began = loop_time()
     await t.insert(key, "value", ttl=TTL)
-    while await t.other.get(t.key("other")) is not None:  # one that nobody renews, to compare with
+    while await t.other.get(t.key("other")) is not None:  # a record without renewal, for comparison
         before, began = began, loop_time()
         if not await t.storage.compare_and_swap(key, "value", "value", ttl=TTL):
             assert _over(before, TTL), "gone although it was renewed"
@@ -108,5 +108,5 @@ async def a_record_with_ttl_zero_never_expires(t: TtlTrial) -> None:
 
 
 def _over(began: float, ttl: float) -> bool:
-    """Whether a record that was written after `began` can have ended by now: this machine may be slow."""
+    """Return whether a record written after `began` can have expired by now: this machine may be slow."""
     return loop_time() >= began + ttl

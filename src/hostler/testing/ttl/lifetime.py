@@ -1,4 +1,4 @@
-"""Before it is opened and after it is closed."""
+"""Behaviour before opening and after closing."""
 
 from __future__ import annotations
 

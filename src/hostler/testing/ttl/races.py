@@ -1,4 +1,4 @@
-"""Two clients at once: no verb is a look and then a leap."""
+"""Two concurrent clients: every operation is atomic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Verb = Callable[[TtlStorage, str, str], Awaitable[bool]]
 
 AT_ONCE = 8
-"""Races that run side by side."""
+"""Number of concurrent races."""
 
 
 @claim()
@@ -65,12 +65,12 @@ async def many_who_count_by_swapping_lose_no_count(t: TtlTrial) -> None:
     counted = sum(await asyncio.gather(*(count(client) for client in clients)))
     total = int(await t.storage.get(key) or "0")
     unclear = counters * each - counted
-    assert counted <= total, f"{counted} counted, {total} stand: some were lost"
-    assert total <= counted + unclear, f"{counted} counted, {total} stand: some were done twice"
+    assert counted <= total, f"{counted} counted, {total} stored: some were lost"
+    assert total <= counted + unclear, f"{counted} counted, {total} stored: some were done twice"
 
 
 async def _race(t: TtlTrial, verb: Verb, *, before: str | None) -> None:
-    """Both clients do `verb` at once, again and again, each time on a key with the record `before`: one wins."""
+    """Run `verb` on both clients at once, repeatedly, each time on a key with the record `before`: exactly one wins."""
     unclear = 0
 
     async def once(round_: int) -> None:
@@ -86,7 +86,7 @@ async def _race(t: TtlTrial, verb: Verb, *, before: str | None) -> None:
         else:
             assert sorted(map(str, outcomes)) == ["False", "True"], f"round {round_}: {outcomes}"
             winner = "a" if outcomes[0] is True else "b"
-            assert left in (winner, None), f"round {round_}: {outcomes}, but {left!r} stands"
+            assert left in (winner, None), f"round {round_}: {outcomes}, but {left!r} is stored"
         if left is not None:
             assert await t.other.compare_and_delete(key, left)
         t.forget(key)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from hostler.testing.ttl.claim import TtlTrial
 
 PROMPT = 0.5
-"""Seconds in which a change is noticed: less than anybody would poll for it."""
+"""Seconds in which a change is noticed: less than a usual polling interval."""
 
 
 async def _noticed(t: TtlTrial, key: str, seen: str | None) -> tuple[str | None, float]:
-    """What the wait answers, and when it did."""
+    """Return the result of the wait, and when it returned."""
     assert isinstance(t.storage, Watchable)
     value = await t.storage.wait_change(key, seen, within=WITHIN)
     return value, loop_time()
@@ -31,7 +31,7 @@ async def what_differs_already_is_told_at_once(t: TtlTrial) -> None:
         began = loop_time()
         value, told = await _noticed(t, key, seen)
         assert value == "value"
-        t.on_time(told - began, PROMPT, since=began, what="telling what differs")
+        t.on_time(told - began, PROMPT, since=began, what="returning a difference")
 
 
 @claim(watches=True)
@@ -40,7 +40,7 @@ async def insert_swap_and_delete_are_noticed_at_once(t: TtlTrial) -> None:
     steps: list[tuple[str | None, str | None]] = [(None, "one"), ("one", "two"), ("two", None)]
     for old, new in steps:
         waiting = [asyncio.create_task(_noticed(t, key, old)) for _ in range(3)]
-        await asyncio.sleep(0.1)  # so short that who looks every second does not look in time
+        await asyncio.sleep(0.1)  # shorter than the interval of a storage that polls every second
         assert not any(task.done() for task in waiting)
         if old is None:
             assert await t.other.insert_if_not_exist(key, "one", ttl=LONG)
@@ -63,7 +63,7 @@ async def the_end_of_a_life_is_noticed(t: TtlTrial) -> None:
     value, told = await _noticed(t, key, "value")
     assert value is None
     assert told >= began + TTL
-    t.on_time(told - written, TTL + t.storage.lateness(TTL) + PROMPT, since=written, what="noticing the end of a life")
+    t.on_time(told - written, TTL + t.storage.lateness(TTL) + PROMPT, since=written, what="noticing an expiry")
 
 
 @claim(watches=True, waits=True)
@@ -75,7 +75,7 @@ async def a_wait_ends_in_time_when_nothing_changes(t: TtlTrial) -> None:
     began = loop_time()
     waiting = asyncio.create_task(t.storage.wait_change(key, "value", within=1.0))
     await asyncio.sleep(0.3)
-    assert await t.other.compare_and_swap(key, "value", "value", ttl=LONG)  # a renewal is no change
+    assert await t.other.compare_and_swap(key, "value", "value", ttl=LONG)  # a renewal is not a change
     assert await t.other.compare_and_swap(t.key("record2"), "noise", "more", ttl=LONG)
     assert await waiting == "value"
     waited = loop_time() - began
