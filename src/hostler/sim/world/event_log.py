@@ -217,7 +217,7 @@ class Chronicle:
             return
         before, after = _read(_Command, event.previous), _read(_Command, event.kv)
         if event.previous is None:
-            self._add("placed", vm, f"node {node} is told to have {after.org}/{after.project}/{after.name}")
+            self._add("placed", vm, f"node {node} is assigned {after.org}/{after.project}/{after.name}")
         elif after.deleting and not before.deleting:
             self._add("placed", vm, f"node {node} must destroy it")
         elif bytes(after.departing) != b"null" == bytes(before.departing):

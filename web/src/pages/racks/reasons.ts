@@ -44,7 +44,7 @@ class Grower {
 
   grow(log: readonly Told[]): Happening[] {
     for (const one of log) {
-      const told = / is told to have (\S+\/\S+\/\S+)$/.exec(one.text);
+      const told = / is assigned (\S+\/\S+\/\S+)$/.exec(one.text);
       if (told?.[1]) this.names.set(one.component, told[1]);
     }
     for (const one of log) if (!SKIPPED.has(one.kind)) this.take(one);
