@@ -194,7 +194,7 @@ def test_killed_at_every_step_it_comes_to_what_the_blueprint_says(name: str, who
 def test_killed_at_every_step_another_replica_goes_on(name: str) -> None:
     steps = every_nth(range(1, MOST), 3)  # the other one follows half of the time
     changes = enumerate_kills(name, "replica", steps, replicas=2)
-    assert changes > 8 // steps.step, "leadership hardly ever went to the other one"
+    assert changes >= 8 // steps.step, "leadership hardly ever went to the other one"
 
 
 def enumerate_kills(name: str, who: str, steps: range, replicas: int = 1) -> int:
