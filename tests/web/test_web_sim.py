@@ -105,7 +105,7 @@ async def test_a_pdu_is_broken_by_a_click_and_the_tree_tells_what_followed(
         r"r1/b\d: working → off",
         r"node r1-b\d: gives no sign of life",
         r"node r1-b\d: it fell silent: no heartbeat came .* share pdu r1/pdu1",
-        r"machine workloads/web/web-\d: taken from r1-b\d: that was silent for \d+ s",
+        r"machine workloads/web/web-\d: taken from r1-b\d: it was unreachable for \d+ s",
         r"machine workloads/web/web-\d: placed on r2-b\d: score",
     ):
         item = line.locator("> li").filter(has_text=re.compile(text)).filter(has_text="running on r2-b").first
