@@ -88,7 +88,7 @@ def test_every_attempt_has_a_number_above_all_before() -> None:
         (replace(OPEN, arrival=None), {}, {}, "does not expect it"),
         (replace(OPEN, arrival=replace(EXPECTED, number=6)), {}, {}, "does not expect it"),
         (replace(OPEN, arrival=replace(EXPECTED, refused="it is full")), {}, {}, "move to b: it is full"),
-        (replace(OPEN, target=None), {}, {}, "was forgotten"),
+        (replace(OPEN, target=None), {}, {}, "was removed"),
         (replace(OPEN, target_alive=False), {}, {}, "that node is unreachable"),
         (replace(OPEN, target=replace(B, place="elsewhere")), {}, {}, "another storage location"),
         (replace(OPEN, target=replace(B, lifecycle=Lifecycle.DRAINING)), {}, {}, "DRAINING"),
@@ -166,7 +166,7 @@ def test_a_clone_is_made_where_its_origin_is_and_waits_with_the_reason_when_that
         await world.until_state("lost", MachineState.PENDING)
         handle = await world.handle("lost")
         assert handle is not None
-        assert "its origin, machine nobody, is gone; delete this machine" in handle.detail
+        assert "its origin, machine nobody, was deleted; delete this machine" in handle.detail
 
     play(story)
 
