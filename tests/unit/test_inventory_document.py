@@ -81,7 +81,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few ports": ({"pdus": [{"name": "p", "ports": 1}]}, "pdus[0].ports: 1 is too few for 2 blades"),
     "no ports": ({"pdus": [{"name": "p"}]}, "pdus[0].ports: is missing"),
-    "text as ports": ({"pdus": [{"name": "p", "ports": "4"}]}, "pdus[0].ports: must be how many there are, or a map"),
+    "text as ports": ({"pdus": [{"name": "p", "ports": "4"}]}, "pdus[0].ports: must be the number of ports, or a map"),
     "pdu to pdu": (
         {"pdus": [{"name": "p", "ports": 2}, {"name": "q", "ports": {"1": "b1", "2": "P"}}]},
         "pdus[1].ports.2: P is a pdu; the port of a pdu takes a blade or a tor",

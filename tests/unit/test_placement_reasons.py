@@ -165,9 +165,7 @@ def test_together_with_nobody_yet_holds_anywhere_and_says_so() -> None:
     cluster = Cluster([node("a")])
     wanted = wish("new", affinity=(together(Level.RACK, app="db"),))
     assert place(wanted, cluster).node == "a"
-    assert verdicts(wanted, cluster)["a"][1:] == (
-        "there is not yet a machine labelled app=db to be with: any node will do",
-    )
+    assert verdicts(wanted, cluster)["a"][1:] == ("a machine labelled app=db does not exist yet: any node will do",)
 
 
 def test_machines_of_other_projects_mean_nothing_to_a_rule() -> None:

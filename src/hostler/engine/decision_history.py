@@ -118,7 +118,7 @@ class TraceService:
             filed=note,
         )
 
-    # Inside
+    # Internal
 
     async def _told(
         self, caller: Caller, annals: Annals, topic: Topic, limit: int, filed: Sequence[Happening] = ()

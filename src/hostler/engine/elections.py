@@ -62,7 +62,7 @@ class Elections:
         self._least_fence = least_fence
         self._highest: dict[str, int] = {}  # by key: the highest fence that this process has read
         self.clock: Clock = clock or SystemClock()
-        self.rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self.rng = rng or random.Random()  # noqa: S311 - for the jitter of retries, not for security
         self.holder = (new_id or (lambda: uuid.uuid4().hex))()
         """Distinguishes this process from all others."""
         self._held: dict[str, Leadership] = {}
@@ -135,7 +135,7 @@ class Elections:
         with suppress(HostlerError):
             await asyncio.shield(self.spawn(tidying, f"elections: tidying {key}"))
 
-    # Inside
+    # Internal
 
     async def _acquire(self, key: str, value: str, ttl: float) -> Leadership | None:
         self._tries += 1

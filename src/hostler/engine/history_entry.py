@@ -137,7 +137,7 @@ Said: TypeAlias = tuple[str, str, str, float] | None
 """Actor, action, reason and time."""
 
 
-def _handle(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - as the others
+def _handle(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - same signature as the others
     if record.state in (MachineState.PENDING, MachineState.PLACED):
         return None
     why = f"it is {record.state.value.lower()}{f': {record.detail}' if record.detail else ''}"
@@ -164,7 +164,7 @@ def _arrival(record: Any, parts: dict[str, str]) -> Said:
     return (parts["node"], "refused", why, 0.0) if record.refused else None
 
 
-def _lab(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - as the others
+def _lab(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - same signature as the others
     last = record.events[-1] if record.events else None
     if last is None or last.event not in _ASKED:
         return None

@@ -264,7 +264,7 @@ class Annals:
             return 0
         return 0 if kv is None else kv.mod_revision
 
-    # Inside
+    # Internal
 
     async def _is_forgotten(self, revision: int) -> bool:
         """Return whether it is so old that its decision record would have been deleted."""

@@ -85,7 +85,7 @@ class Writer:
         self._lease_load = 0
         self._granting = asyncio.Lock()
 
-    async def commit(  # noqa: PLR0917 - who, what, on what, and the transaction, as a sentence says it
+    async def commit(  # noqa: PLR0917 - actor, action, subject and transaction
         self,
         request: Request,
         verb: str,
@@ -140,7 +140,7 @@ class Writer:
                 raise Unavailable("store: no answer; nothing was changed, try again") from None
             return  # only the stored response may be missing
         if not result.succeeded:
-            raise Beaten("request: what it was about changed meanwhile; read it again", ())
+            raise Beaten("request: its subject has changed; read it again", ())
 
     async def replay(self, request: Request) -> Replayed | None:
         """Return the earlier response to this request; None: it is new.
@@ -210,7 +210,7 @@ class Writer:
         if not self._healthy():
             raise Unavailable("store: out of reach; nothing was written, try again in a moment")
 
-    # Inside
+    # Internal
 
     def _audit(self, request: Request, verb: str, subject: str, before: int, name: str) -> Put:
         wall = self._clock.wall()

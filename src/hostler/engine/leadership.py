@@ -1,4 +1,4 @@
-"""One leadership: renewed every quarter of its TTL, and over at its deadline whatever the storage does."""
+"""One leadership: renewed every quarter of its TTL, and over at its deadline regardless of the storage."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Leadership:
         if self._giving_up is not None:
             await asyncio.shield(self._giving_up)
 
-    # Inside
+    # Internal
 
     def _end(self, reason: HostlerError, *, released: bool = False) -> bool:
         if self.lost is not None:
@@ -134,7 +134,7 @@ class Leadership:
                 return
             try:
                 renewed = await self._renewed()
-            except Exception as error:  # noqa: BLE001 - it will not get better: who cannot renew must not go on leading
+            except Exception as error:  # noqa: BLE001 - permanent: a process that cannot renew must not lead
                 self._lose(str(error))
                 return
             if self.lost is not None or clock.now() >= self.deadline:

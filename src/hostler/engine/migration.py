@@ -321,7 +321,7 @@ class _Run:
         for node in sorted(nodes):
             await self._node(node)
 
-    # Inside
+    # Internal
 
     async def _identity(self) -> tuple[list[Comparison], list[Operation]]:
         """Return what merges the ids: a cluster without an id takes over the file's; otherwise it becomes an alias."""

@@ -43,7 +43,7 @@ class NodeService:
 
     # Reading: allowed for every caller
 
-    async def get(self, caller: Caller, node: str, *, stale: bool = False) -> NodeView:  # noqa: ARG002 - all may
+    async def get(self, caller: Caller, node: str, *, stale: bool = False) -> NodeView:  # noqa: ARG002 - allowed for every caller
         """Return one node. `stale`: from the cache of this process, also while the store is unreachable."""
         if not stale:
             return self._shown(await self._find(node))
@@ -54,7 +54,7 @@ class NodeService:
 
     async def list(
         self,
-        caller: Caller,  # noqa: ARG002 - all may
+        caller: Caller,  # noqa: ARG002 - allowed for every caller
         *,
         limit: int = 100,
         after: str | None = None,
@@ -75,7 +75,7 @@ class NodeService:
         items = tuple(self._shown(entry) for entry in entries)
         return NodePage(items=items, after=None if last is None else last.rpartition("/")[2], revision=revision)
 
-    async def images(self, caller: Caller) -> ImageList:  # noqa: ARG002 - all may
+    async def images(self, caller: Caller) -> ImageList:  # noqa: ARG002 - allowed for every caller
         """Return the images available on nodes that are on duty, from the cache of this process."""
         found: dict[str, list[ImageNeeds]] = {}
         takes_any = False
@@ -90,7 +90,7 @@ class NodeService:
         items = tuple(_image(name, needs) for name, needs in sorted(found.items()))
         return ImageList(items=items, any=takes_any)
 
-    async def brake(self, caller: Caller) -> BrakeView:  # noqa: ARG002 - all may
+    async def brake(self, caller: Caller) -> BrakeView:  # noqa: ARG002 - allowed for every caller
         """Return whether the brake on mass failure holds, and the nodes that triggered it."""
         return _brake(await BRAKE.get(self._store, scope=FENCING))
 
@@ -173,7 +173,7 @@ class NodeService:
 
         return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
 
-    # Inside
+    # Internal
 
     async def _change(
         self, request: Request, node: str, verb: str, change: Change, *, silent: bool = False
@@ -307,7 +307,7 @@ def _retained_there(caller: Caller, node: str, entries: Sequence[Entry[Retained]
     kept = counted(len(entries), "retained machine")
     return (
         f"node {node}: it keeps the disks of {kept}: {', '.join(named)}; start its agent and restore or delete them, or"
-        " remove the node with forget_retained: the records go, the disks stay in its folder"
+        " remove the node with forget_retained: the records are deleted, the disks stay in its folder"
     )
 
 

@@ -140,22 +140,22 @@ class Topics:
         if not caller.sees(org, project):
             return None
         place: dict[str, Any] = {"org": org, "project": project}
-        wish = await VM.get(self._store, vm=vm, **place)
-        if wish is None:
-            wish = await find_named(self._store, self._view, org, project, vm)
-        if wish is None and not certain:
+        vm_entry = await VM.get(self._store, vm=vm, **place)
+        if vm_entry is None:
+            vm_entry = await find_named(self._store, self._view, org, project, vm)
+        if vm_entry is None and not certain:
             return None
-        id_ = vm if wish is None else wish.value.id
+        id_ = vm if vm_entry is None else vm_entry.value.id
         known = await self._read(
             [VM.fill(vm=id_, **place), HANDLE.fill(vm=id_, **place)],
             self._commands(id_),
         )
         handle = _value(HANDLE, known, HANDLE.fill(vm=id_, **place))
-        name = id_ if wish is None else wish.value.name
+        name = id_ if vm_entry is None else vm_entry.value.name
         state = "is gone"
-        if wish is not None:
+        if vm_entry is not None:
             alive = handle is not None and bool(handle.node) and self._view.alive.get(node=handle.node) is not None
-            now = phase(wish.value, handle, alive)
+            now = phase(vm_entry.value, handle, alive)
             state = _RUNS.get(now, f"is {now.value}")
             if handle is not None and handle.node:
                 state += f" on {handle.node}"

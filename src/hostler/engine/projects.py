@@ -98,7 +98,7 @@ class Projects:
                 await self._record(keyless, org, project, verb)
         self._found.add((org, project))
 
-    # Inside
+    # Internal
 
     async def _record(self, request: Request, org: str, project: str, verb: str) -> Written[ProjectView]:
         record = Project(created_at=self._clock.wall(), created_by=request.caller.name)

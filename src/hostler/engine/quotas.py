@@ -240,7 +240,7 @@ class QuotaService:
         )
         return msgspec.structs.replace(written, value=msgspec.structs.replace(written.value, revision=0))
 
-    # Inside
+    # Internal
 
     async def _set(self, request: Request, bound: Bound, wanted: Quota) -> Written[QuotaView]:
         entry = await bound.key.get(self._store, **bound.parts)

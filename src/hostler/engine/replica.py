@@ -134,7 +134,7 @@ class Replica:
             self._launched.set()
             await self.shutdown()
             raise
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is the problem
+        except Exception as error:  # noqa: BLE001 - any error becomes the problem
             self._trouble(error)
         finally:
             self._launched.set()
@@ -150,7 +150,7 @@ class Replica:
         await asyncio.shield(self._shutdown)
         return self._problem.error
 
-    # Inside
+    # Internal
 
     def _trouble(self, error: Exception) -> None:
         """Report a problem. A replica with a problem must not take another key."""
@@ -169,7 +169,7 @@ class Replica:
             await self._controllers.start(self)
         elif self._problem.error is None and not self._shutting.is_set():
             standing = self._stand_for_the_first(leadership, ttl)
-            self._standing = asyncio.create_task(standing, name="replica: standing for key 1")
+            self._standing = asyncio.create_task(standing, name="replica: acquisition of key 1")
 
     def _hold(self, leadership: Leadership) -> None:
         self._leadership = leadership
@@ -189,7 +189,7 @@ class Replica:
     async def _stand_for_the_first(self, old: Leadership, ttl: float) -> None:
         try:
             first = await self._stand(range(1, 2), ttl, _Trouble())
-        except Exception as error:  # noqa: BLE001 - whatever it was, it ends the standing and people must know
+        except Exception as error:  # noqa: BLE001 - any error ends the acquisition and must be reported
             self._trouble(error)
             return
         self._hold(first)
@@ -197,10 +197,10 @@ class Replica:
 
     async def _promoted(self, old: Leadership) -> None:
         """Run the controllers under key 1, and release the old key."""
-        releasing = asyncio.create_task(old.release(), name="replica: giving the old key back")
+        releasing = asyncio.create_task(old.release(), name="replica: release of the old key")
         try:
             await self._controllers.start(self)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is the problem
+        except Exception as error:  # noqa: BLE001 - any error becomes the problem
             self._trouble(error)
         await releasing
 
@@ -210,7 +210,7 @@ class Replica:
         standing = asyncio.create_task(self._stand(numbers, ttl, trouble, within), name="replica: acquisition")
         # A storage that hangs must not extend the wait. The first attempt gets its time even if `within` is 0.
         ends: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._shutting.wait(), name="replica: shutdown wanted"),
+            asyncio.create_task(self._shutting.wait(), name="replica: shutdown requested"),
         ]
         if within < math.inf:
             alarm = self._clock.sleep(within + PATIENCE)

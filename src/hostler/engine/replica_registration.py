@@ -76,7 +76,7 @@ class Presence:
     async def stop(self) -> None:
         self._write(msgspec.structs.replace(self._record, key=None, fence=0, held_at=None))
 
-    # Inside
+    # Internal
 
     def _write(self, record: ReplicaRecord) -> None:
         self._record = record

@@ -71,7 +71,7 @@ class Caller(msgspec.Struct, frozen=True):
         if not getattr(self.rights, right):
             raise Forbidden(f"{self.name}: the right {right} is missing; ask an administrator for it")
         if (everywhere or right in SHARED) and EVERYWHERE not in self.memberships:
-            what = SHARED.get(right, "limits bound those who are members of an org")
+            what = SHARED.get(right, "limits apply to members of an org")
             raise Forbidden(
                 f"{self.name}: {what}: that takes {right} and membership in {EVERYWHERE}; ask an administrator"
                 f" who is a member of {EVERYWHERE} to do it, or for that membership"

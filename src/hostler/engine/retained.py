@@ -168,7 +168,7 @@ class RetainedService:
             request, RetainedView, lambda: self._writer.retried(f"retained machine {node}/{name}", attempt)
         )
 
-    # Inside
+    # Internal
 
     async def _own(self, retained: Retained) -> Entry[VirtualMachine] | None:
         """Return the virtual machine that it belonged to, in any project; None: it was deleted."""

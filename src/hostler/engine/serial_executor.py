@@ -27,7 +27,7 @@ WITHIN = 5.0
 class Turn:
     """Executes one kind of work. One per kind and process. `busy`: the message for a caller whose wait timed out."""
 
-    def __init__(self, what: str, *, busy: str = "others are being read", within: float = WITHIN) -> None:
+    def __init__(self, what: str, *, busy: str = "other requests are being processed", within: float = WITHIN) -> None:
         self._what, self._busy, self._within = what, busy, within
         self._taken = asyncio.Lock()
 

@@ -122,7 +122,7 @@ class Pipeline:
         except asyncio.CancelledError:
             if self._stopping is None:  # cancelled from inside, which counts as an error
                 self._failed(ServiceFailed(f"service {service.name}: ended by itself: cancelled"))
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is the replica's problem
+        except Exception as error:  # noqa: BLE001 - any error becomes the replica's problem
             self._report(f"service {service.name}: failed: {error}", error)
         else:
             if self._stopping is None:
@@ -130,7 +130,7 @@ class Pipeline:
 
     async def _let_go(self, service: Service) -> None:
         stopping = asyncio.create_task(_stopped(service), name=f"service {service.name}: stopping")
-        await asyncio.wait((stopping,))  # whatever it raises, the others must still be stopped
+        await asyncio.wait((stopping,))  # even if it fails, the others must be stopped
         if stopping.cancelled():
             self._failed(ServiceFailed(f"service {service.name}: failed to stop: cancelled"))
         elif (error := stopping.exception()) is not None:

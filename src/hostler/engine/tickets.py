@@ -164,7 +164,7 @@ class Tickets:
         except Uncertain:
             raise _perhaps_used() from None
 
-    # Inside
+    # Internal
 
     async def _issued(self, ticket: Ticket, url: str, *, life: float = LIFE) -> Written[TicketView]:
         """Store a ticket. It is audited when it is used, so unused tickets leave no records."""
@@ -227,7 +227,7 @@ class PeerTickets:
         await _used(self._store, entry)
         return entry.value
 
-    # Inside
+    # Internal
 
     async def _put(self, ticket: Ticket, secret: str) -> None:
         await self._store.txn([], [TICKET.put(ticket, lease=await self._shared(), digest=digest_of(secret))])

@@ -59,7 +59,7 @@ FAILURES = 2
 class View:
     """Caches of the store. Made once per process; `run` keeps them current until it is cancelled."""
 
-    def __init__(  # noqa: PLR0915 - a line for each mirror
+    def __init__(  # noqa: PLR0915 - one line per cache
         self,
         store: Store,
         *,
@@ -235,7 +235,7 @@ class View:
         """Return the arrivals at a node."""
         return tuple(entry for entry in self.arrivals.entries.values() if entry.parts["node"] == node)
 
-    # Inside
+    # Internal
 
     def _index(self, key: str) -> None:
         parts = COMMAND.parse(key)

@@ -135,7 +135,7 @@ def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMach
 def check_user_data(text: str) -> None:
     """Raise Invalid for the placeholder that replaces user_data for callers who may not see it."""
     if text == HIDDEN:
-        raise Invalid(f"user_data: {HIDDEN} stands for what was not shown; write the text itself, or leave it out")
+        raise Invalid(f"user_data: {HIDDEN} is the placeholder for hidden text; write the text itself, or leave it out")
 
 
 def changed_shape(old: VirtualMachine, new: VirtualMachine) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def moved(
     lost = ready_snapshots(handle)
     if lost and not wanted.drop_snapshots:
         raise Conflict(
-            f"vm {vm.name}: its snapshots would be lost ({', '.join(lost)}), for they do not move; delete them, or"
+            f"vm {vm.name}: its snapshots would be lost ({', '.join(lost)}), because they do not move; delete them, or"
             " allow it: --drop-snapshots"
         )
     number = 1 if vm.move is None else vm.move.number + 1

@@ -73,7 +73,7 @@ class VmReader:
         self._store, self._view = store, view
         self._surroundings: Surroundings | None = None
 
-    # One
+    # Single machines
 
     async def find(self, caller: Caller, org: str, project: str, vm: str) -> Entry[VirtualMachine]:
         """Find a machine by id, else by name. NotFound: there is none, or the caller does not see it."""
@@ -109,12 +109,12 @@ class VmReader:
         self.check(caller, org, project, vm)
         tail = f"{org}/{project}/{vm}"
         both: list[Operation] = [Get(_WISHES + tail), Get(_HANDLES + tail)]
-        wish, handle = (await self._store.txn([], both)).responses
-        if not isinstance(wish, KeyValue):  # not found by id: try the name
+        record, handle = (await self._store.txn([], both)).responses
+        if not isinstance(record, KeyValue):  # not found by id: try the name
             entry = await self.find(caller, org, project, vm)
             return self.shown(caller, entry, await self.handle(entry))
         seen = self._read(HANDLE, handle, self._view.handles) if isinstance(handle, KeyValue) else None
-        return self.shown(caller, self._read(VM, wish, self._view.vms), None if seen is None else seen.value)
+        return self.shown(caller, self._read(VM, record, self._view.vms), None if seen is None else seen.value)
 
     def _read(self, key: Key[T], kv: KeyValue, mirror: Mirror[T]) -> Entry[T]:
         """Return the entry read from the store. The cache usually holds the decoded record of the same revision."""
@@ -158,7 +158,7 @@ class VmReader:
         """Raise NotFound if the caller does not see the project, as if it did not exist."""
         check_project(caller, org, project, vm)
 
-    # Many
+    # Lists
 
     async def list(self, caller: Caller, query: VmQuery) -> VmPage:
         """Return a page, ordered by org, project and id."""
@@ -266,11 +266,11 @@ class VmReader:
         after = _token(keys[limit - 1], chosen.whole) if len(keys) > limit else None
         return items, after, self._view.vms.revision
 
-    # Why
+    # Explanations
 
     async def why(self, caller: Caller, org: str, project: str, vm: str) -> Why:
         """Return why the machine is on its node, and the current placement verdict for each node."""
-        from hostler.engine.placement import judge, wanted_of  # so that doors that never ask do not pay for it
+        from hostler.engine.placement import judge, wanted_of  # here, because most processes never need it
 
         entry = await self.find(caller, org, project, vm)
         handle = await self.handle(entry)

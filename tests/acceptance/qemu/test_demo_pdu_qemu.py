@@ -19,7 +19,8 @@ STEPS = (
     r"placed on r2-b1: score [\d.]+, the best of 1 that will do, of 2 \(machines,",
     r"taken from r1-b1: it is off, confirmed by hostler \(machines,",
     r"node r1-b1: it was unreachable for \d+ s, and was switched off \(nodes,",
-    r"node r1-b1: it became unreachable: no heartbeat came before its lease ended, \d+ s ago; it depends on pdu r1/pdu1",
+    r"node r1-b1: it became unreachable: no heartbeat came before its lease ended, \d+ s ago;"
+    r" it depends on pdu r1/pdu1,",
     r"placed on r1-b1: score [\d.]+, the best of 1 that will do, of 1 \(machines,",
     r"lab 5 is started \(labs,",
     r"lab 5 requested through the queue \(ada,",

@@ -81,7 +81,7 @@ class Admin:
             return token
         raise Conflict(f"user {ADMIN}: others kept changing it; nothing was written, try again")
 
-    # Inside
+    # Internal
 
     async def _write(
         self,

@@ -36,7 +36,7 @@ def sees_workload(caller: Caller, name: str, revision: int, at: float | None, kn
     """Return whether a past write to the workload concerned a project of the caller.
 
     The key of a workload names no project. A write older than its record concerned an earlier workload of the same
-    name, possibly of another owner. Revisions tell that; in a store that was filled from another one in bulk, the time
+    name, possibly of another owner. Revisions show that; in a store that was filled from another one in bulk, the time
     does.
     """
     entry = known.workloads.get(workload=name)

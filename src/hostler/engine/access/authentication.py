@@ -202,7 +202,7 @@ class Door:
                 continue
         raise _busy()
 
-    # Inside
+    # Internal
 
     def _remember(self, name: str, where: str) -> None:
         self._familiar[name, where] = None

@@ -98,7 +98,7 @@ def check_memberships(memberships: tuple[str, ...]) -> tuple[str, ...]:
         org, slash, project = membership.partition("/")
         check_part(org, "membership: org")
         if org == EVERYWHERE:
-            raise Invalid(f"membership {membership!r}: '*' stands alone, for every org")
+            raise Invalid(f"membership {membership!r}: '*' must stand alone, for every org")
         if slash:
             check_part(project, f"membership {org!r}: project", most=MAX_USER)
     return tuple(dict.fromkeys(memberships))

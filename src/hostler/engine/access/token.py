@@ -177,7 +177,7 @@ class Tokens:
         except HostlerError:
             return
 
-    # Inside
+    # Internal
 
     async def _revoke(self, request: Request, name: str, token_id: str, verb: str) -> Written[TokenView]:
         entry = await self._find(name, token_id)

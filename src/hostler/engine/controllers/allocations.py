@@ -108,8 +108,8 @@ class Books:
             return
         command = entry.value
         name = self._names[vm] = f"{command.org}/{command.project}/{command.vm}"
-        wish = self._view.vms.entries.get(VMS + name)
-        self.cluster.use(vm, node, wanted_of_command(command, None if wish is None else wish.value))
+        vm_entry = self._view.vms.entries.get(VMS + name)
+        self.cluster.use(vm, node, wanted_of_command(command, None if vm_entry is None else vm_entry.value))
 
     def sync_arrival(self, vm: str) -> None:
         """Update an arriving machine.
@@ -128,8 +128,10 @@ class Books:
                 self._freed()
             return
         command = arrivals[0].value.command
-        wish = self._view.vms.entries.get(f"{VMS}{command.org}/{command.project}/{command.vm}")
-        self._expect(wanted_of_command(command, None if wish is None else wish.value), arrivals[0].parts["node"])
+        vm_entry = self._view.vms.entries.get(f"{VMS}{command.org}/{command.project}/{command.vm}")
+        self._expect(
+            wanted_of_command(command, None if vm_entry is None else vm_entry.value), arrivals[0].parts["node"]
+        )
 
     def _expect(self, wanted: Wanted, node: str) -> None:
         """Reserve capacity on the target.

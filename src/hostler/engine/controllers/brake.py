@@ -59,9 +59,9 @@ def failed_together(
 ) -> frozenset[str]:
     """Return the nodes that became unreachable within one window and are too many; empty: no mass failure.
 
-    `unreachable` has the instants; None is one that is not known, and counts in every window. Too many are all nodes,
-    or more than two and more than `share` of those that were reachable when the window began. `of`: how many nodes
-    there were when they failed; nodes that joined later do not make the failed ones fewer.
+    `unreachable` has the instants; None is an unknown one, which counts in every window. All nodes are too many, and so
+    are more than two nodes that exceed `share` of those that were reachable when the window began. `of`: the number of
+    nodes at the time of the failure; nodes that joined later do not reduce the share of the failed ones.
     """
     failed = {node: at for node, at in unreachable.items() if node in nodes}
     total = len(nodes) if of is None else min(of, len(nodes))
@@ -82,7 +82,7 @@ def failed_together(
 
 
 def reachable_before(nodes: Collection[str], unreachable: Collection[str], group: Collection[str]) -> int:
-    """Return of how many nodes the group is a part: those that were unreachable before do not count."""
+    """Return the number of nodes that the group is a part of. Nodes that were unreachable before do not count."""
     return sum(node in group or node not in unreachable for node in nodes)
 
 
@@ -95,12 +95,12 @@ def holding(
     window: float = WINDOW,
     recorded_at: float | None = None,
 ) -> frozenset[str]:
-    """Return the nodes because of which the brake holds; empty: it does not.
+    """Return the nodes that make the brake hold; empty: it does not hold.
 
-    What an earlier leader recorded holds on: those nodes count in every window until they are back, also after their
-    removal, and the number of all nodes does not grow. What an operator released no longer counts; further nodes do.
-    `recorded_at`: when that was recorded, on the clock of `unreachable`; None: not known. Nodes that were unreachable
-    long before that are no part of it: they may never be back.
+    The record of an earlier leader stays in force: its nodes count in every window until they are back, also after
+    their removal, and the total number of nodes does not grow. Nodes that an operator released no longer count; further
+    nodes do. `recorded_at`: when the record was written, on the clock of `unreachable`; None: unknown. Nodes that were
+    unreachable long before that do not count: they may never return.
     """
     if record is None:
         return failed_together(nodes, unreachable, share=share, window=window)
@@ -189,7 +189,7 @@ class Brake:
     # The service
 
     async def start(self, standing: Standing) -> None:
-        """Read which nodes are unreachable, and since when as far as records say."""
+        """Read which nodes are unreachable, and since when, as far as records say."""
         self._standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
@@ -225,7 +225,7 @@ class Brake:
         for end in self._ends_of_listening:
             end()
 
-    # Inside
+    # Internal
 
     def _recorded(self, member: Entry[NodeRecord]) -> float | None:
         """Return when the node became unreachable, at the latest, from records of earlier leaders, on our clock."""
@@ -298,7 +298,7 @@ class Brake:
                 ended()
 
     async def _keep_record(self) -> None:
-        """Write, change or delete the record, so that it says what holds."""
+        """Write, change or delete the record, so that it matches the current state."""
         entry, group = self._record(), self._group
         record = None if entry is None else entry.value
         if group:
@@ -342,7 +342,7 @@ class Brake:
         self._trace(then, "brake_ended", why, entry)
         if await self._write(entry, then):
             self._count("brake_ended")
-            self._tell(f"brake: released: {why}")
+            self._tell(f"brake: no longer holds: {why}")
 
     def _trace(self, then: list[Operation], what: str, why: str, entry: Entry[BrakeRecord] | None) -> None:
         if self._tracer is not None:
@@ -351,7 +351,7 @@ class Brake:
             self._tracer.add(then, what=what, subject=subject, why=why, read=[entry], fence=fence)
 
     async def _write(self, entry: Entry[BrakeRecord] | None, then: list[Operation]) -> bool:
-        """False: another process changed the record; the next pass looks at it again."""
+        """Commit a change of the record; False: another process changed it, and the next pass reads it again."""
         guard = leadership_of(self._standing, self.name).guard()
         same: Comparison = BRAKE.absent(scope=FENCING) if entry is None else BRAKE.unchanged(entry)
         if (await self._store.txn([guard, same], then)).succeeded:

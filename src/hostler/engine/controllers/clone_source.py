@@ -22,11 +22,11 @@ _INSTEAD = "delete this machine, and clone another snapshot"
 def node_of(view: View, vm: VirtualMachine, origin: Origin) -> tuple[str, str]:
     """Return the node of the origin and an empty text; or no node, and the reason."""
     ids = {"org": vm.org, "project": vm.project, "vm": origin.vm}
-    wish, handle = view.vms.get(**ids), view.handles.get(**ids)
-    if wish is None or wish.value.deleting:
+    origin_vm, handle = view.vms.get(**ids), view.handles.get(**ids)
+    if origin_vm is None or origin_vm.value.deleting:
         return "", f"its origin, machine {origin.vm}, was deleted; {_INSTEAD}"
-    name = wish.value.name
-    if origin.snapshot not in wish.value.snapshots:
+    name = origin_vm.value.name
+    if origin.snapshot not in origin_vm.value.snapshots:
         return "", f"its origin, snapshot {origin.snapshot!r} of {name}, was dropped; {_INSTEAD}"
     if handle is None or not handle.value.node:
         return "", f"its origin {name} is on no node at present"

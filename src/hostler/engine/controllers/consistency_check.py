@@ -76,23 +76,23 @@ def _unreadable(view: View) -> Iterator[str]:
 
 def _handles_without_vm(view: View) -> Iterator[str]:
     for key in view.handles.entries:
-        wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
-        if wish not in view.vms.entries and wish not in view.vms.unreadable:
+        vm_key = VM.prefix() + key.removeprefix(HANDLE.prefix())
+        if vm_key not in view.vms.entries and vm_key not in view.vms.unreadable:
             yield f"{key}: a handle without a machine; it is deleted"
 
 
 def _commands_without_vm(view: View) -> Iterator[str]:
     for key, entry in view.commands.entries.items():
-        wish = f"{VM.prefix()}{entry.value.org}/{entry.value.project}/{entry.value.vm}"
-        if wish not in view.vms.entries and wish not in view.vms.unreadable:
+        vm_key = f"{VM.prefix()}{entry.value.org}/{entry.value.project}/{entry.value.vm}"
+        if vm_key not in view.vms.entries and vm_key not in view.vms.unreadable:
             yield f"{key}: a command without a machine; it is deleted, and its node retains the machine, if it has one"
 
 
 def _nodes_without_command(view: View) -> Iterator[str]:
     for key, entry in view.handles.entries.items():
         node = entry.value.node
-        wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
-        if node and wish in view.vms.entries and node not in view.nodes_of(entry.value.id):
+        vm_key = VM.prefix() + key.removeprefix(HANDLE.prefix())
+        if node and vm_key in view.vms.entries and node not in view.nodes_of(entry.value.id):
             yield f"{key}: names node {node}, which has no command for it; it gets one again once it is reachable"
 
 

@@ -106,14 +106,14 @@ def chosen(handle: VmHandle | None, nodes: Iterable[str]) -> str | None:
     return having[0] if having else None
 
 
-def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
+def decide(  # noqa: PLR0917 - desired state, observed state and node
     vm: VirtualMachine | None,
     handle: VmHandle | None,
     command: VmCommand | None,
     node: str,
     case: NodeCase = NodeCase.ALIVE,
     duty: Duty = Duty.SERVE,
-    way: Way = Way(),  # noqa: B008 - a value
+    way: Way = Way(),  # noqa: B008 - immutable
 ) -> Step:
     """Return the next single step; NOTHING exactly when there is nothing to do or something to wait for.
 

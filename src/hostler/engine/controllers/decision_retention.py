@@ -1,4 +1,4 @@
-"""Retention of the decision log and the audit log: the oldest records go beyond an age or a count."""
+"""Retention of the decision log and the audit log: delete the oldest records beyond an age or a count."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Drains:
             return NOTHING
         return Step(Act.INSTRUCT, msgspec.structs.replace(seen.command.value, reasons=reasons))
 
-    # Inside
+    # Internal
 
     def _next_to_stop(self, here: list[tuple[str, Entry[VmCommand]]]) -> Turn:
         on: list[str] = []

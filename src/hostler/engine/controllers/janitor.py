@@ -156,7 +156,7 @@ class Janitor:
         for end in self._ends_of_listening:
             end()
 
-    # Inside
+    # Internal
 
     def _is_due(self) -> bool:
         """Return whether a machine expires now, retained machines exist, or a clock dispute may end."""
@@ -417,7 +417,7 @@ class Janitor:
             for file in written
         ]
         if not await self._write([], records):
-            raise Unavailable("audit: where its lines are filed was not recorded; try again")
+            raise Unavailable("audit: the location of its files was not recorded; try again")
         return True
 
     async def _compare(self, files: AuditFiles, recorded: Sequence[Entry[AuditFile]]) -> None:

@@ -46,37 +46,37 @@ def newest(*entries: Entry[Any] | None) -> Entry[Any] | str:
 
 
 def placed(seen: Seen, decision: Decision) -> Told:
-    """A node was found, or none."""
+    """Return the message of a placement, or of a failed one."""
     why = f"placed on {decision.summary.removeprefix('node ')}" if decision.node is not None else decision.summary
     return Told(why, newest(seen.vm, seen.handle), decision.reasons)
 
 
 def moving(seen: Seen, to: str, *, wish: int) -> Told:
-    """A move to another node begins."""
+    """Return the message of a move that begins."""
     if wish:
         return Told(f"moves from {seen.node} to {to}: as requested", newest(seen.vm))
     return Told(f"moves from {seen.node} to {to}: {seen.node} is drained", newest(seen.member))
 
 
 def not_moved(seen: Seen, why: str) -> Told:
-    """The requested move ended before it began."""
+    """Return the message of a requested move that ended before it began."""
     return Told(f"stays on {seen.node}: {why}" if why else f"is on {seen.node} already", newest(seen.vm))
 
 
 def not_expected(seen: Seen) -> Told:
-    """Nodes waited for a machine that does not arrive."""
+    """Return the message about nodes that expect a machine which does not arrive."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.strays))
     return Told(f"it does not arrive at {nodes}, which expected it", newest(*seen.strays))
 
 
 def trimmed(seen: Seen) -> Told:
-    """More than one node had a command."""
+    """Return the message about several nodes with a command."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.extra))
     return Told(f"it is on {seen.node}; {nodes} had a wrong command, which is deleted", newest(*seen.extra))
 
 
 def drain_stuck(seen: Seen, why: str) -> Told:
-    """It cannot leave the drained node."""
+    """Return the message about a machine that cannot leave a drained node."""
     return Told(why, newest(seen.member))
 
 

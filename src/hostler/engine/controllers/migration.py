@@ -1,4 +1,4 @@
-"""Migration of machines from one node to another. Pure; `steps` has the transactions.
+"""Migration of machines from one node to another. Pure; `transactions` has the writes.
 
 The leader begins a migration and may end it. In between it belongs to the agent that has the machine, which hands the
 machine over in one transaction of its own. So the leader never has to know its progress:

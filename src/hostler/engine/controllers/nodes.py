@@ -111,7 +111,7 @@ class NodeController:
         for end in self._ends_of_listening:
             end()
 
-    # Inside
+    # Internal
 
     def _changed(self, node: str) -> None:
         if self._listening:

@@ -86,7 +86,7 @@ class Queue:
                 self._wake.clear()
                 self._collect()
                 while len(self._running) < self._width and (name := self._next()) is not None:
-                    self._running[name] = asyncio.create_task(self._one(name), name=f"looking at {name}")
+                    self._running[name] = asyncio.create_task(self._one(name), name=f"reconciling {name}")
                 if self._fatal is None:
                     await self._pause()
             raise self._fatal
@@ -96,7 +96,7 @@ class Queue:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Inside
+    # Internal
 
     def _next(self) -> str | None:
         self._taken += 1
@@ -136,7 +136,7 @@ class Queue:
         except (Conflict, Unavailable, Uncertain):
             self._counters["retries"] = self._counters.get("retries", 0) + 1
             retry = True
-        except Exception as error:  # noqa: BLE001 - told, and tried again: the other names must not suffer
+        except Exception as error:  # noqa: BLE001 - reported and retried: other names must not be affected
             self._counters["failures"] = self._counters.get("failures", 0) + 1
             self._tell(f"{name}: {type(error).__name__}: {error}; it will be tried again")
             retry = True

@@ -52,10 +52,10 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
     txn = Txn([leader.guard, *compared(seen)], [])
     command, vm = seen.command, seen.vm
     if step.act is Act.SWEEP:
-        txn.then += _gone(seen, wish=False)
+        txn.then += _gone(seen, with_vm=False)
         _not_expected(seen, txn)
     elif step.act in (Act.FORGET, Act.FORGET_LOST):
-        txn.then += _gone(seen, wish=True)
+        txn.then += _gone(seen, with_vm=True)
         _not_expected(seen, txn)
         if step.act is Act.FORGET_LOST:
             txn.when += _silent(seen)
@@ -259,10 +259,10 @@ def _silent(seen: Seen) -> list[Comparison]:
     return [_record(seen), ALIVE.absent(node=seen.node)]
 
 
-def _gone(seen: Seen, *, wish: bool) -> list[Operation]:
+def _gone(seen: Seen, *, with_vm: bool) -> list[Operation]:
     """Delete its records."""
     entries: list[Entry[VirtualMachine] | Entry[VmHandle] | Entry[VmCommand] | None] = [seen.handle, seen.command]
-    if wish:
+    if with_vm:
         entries.append(seen.vm)
     return [Delete(entry.key) for entry in (*entries, *seen.extra) if entry is not None]
 

@@ -74,7 +74,7 @@ class Floor:
         async with self._making:
             return self._view_of(await self._each([RACK.fill(rack=name) for name in wanted]))
 
-    # Inside
+    # Internal
 
     async def _make(self) -> FloorView:
         view = self._view

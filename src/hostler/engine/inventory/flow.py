@@ -122,8 +122,8 @@ def _burn_in(seen: BladeSeen, now: float, period: float) -> Step:
         why = f"node {node} takes no machines: {seen.member.refuses}"
         return _at(seen, Condition.BURN_IN, FlowStep.WAITING, why, now)
     if flow is None or not begun or flow.heartbeat != seen.heartbeat:
-        anew = f"the agent of node {node} was restarted, so the period starts again; " if flow and begun else ""
-        why = f"{anew}operational after {_span(period)} without a fault"
+        restarted = f"the agent of node {node} was restarted, so the period starts again; " if flow and begun else ""
+        why = f"{restarted}operational after {_span(period)} without a fault"
         fresh = _flow(flow, Condition.BURN_IN, FlowStep.WATCHING, why, now)
         watching = msgspec.structs.replace(fresh, step_at=now, until=now + period, heartbeat=seen.heartbeat)
         return Step(flow=watching, why=why, again=period)

@@ -216,7 +216,7 @@ class _Reading:
 
     def _rack(self, piece: Piece, region: str, zone: str) -> None:
         if max(self._blades, len(self._racks)) > self._most or self._ports > check.MOST_ALL_PORTS:
-            return  # a few lines can ask for billions
+            return  # a short file can describe billions of blades
         fields = piece.fields(*_OWN, "location", "pdus", "tors", "blades")
         own = _own(piece, fields, rack=True)
         location = fields["location"].text(most=200) if "location" in fields else ""
@@ -302,7 +302,7 @@ def _feed(kind: type[F], piece: Piece, fed: Sequence[str]) -> F:
 def _ports(piece: Piece, fed: Sequence[str]) -> dict[int, Port]:
     if not isinstance(piece.value, dict):
         if not isinstance(piece.value, int):
-            piece.doubt("must be how many there are, or a map of what each is wired to")
+            piece.doubt("must be the number of ports, or a map of what each is wired to")
             return {}
         return default_ports(piece.whole(least=1, most=check.MOST_PORTS), fed)
     wired: dict[int, Port] = {}

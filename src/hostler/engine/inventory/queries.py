@@ -55,7 +55,7 @@ class InventoryReader:
         self._fairness = Fairness()
         self._floor = Floor(view)
 
-    async def regions(self, caller: Caller, *, stale: bool = False) -> RegionPage:  # noqa: ARG002 - all may
+    async def regions(self, caller: Caller, *, stale: bool = False) -> RegionPage:  # noqa: ARG002 - allowed for every caller
         """Return all regions and their zones; there are few."""
         seen = self._view.inventory
         if stale:
@@ -82,7 +82,7 @@ class InventoryReader:
 
     async def racks(
         self,
-        caller: Caller,  # noqa: ARG002 - all may
+        caller: Caller,  # noqa: ARG002 - allowed for every caller
         *,
         limit: int = 100,
         after: str | None = None,
@@ -120,15 +120,15 @@ class InventoryReader:
             revision=entry.mod_revision,
         )
 
-    async def floor(self, caller: Caller, *, racks: Sequence[str] = ()) -> FloorView:  # noqa: ARG002 - all may
+    async def floor(self, caller: Caller, *, racks: Sequence[str] = ()) -> FloorView:  # noqa: ARG002 - allowed for every caller
         """Return the summary of all blades, from memory; `racks`: only these, if they exist, and no other nodes."""
         return await self._floor.some(racks) if racks else await self._floor.whole()
 
-    async def pdus(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - all may
+    async def pdus(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - allowed for every caller
         """Return the pdus of a rack, and what they are wired to."""
         return await self._feed_page(rack, PDU, MORE_PDUS, stale)
 
-    async def tors(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - all may
+    async def tors(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - allowed for every caller
         """Return the tors of a rack, and what they are wired to."""
         return await self._feed_page(rack, TOR, MORE_TORS, stale)
 
@@ -148,7 +148,7 @@ class InventoryReader:
         entry = await self._one(BLADE, f"blade {rack}/{blade}", stale, rack=rack, blade=blade)
         return self._blade(caller, entry, await self._flows(stale, rack))
 
-    # Inside
+    # Internal
 
     async def _flows(self, stale: bool, rack: str = "") -> Mapping[str, HardwareFlow]:
         """Return the flow of each rack, or of each blade of `rack`, by name. There are few.

@@ -102,11 +102,11 @@ class InventoryService(InventoryReader):
         self._writer = writer
         self._texts = Turn("inventory's file")
         # separate, so that readers do not block loads
-        self._shows = Turn("inventory", busy="many ask for all of it at once")
+        self._shows = Turn("inventory", busy="too many concurrent requests for all of it")
 
-    # All of it
+    # The whole inventory
 
-    async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - all may
+    async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - allowed for every caller
         """Return the current inventory in the form of a file."""
         standing = self._seen() if stale else await self._standing()
         document = await self._worked(lambda: document_of(inventory_from(standing.records)), self._shows)
@@ -157,21 +157,21 @@ class InventoryService(InventoryReader):
     # Single records
 
     async def set_region(self, request: Request, region: str, change: HardwareSet) -> Written[HardwareView]:
-        """Take a region out of use, or back."""
+        """Take a region out of use, or put it back."""
         return await self._set(request, f"region {region}", [REGION.fill(region=region)], change)
 
     async def set_zone(self, request: Request, region: str, zone: str, change: HardwareSet) -> Written[HardwareView]:
-        """Take a zone out of use, or back."""
+        """Take a zone out of use, or put it back."""
         return await self._set(request, f"zone {region}/{zone}", [ZONE.fill(region=region, zone=zone)], change)
 
     async def set_rack(self, request: Request, rack: str, change: HardwareSet) -> Written[HardwareView]:
-        """Take a rack out of use, or back."""
+        """Take a rack out of use, or put it back."""
         return await self._set(request, f"rack {rack}", [RACK.fill(rack=rack)], change)
 
     async def set_part(
         self, request: Request, rack: str, name: str, change: HardwareSet, *, level: str = ""
     ) -> Written[HardwareView]:
-        """Take a blade, pdu or tor out of use, or back. Names are unique in a rack, so `level` is optional."""
+        """Take a blade, pdu or tor out of use, or put it back. Names are unique in a rack, so `level` is optional."""
         keys = {
             "blade": [BLADE.fill(rack=rack, blade=name)],
             "pdu": [PDU.fill(rack=rack), MORE_PDUS.fill(rack=rack, n=2)],
@@ -180,7 +180,7 @@ class InventoryService(InventoryReader):
         meant = keys[level] if level else [key for some in keys.values() for key in some]
         return await self._set(request, f"{level or 'part'} {rack}/{name}", meant, change)
 
-    # Inside
+    # Internal
 
     async def _standing(self) -> _Standing:
         """Return all records at one revision."""

@@ -121,7 +121,7 @@ def _each(items: Any, read: Any) -> list[Any]:
     found: list[Any] = []
     try:
         for item in items:
-            found.append(read(item))  # noqa: PERF401 - how many there are tells where it went wrong
+            found.append(read(item))  # noqa: PERF401 - its length locates an error
     except _WrongError as wrong:
         raise wrong.inside(f"[{len(found)}]") from None
     return found

@@ -158,7 +158,7 @@ class InventoryView:
                 return _off_duty(f"zone {zone.value.region}/{zone.value.name}", zone.value)
         return "" if rack.on_duty else _off_duty(f"rack {rack.name}", rack)
 
-    # Inside
+    # Internal
 
     def _of_blade(self, rack: str, blade: str, above: Rack) -> str:
         found = self.parts.entries.get(BLADE.fill(rack=rack, blade=blade))

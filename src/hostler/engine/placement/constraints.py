@@ -55,7 +55,7 @@ class Rule:
     def explained(self, slot: Slot) -> str:
         """Explain the rule for the node, with the name of a machine."""
         if not self.others.vms:
-            return f"there is not yet {self.who} to be with: any node will do" if self.together else ""
+            return f"{self.who} does not exist yet: any node will do" if self.together else ""
         shared = self._shared(slot)
         if shared is None:
             return self.broken_by(slot) or f"shares no {self.level} with {self.who}"
