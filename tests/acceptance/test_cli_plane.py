@@ -332,7 +332,7 @@ async def test_why_and_the_tree_of_events_lead_from_a_machine_to_the_wish_for_it
     told = (await well("why", "vm/web", **data)).out.splitlines()
     assert told[0].startswith(f"vm default/{data['HOSTLER_PROJECT']}/web runs on local-")
     assert told[1].startswith("├ placed on local-")
-    assert told[-1].startswith("└ wished for by admin: vm.create (")
+    assert told[-1].startswith("└ requested by admin: vm.create (")
     named = f"vm/default/{data['HOSTLER_PROJECT']}/web"
     tree = (await well("events", "--tree", "--object", named, **data)).out.splitlines()
     assert [line[10:12] for line in tree[:2]] == ["vm", "└ "]

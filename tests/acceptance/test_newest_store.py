@@ -167,7 +167,7 @@ async def test_replicas_on_an_emptied_store_neither_lead_nor_make_accounts(
             assert await replica.ends() == 1
         again = await hostler("replica", "--store", etcd.url, "--data", processes.folder / "replica", *TIMES[:2])
         assert again.code != 0
-        assert "was emptied, or is another one" in again.err
+        assert "was emptied, or it is a different store" in again.err
         assert not (await store.range(USER.prefix())).items
         assert await FENCE.get(store, n=1) is None
         accepted = processes.start(

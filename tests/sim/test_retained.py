@@ -300,7 +300,7 @@ def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_
         await until(plane, lambda: _is_lost(at, entry.value.name))
         await plane.clock.sleep(30.0)  # it has published what it has
         (view,) = (await at.list(HOSTLER)).items
-        assert "at another place of node" in view.lost
+        assert "it is in storage location" in view.lost
         with pytest.raises(Conflict, match="start the agent of node"):
             await at.restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
         plane.kill(A)

@@ -141,13 +141,13 @@ def test_a_lost_node_and_a_lost_leader_leave_one_story(ledger: Ledger, seed: int
         assert (why.object, why.state) == (f"vm {ORG}/{PROJECT}/x", f"runs on {elsewhere}")
         assert [one.what for one in why.steps] == ["place", "take", "silent", "place", "vm.create"]
         assert why.steps[0].why.startswith(f"placed on {elsewhere}: score")
-        assert why.steps[1].why.startswith(f"taken from {here}: that was silent for")
+        assert why.steps[1].why.startswith(f"taken from {here}: it was unreachable for")
         assert not why.cut
         short = await traces.why(HOSTLER, f"vm/{ORG}/{PROJECT}/x", limit=1)
         assert [one.what for one in short.steps] == ["place", "take", "silent", "vm.create"]
         assert short.cut
         silent = await traces.why(HOSTLER, f"node/{here}")
-        assert silent.state == "is on duty, and silent"
+        assert silent.state == "is on duty, and unreachable"
         assert [one.what for one in silent.steps][:2] == ["silent", "on_duty"]
 
     Plane(seed=seed, nodes=2, replicas=2).run(story)

@@ -70,7 +70,7 @@ def test_those_that_share_a_pdu_say_so_and_the_others_do_not() -> None:
         assert traces["r1-1"].why.endswith("; so did r1-2, r1-3, r1-4, which share pdu r1/pdu1 (4 of its 4 nodes)"), (
             traces["r1-1"].why
         )
-        assert traces["r2-1"].why.endswith("; it hangs on pdu r2/pdu1, rack r2"), traces["r2-1"].why
+        assert traces["r2-1"].why.endswith("; it depends on pdu r2/pdu1, rack r2"), traces["r2-1"].why
         assert not any(trace.cause or trace.touches for trace in traces.values()), "nothing that we know led to it"
 
     play(story)

@@ -93,9 +93,9 @@ async def _change_cluster(it: Stage, **changes: Any) -> None:
     ("changes", "why"),
     [
         ({"epoch": 6}, "older (epoch 6)"),
-        ({"copy_id": "other"}, "another copy of epoch 7"),
+        ({"copy_id": "other"}, "a different copy of epoch 7"),
         ({"id": "other"}, "belongs to cluster other"),
-        (None, "was emptied, or is another one"),
+        (None, "was emptied, or it is a different store"),
     ],
 )
 def test_a_node_takes_no_command_from_an_older_or_foreign_control_plane(

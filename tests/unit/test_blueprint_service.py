@@ -156,7 +156,9 @@ def test_who_belongs_to_a_project_changes_nothing_that_runs_on_every_node() -> N
                 mine.delete(asked(caller), "base"),
                 mine.plan(caller, "base", blueprint(DB)),
             ):
-                said = r"slices run on every node: that takes membership in \* beside modify_workloads; ask somebody"
+                said = (
+                    r"slices run on every node: that takes modify_workloads and membership in \*; ask an administrator"
+                )
                 await nothing_written(scene, doing, Forbidden, said)
         assert (await mine.apply(asked(MEMBER_OF_ALL), "base", blueprint(DB))).status == 200
 

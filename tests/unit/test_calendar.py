@@ -189,7 +189,7 @@ def test_alone_a_jump_of_the_calendar_is_believed_after_an_hour() -> None:
         clock.ahead = DAY
         apart = found.apart()
         assert apart is not None
-        assert str(apart) == "86400 s ahead of before: it was set"
+        assert str(apart) == "86400 s ahead of its earlier reading: it was set"
         clock.ahead = 0.0
         assert found.apart() is None
         clock.ahead = DAY
@@ -227,7 +227,7 @@ def test_nodes_that_contradicted_and_fell_silent_are_not_forgotten_at_once() -> 
         await asyncio.sleep(10)
         apart = found.apart()
         assert apart is not None
-        assert str(apart) == "86400 s ahead of before: it was set"
+        assert str(apart) == "86400 s ahead of its earlier reading: it was set"
         await asyncio.sleep(BELIEVED_AFTER)
         assert found.apart() is None
 
@@ -268,7 +268,7 @@ def test_a_lone_leader_that_starts_days_ahead_keeps_retained_disks_until_it_is_b
             assert leader.janitor.counters["clock_in_doubt"] == 1
         dispute = await CLOCK_DISPUTE.get(world.raw, name=LEADER_CLOCK)
         assert dispute is not None
-        assert "ahead of what was recorded last: the control plane was off for so long, or it is wrong" in (
+        assert "ahead of the last recorded time: the control plane was off for that long, or the clock is wrong" in (
             dispute.value.why
         )
         [finding] = [each for each in await _clocks(world.raw) if "leader" in each.what]

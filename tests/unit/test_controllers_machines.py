@@ -581,7 +581,7 @@ def test_a_name_of_no_machine_is_counted_and_told_and_one_that_is_just_made_is_n
         await leader.lead()
         await asyncio.sleep(100)
         assert leader.machines.counters["found_name_without_vm"] == 2
-        assert len([line for line in leader.told if "a name of no machine" in line]) == 2
+        assert len([line for line in leader.told if "reserved for a machine that does not exist" in line]) == 2
         assert any(NAME.fill(org="o", project="p", name="lost") in line for line in leader.told)
 
     play(story)

@@ -83,14 +83,14 @@ def test_every_attempt_has_a_number_above_all_before() -> None:
     ("way", "handle", "vm", "says"),
     [
         (OPEN, {"attempt": 7, "unmoved": "it broke"}, {}, "it broke"),
-        (replace(OPEN, source_alive=False), {}, {}, "node a gives no sign of life"),
-        (OPEN, {}, {"move": Move(to="c", number=4)}, "another one was asked for"),
-        (replace(OPEN, arrival=None), {}, {}, "was not told of it"),
-        (replace(OPEN, arrival=replace(EXPECTED, number=6)), {}, {}, "was not told of it"),
+        (replace(OPEN, source_alive=False), {}, {}, "node a is unreachable"),
+        (OPEN, {}, {"move": Move(to="c", number=4)}, "another move was requested"),
+        (replace(OPEN, arrival=None), {}, {}, "does not expect it"),
+        (replace(OPEN, arrival=replace(EXPECTED, number=6)), {}, {}, "does not expect it"),
         (replace(OPEN, arrival=replace(EXPECTED, refused="it is full")), {}, {}, "move to b: it is full"),
-        (replace(OPEN, target=None), {}, {}, "was forgotten"),
-        (replace(OPEN, target_alive=False), {}, {}, "that node gives no sign of life"),
-        (replace(OPEN, target=replace(B, place="elsewhere")), {}, {}, "at another place"),
+        (replace(OPEN, target=None), {}, {}, "was removed"),
+        (replace(OPEN, target_alive=False), {}, {}, "that node is unreachable"),
+        (replace(OPEN, target=replace(B, place="elsewhere")), {}, {}, "another storage location"),
         (replace(OPEN, target=replace(B, lifecycle=Lifecycle.DRAINING)), {}, {}, "DRAINING"),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_clone_is_made_where_its_origin_is_and_waits_with_the_reason_when_that
         await world.until_state("lost", MachineState.PENDING)
         handle = await world.handle("lost")
         assert handle is not None
-        assert "its origin, machine nobody, is gone; delete this machine" in handle.detail
+        assert "its origin, machine nobody, was deleted; delete this machine" in handle.detail
 
     play(story)
 
@@ -181,7 +181,7 @@ def clone_of(vm: str) -> VmSpec:
         ({"capacity": Capacity(cpus=0, memory_mib=65536)}, "no room: 1 of 1 cpus missing"),
         ({"refuses": "its disk is almost full"}, "taking no more machines: its disk is almost full"),
         ({"images": ()}, "without any image"),
-        ({"moves": False}, "cannot be handed to it"),
+        ({"moves": False}, "cannot be migrated to it"),
     ],
 )
 def test_a_move_to_a_node_that_will_not_do_is_over_at_once_and_says_why(changes: dict[str, Any], says: str) -> None:

@@ -247,7 +247,7 @@ def test_check_says_why_it_ended() -> None:
         assert repr(leadership) == "<Leadership sysvvm/1/1 fence=1 held>"
         await leadership.release()
         assert repr(leadership) == "<Leadership sysvvm/1/1 fence=1 lost>"
-        with pytest.raises(LeadershipLost, match="it was released"):
+        with pytest.raises(LeadershipLost, match=": released"):
             leadership.check()
 
     play(story)

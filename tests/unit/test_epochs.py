@@ -381,7 +381,7 @@ async def test_a_process_that_served_a_control_plane_starts_on_no_empty_store() 
         await guard_of(store, kept).check()
     assert kept.last == LastControlPlane(cluster="c1", fence=8)
     async with MemoryStore() as empty:
-        with pytest.raises(Refused, match="was emptied, or is another one"):
+        with pytest.raises(Refused, match="was emptied, or it is a different store"):
             await guard_of(empty, kept).check()
         assert not (await empty.range("")).items
         await guard_of(empty, kept, accept=True).check()
@@ -391,7 +391,7 @@ async def test_a_process_that_served_a_control_plane_starts_on_no_empty_store() 
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        ("emptied", "was emptied, or is another one"),
+        ("emptied", "was emptied, or it is a different store"),
         ("older", "older \\(fence 3\\)"),
         ("foreign", "belongs to cluster c2"),
         ("moved", "moved to etcd://two"),
@@ -424,7 +424,7 @@ async def test_no_leadership_has_a_lower_fence_than_one_that_was_seen() -> None:
         assert await second.acquire(LEADER.fill(n=1), "b", ttl=5) is None  # it sees fence 8
         await first.aclose()
         await store.delete_prefix("sysvvm/")
-        with pytest.raises(Refused, match="says 0, but fence 8 was given out"):
+        with pytest.raises(Refused, match="holds 0, but fence 8 is already in use"):
             await second.acquire(LEADER.fill(n=1), "b", ttl=5)
         assert await LEADER.get(store, n=1) is None
         await second.aclose()

@@ -90,7 +90,9 @@ async def test_who_looks_at_all_of_it_holds_up_nobody_who_loads_one(
     try:
         while not shown.is_set():
             await asyncio.sleep(0.001)
-        with pytest.raises(Unavailable, match="inventory: many ask for all of it at once; try again in a moment"):
+        with pytest.raises(
+            Unavailable, match="inventory: too many concurrent requests for all of it; try again in a moment"
+        ):
             await aside.show(ADMIN)
         planned = await aside.plan(ADMIN, small)
         await aside.load(asked(ADMIN), small, agreed=planned.digest)

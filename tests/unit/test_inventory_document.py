@@ -81,7 +81,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few ports": ({"pdus": [{"name": "p", "ports": 1}]}, "pdus[0].ports: 1 is too few for 2 blades"),
     "no ports": ({"pdus": [{"name": "p"}]}, "pdus[0].ports: is missing"),
-    "text as ports": ({"pdus": [{"name": "p", "ports": "4"}]}, "pdus[0].ports: must be how many there are, or a map"),
+    "text as ports": ({"pdus": [{"name": "p", "ports": "4"}]}, "pdus[0].ports: must be the number of ports, or a map"),
     "pdu to pdu": (
         {"pdus": [{"name": "p", "ports": 2}, {"name": "q", "ports": {"1": "b1", "2": "P"}}]},
         "pdus[1].ports.2: P is a pdu; the port of a pdu takes a blade or a tor",
@@ -110,14 +110,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "blades[1].name: B1 is the name of blade 1 of the rack already",
     ),
     "blade like a tor": ({"blades": [{"name": "Tor1"}]}, "blades[0].name: Tor1 is the name of tor 1 of the rack"),
-    "dash": ({"name": "r-1"}, "name: a rack's name holds no '-'"),
+    "dash": ({"name": "r-1"}, "name: a rack's name must not contain '-'"),
     "slash": ({"blades": [{"name": "a/b"}]}, "blades[0].name: must not hold a '/'"),
-    "colon": ({"blades": [{"name": "a:b"}]}, "blades[0].name: must hold no space and no ':'"),
+    "colon": ({"blades": [{"name": "a:b"}]}, "blades[0].name: must not contain a space or ':'"),
     "no name": ({"blades": [{"cpus": 1}]}, "blades[0].name: is missing"),
     "cpus": ({"blades": [{"name": "a", "cpus": 5000}]}, "blades[0].cpus: must be from 1 to 4096"),
     "no cpus": ({"blades": {"count": 2, "cpus": 0}}, "blades.cpus: must be from 1 to 4096"),
     "memory": ({"blades": {"count": 2, "memory": "65TiB"}}, "blades.memory: must be from 1MiB to 67108864MiB"),
-    "bare memory": ({"blades": {"count": 2, "memory": 64}}, "blades.memory: 64 is no size; write a number with its"),
+    "bare memory": ({"blades": {"count": 2, "memory": 64}}, "blades.memory: 64 is not a size; write a number with its"),
     "disk": ({"blades": {"count": 2, "disk": "512M"}}, "blades.disk: 512M is not a whole number of GiB"),
     "condition": ({"condition": "broken"}, "condition: must be operational, not_in_service, burn_in"),
     "enabled": ({"enabled": "no"}, "enabled: must be true or false, not 'no'"),
@@ -184,7 +184,7 @@ def test_a_few_lines_cannot_ask_for_billions() -> None:
     many = {"racks": [rack(f"r{n}", blades=[{"count": 1000}] * 50) for n in range(1000)]}
     wide = {"racks": [rack(f"r{n}", tors=[{"name": "t", "ports": 2000}]) for n in range(1000)]}
     started = time.process_time()
-    for document, what in ((many, "are"), (wide, "these are more than 1000000 ports")):
+    for document, what in ((many, "are"), (wide, "more than 1000000 ports")):
         with pytest.raises(Invalid, match=what):
             inventory_in(document)
     assert time.process_time() - started < 5.0

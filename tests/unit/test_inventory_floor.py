@@ -122,7 +122,7 @@ def test_a_rack_is_made_once_for_all_who_ask_and_again_when_it_changed(monkeypat
         some = await service.floor(VIEWER, racks=("r2", "R2", *["r1"] * 20_000))
         assert [each.name for each in some.racks] == ["r1", "R2"]
         assert len(made) == 3
-        with pytest.raises(Invalid, match="201, at most 200 at once"):
+        with pytest.raises(Invalid, match="201 racks, at most 200 at once"):
             await service.floor(VIEWER, racks=[f"x{n}" for n in range(201)])
         for change, again in (
             (service.set_part(asked(ADMIN), "r1", "b1", HardwareSet(enabled=False)), ["r1"]),
@@ -195,7 +195,7 @@ async def test_a_text_beyond_all_bounds_is_sent_to_the_command_line(monkeypatch:
         monkeypatch.setattr(form_module, "MOST_READ", 2)
         few = "racks: [{name: r1, pdus: [{name: p, ports: 3}], tors: [{name: t, ports: 3}], blades: {count: 2}}]"
         assert await service.read(ADMIN, few, "dc.yaml")
-        with pytest.raises(Invalid, match="more than 2 blades; more are taken by: hostler inventory load FILE"):
+        with pytest.raises(Invalid, match="more than 2 blades; for more use: hostler inventory load FILE"):
             await service.read(ADMIN, few.replace("count: 2", "count: 3"), "dc.yaml")
         with pytest.raises(Invalid, match="more than 2 racks; "):
             await service.read(ADMIN, "racks:\n" + "- {name: r1}\n" * 3, "dc.yaml")

@@ -198,7 +198,7 @@ def test_what_both_the_agent_and_the_inventory_say_is_there_counts() -> None:
     assert (state.rack, state.pdus, state.tors, state.on_duty) == ("r1", ("r1/p",), ("r1/t",), True)
     barred = node_state(record, True, objection="rack r1: not enabled")
     assert (barred.on_duty, barred.why_not, barred.rack) == (False, "rack r1: not enabled", "other")
-    assert node_state(record, False, objection="rack r1: not enabled").why_not == "silent"
+    assert node_state(record, False, objection="rack r1: not enabled").why_not == "unreachable"
 
 
 @pytest.mark.parametrize("level", [*LEVELS, "unlisted"])

@@ -228,7 +228,7 @@ def test_what_stands_in_the_cluster_is_left_as_it_is() -> None:
         assert kept.value.name == "mine"
         assert await HANDLE.get(scene.raw, **ids(2)) is None
         assert (done.record.moved, done.record.present) == (4, 1)
-        assert "1 stood there already and was left alone" in str(done)
+        assert "1 already existed and was left alone" in str(done)
 
     play(story)
 
@@ -339,7 +339,7 @@ def test_a_marker_that_vanishes_meanwhile_stops_it() -> None:
             return await inner(*args)
 
         scene.raw.txn = meddled  # type: ignore[method-assign, assignment]
-        with pytest.raises(Damaged, match="deleted it"):
+        with pytest.raises(Damaged, match="deleted while"):
             await scene.migrate()
 
     play(story)
@@ -380,7 +380,7 @@ def test_a_cluster_that_has_another_node_of_that_name_gets_nothing(mine: NodeRec
             await written(scene.old, MEMBER.put(mine, node="local-1"))
         await written(scene.raw, MEMBER.put(theirs, node="local-1"))
         before, file_before = await contents(scene.raw), await contents(scene.old)
-        with pytest.raises(Refused, match=r"node Local-1: .* another place.* --rack"):
+        with pytest.raises(Refused, match=r"node Local-1: .* another storage location.* --rack"):
             await scene.migrate()
         assert await contents(scene.raw) == before
         assert {
@@ -411,7 +411,7 @@ def test_another_node_that_takes_the_name_meanwhile_gets_no_more_machines() -> N
         assert await cut_at(scene, 3, done=True)
         await written(scene.raw, MEMBER.put(node("there"), node="local-1"))
         arrived = await contents(scene.raw)
-        with pytest.raises(Refused, match="another place"):
+        with pytest.raises(Refused, match="another storage location"):
             await scene.migrate()
         assert await contents(scene.raw) == arrived
 
@@ -433,7 +433,7 @@ def test_a_node_that_joins_between_two_looks_is_seen() -> None:
             return await inner(when, then, *more)
 
         scene.raw.txn = joined  # type: ignore[method-assign, assignment]
-        with pytest.raises(Refused, match="another place"):
+        with pytest.raises(Refused, match="another storage location"):
             await scene.migrate()
         assert await scene.machines() == set()
 

@@ -117,7 +117,7 @@ def test_only_a_silent_node_can_be_confirmed_off() -> None:
     async def story(scene: Scene) -> None:
         await scene.node()
         before = await contents(scene.raw)
-        with pytest.raises(Conflict, match="signs of life"):
+        with pytest.raises(Conflict, match="still sends heartbeats"):
             await scene.nodes.confirm_off(asked(REPAIRER), "local-1")
         assert await contents(scene.raw) == before
         await scene.raw.delete(ALIVE.fill(node="local-1"))
@@ -187,7 +187,7 @@ def test_a_node_that_comes_back_while_it_is_confirmed_off_is_not() -> None:
             return await inner(*args)
 
         scene.store.txn = returns_first  # type: ignore[method-assign]
-        with pytest.raises(Conflict, match="signs of life"):
+        with pytest.raises(Conflict, match="still sends heartbeats"):
             await scene.nodes.confirm_off(asked(REPAIRER), "local-1")
         assert (await scene.nodes.get(ADMIN, "local-1")).off is None
 
@@ -197,7 +197,7 @@ def test_a_node_that_comes_back_while_it_is_confirmed_off_is_not() -> None:
 def test_a_node_is_forgotten_only_without_machines_and_silent_or_decommissioned() -> None:
     async def story(scene: Scene) -> None:
         await scene.node()
-        with pytest.raises(Conflict, match="signs of life"):
+        with pytest.raises(Conflict, match="still sends heartbeats"):
             await scene.nodes.forget(asked(ADMIN), "local-1")
         await scene.raw.delete(ALIVE.fill(node="local-1"))
         await scene.told(await scene.made())

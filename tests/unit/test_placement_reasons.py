@@ -61,7 +61,7 @@ def test_in_a_small_cluster_every_node_has_its_reason() -> None:
             node("half"),
             node("full"),
             node("leaving", on_duty=False, why_not="draining"),
-            node("away", on_duty=False, why_not="silent"),
+            node("away", on_duty=False, why_not="unreachable"),
         ]
     )
     cluster.use("x", "half", wish("x", cpus=4, memory_mib=2048))
@@ -71,7 +71,7 @@ def test_in_a_small_cluster_every_node_has_its_reason() -> None:
     assert told(decision) == {
         "free": "chosen: score 77.5 (62% stays free, spread 100%)",
         "half": "fits: score 47.5 (12% stays free, spread 100%)",
-        "away": "not on duty: silent",
+        "away": "not on duty: unreachable",
         "full": "no room: 2 of 3 cpus and 928 of 1,024 MiB of memory missing",
         "leaving": "not on duty: draining",
     }
@@ -165,9 +165,7 @@ def test_together_with_nobody_yet_holds_anywhere_and_says_so() -> None:
     cluster = Cluster([node("a")])
     wanted = wish("new", affinity=(together(Level.RACK, app="db"),))
     assert place(wanted, cluster).node == "a"
-    assert verdicts(wanted, cluster)["a"][1:] == (
-        "there is not yet a machine labelled app=db to be with: any node will do",
-    )
+    assert verdicts(wanted, cluster)["a"][1:] == ("a machine labelled app=db does not exist yet: any node will do",)
 
 
 def test_machines_of_other_projects_mean_nothing_to_a_rule() -> None:
@@ -215,7 +213,7 @@ def crowd(count: int, **more: Any) -> list[NodeState]:
 
 
 def test_in_a_large_cluster_the_reasons_say_what_was_looked_at_and_what_not() -> None:
-    off = [node(f"off{number}", on_duty=False, why_not="silent") for number in range(7)]
+    off = [node(f"off{number}", on_duty=False, why_not="unreachable") for number in range(7)]
     decision = place(wish("new"), Cluster([*crowd(5000), *off]))
     subjects = [reason.subject for reason in decision.reasons]
     assert subjects[0] == decision.node
@@ -247,13 +245,15 @@ def test_every_node_of_a_large_cluster_is_counted_once() -> None:
 
 
 def test_a_large_cluster_without_room_is_told_in_groups_with_what_the_roomiest_has() -> None:
-    cluster = Cluster([*crowd(3120), *(node(f"s{number}", on_duty=False, why_not="silent") for number in range(5))])
+    cluster = Cluster(
+        [*crowd(3120), *(node(f"s{number}", on_duty=False, why_not="unreachable") for number in range(5))]
+    )
     decision = place(wish("new", memory_mib=9000), cluster)
     assert [(reason.subject, reason.why) for reason in decision.reasons] == [
         ("3,120 nodes", "too little memory: 4,096 of 9,000 MiB of memory free at most (n0000, n0001, n0002, …)"),
-        ("5 nodes", "not on duty: silent (s0, s1, s2, …)"),
+        ("5 nodes", "not on duty: unreachable (s0, s1, s2, …)"),
     ]
-    assert decision.summary == "no node will do: 3,120 nodes have too little memory; 5 nodes not on duty: silent"
+    assert decision.summary == "no node will do: 3,120 nodes have too little memory; 5 nodes not on duty: unreachable"
     labelled = place(wish("new", node_labels={"gpu": "yes"}), cluster)
     assert labelled.reasons[0].why == "not labelled gpu=yes (n0000, n0001, n0002, …)"
 
@@ -298,7 +298,7 @@ def record(**more: Any) -> NodeRecord:
     ("lifecycle", "alive", "why_not"),
     [
         (Lifecycle.ON_DUTY, True, ""),
-        (Lifecycle.ON_DUTY, False, "silent"),
+        (Lifecycle.ON_DUTY, False, "unreachable"),
         (Lifecycle.JOINING, True, "still joining"),
         (Lifecycle.DRAINING, True, "draining"),
         (Lifecycle.DECOMMISSIONED, False, "decommissioned"),
@@ -398,7 +398,7 @@ def test_what_a_node_offers_is_what_placement_sees() -> None:
         (2, "shares no rack with a machine", "2 nodes share no rack with a machine"),
         (1, "too few cpus", "1 node has too few cpus"),
         (3, "too few cpus and too little disk", "3 nodes have too few cpus and too little disk"),
-        (2, "not on duty: silent", "2 nodes not on duty: silent"),
+        (2, "not on duty: unreachable", "2 nodes not on duty: unreachable"),
     ],
 )
 def test_one_and_many_are_spoken_of_as_people_do(count: int, why: str, said: str) -> None:

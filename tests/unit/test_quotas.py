@@ -186,7 +186,7 @@ def test_quotas_are_set_by_who_manages_accounts_and_seen_by_members() -> None:
         await scene.made()
         none = await scene.quotas.get(MEMBER_OF_ACME, ORG, PROJECT)
         assert (none.revision, none.used_vms, none.limits) == (0, 1, QuotaSet())
-        with pytest.raises(NotFound, match="there is none"):
+        with pytest.raises(NotFound, match="no limits to remove"):
             await scene.quotas.delete(asked(ADMIN), ORG, PROJECT)
 
     play(story)

@@ -201,10 +201,10 @@ def test_launching_twice_is_an_error_in_the_caller() -> None:
     async def story(cluster: Cluster) -> None:
         replica = cluster.replica()
         await replica.launch(TTL)
-        with pytest.raises(RuntimeError, match="launched already; make a new Replica"):
+        with pytest.raises(RuntimeError, match="already launched; create a new Replica"):
             await replica.launch(TTL)
         await replica.shutdown()
-        with pytest.raises(RuntimeError, match="launched already"):
+        with pytest.raises(RuntimeError, match="already launched"):
             await replica.launch(TTL)
 
     play(story)
@@ -433,7 +433,7 @@ def test_a_service_that_does_not_stop_well_is_a_problem_and_the_others_are_stopp
         replica = cluster.replica(services)
         await replica.launch(TTL)
         problem = await replica.shutdown()
-        assert str(problem).startswith("service b: did not stop well: ")
+        assert str(problem).startswith("service b: failed to stop: ")
         assert cluster.log[-2:] == ["b stopped", "a stopped"]
         assert await cluster.leader() is None
 
@@ -587,7 +587,7 @@ def test_a_first_key_that_cannot_be_taken_is_a_problem_of_who_stands_for_it() ->
         problem = await second.launch(TTL)
         assert await cluster.raw.compare_and_swap("sysvvm/2/1", "1", "damaged", ttl=0)
         await first.shutdown()
-        assert "is no number" in str(await happened(problem, within=1))
+        assert "is not a number" in str(await happened(problem, within=1))
 
     play(story)
 

@@ -199,6 +199,6 @@ async def test_a_use_whose_answer_is_lost_lets_nobody_in() -> None:
             raise Uncertain("store: no answer")
 
         place.store.txn, before = lost, place.store.txn
-        with pytest.raises(Unavailable, match="take another"):
+        with pytest.raises(Unavailable, match="request another"):
             await place.tickets.use(found, HOSTLER)
         place.store.txn = before

@@ -331,7 +331,7 @@ def test_a_student_sees_the_own_lab_and_no_other() -> None:
         await scene.settle()
         ada = Caller("ada", ROLES[Role.MEMBER], ("labs/ada",))
         assert [view.subject for view in await all_of(scene, ada)] == ["lab ada"]
-        assert (await service(scene).why(ada, "lab/ada")).state == "is none now"
+        assert (await service(scene).why(ada, "lab/ada")).state == "has no lab now"
         with pytest.raises(NotFound):
             await service(scene).why(ada, "lab/bob")
 
@@ -399,7 +399,7 @@ def test_why_says_where_older_lines_of_the_audit_log_are_if_steps_are_missing() 
         assert "in files (2026-08-01 to 2026-09-30)" in said
         assert f"hostler audit --subject {vm.id}" in said
         assert (await why(MEMBER_OF_ACME, object_)).filed == "", "the audit log is not for all"
-        with pytest.raises(NotFound, match="no history is kept for it in the store; older lines .* --subject never"):
+        with pytest.raises(NotFound, match="no history is kept for it in the store; older entries .* --subject never"):
             await why(ADMIN, f"vm/{ORG}/{PROJECT}/never")
 
     play(story)

@@ -28,7 +28,7 @@ async def test_one_works_and_the_others_wait_for_a_while() -> None:
     first = asyncio.create_task(turn.run(work))
     while not working:
         await asyncio.sleep(0.001)
-    with pytest.raises(Unavailable, match="file: others are being read; try again"):
+    with pytest.raises(Unavailable, match="file: other requests are being processed; try again"):
         await turn.run(work)
     first.cancel()  # nobody waits for it any more, and it goes on
     with pytest.raises(Unavailable):

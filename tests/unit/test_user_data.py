@@ -78,11 +78,11 @@ def test_what_stands_in_its_place_is_not_written_back() -> None:
     async def story(scene: Scene) -> None:
         await scene.made("a", spec=SPEC)
         hidden = msgspec.structs.replace(SMALL, user_data=HIDDEN)
-        with pytest.raises(Invalid, match="stands for what was not shown"):
+        with pytest.raises(Invalid, match="is the placeholder for hidden text"):
             await scene.vms.update(asked(), ORG, PROJECT, "a", VmUpdate(user_data=HIDDEN))
-        with pytest.raises(Invalid, match="stands for what was not shown"):
+        with pytest.raises(Invalid, match="is the placeholder for hidden text"):
             await scene.made("b", spec=hidden)
-        with pytest.raises(Invalid, match="stands for what was not shown"):
+        with pytest.raises(Invalid, match="is the placeholder for hidden text"):
             await scene.workloads.apply(asked(), WorkloadApply(name="w", org=ORG, project=PROJECT, spec=hidden))
 
     play(story)

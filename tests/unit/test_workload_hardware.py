@@ -121,7 +121,7 @@ racks:
     blades = [record for record in read_inventory(text, "dc.yaml").records().values() if hasattr(record, "capacity")]
     has = {"arch": "aarch64", "accelerator.gpu": "4", "volume.scratch": "yes", "disk": "ssd"}
     assert [blade.labels for blade in blades] == [has, {"volume.scratch": "yes"}, {"volume.scratch": "yes"}]
-    with pytest.raises(Invalid, match="arch is said twice"):
+    with pytest.raises(Invalid, match="arch is given twice"):
         read_inventory(text.replace("disk: ssd", "arch: x"), "dc.yaml")
     settings = load({"labels": ("accelerator.gpu=2", "volume.scratch=yes")}, {})
     labels = plan_of(settings, "r1-b1", "r1").labels

@@ -108,7 +108,7 @@ async def test_what_nobody_knows_is_asked_in_vain_and_said(
     await enter(page, cheap_plane, at="#/events?view=why")
     await page.get_by_role("searchbox", name="About").fill("node/nowhere")
     await page.get_by_role("button", name="Ask why").click()
-    await expect(page.get_by_role("alert")).to_contain_text("there is nothing of that name that you see")
+    await expect(page.get_by_role("alert")).to_contain_text("not found, or not visible to you")
 
 
 async def test_the_audit_tells_what_was_just_done(

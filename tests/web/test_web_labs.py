@@ -437,7 +437,7 @@ async def test_a_teacher_finds_one_among_thousands_and_acts_on_many(
     await expect(story).to_contain_text("Extended (lab 2): it ends at ")
     await expect(story).not_to_contain_text(re.compile(r"\d{4}-\d\d-\d\dT"))
     await expect(story).to_contain_text("Stops (lab 2)")
-    await expect(page.get_by_role("region", name="Why it is so")).to_contain_text("wished for by tom: lab.stop")
+    await expect(page.get_by_role("region", name="Why it is so")).to_contain_text("requested by tom: lab.stop")
     await axe(page)
     await narrow(page)
 

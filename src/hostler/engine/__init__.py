@@ -1,4 +1,4 @@
-"""What decides: elections, replicas, controllers, placement, services.
+"""Decision layer: elections, replicas, controllers, placement and services.
 
-Knows ports and keys. Not here: drivers, and the time unless it is given.
+This package depends on ports and keys only. It contains no drivers, and it reads time only from an injected clock.
 """

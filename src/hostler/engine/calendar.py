@@ -1,11 +1,12 @@
-"""Whether this process's calendar agrees with those of others: before something ends because its time is over.
+"""Comparison of the wall clock of this process with those of the nodes, done before anything expires.
 
-Every agent writes its calendar time every five minutes (`CLOCK`). What is compared is the difference between
-two calendars: a reading that arrived is carried on by this process's own monotonic clock, so it does not grow old. The
-median of all nodes counts, so that one wrong clock among many decides nothing. Nodes of this very process have the same
-clock, and say nothing. Where no other node says anything, a calendar that jumps is not believed for an hour. Nor is one
-that is more than a day ahead of what the leader recorded last (`LAST_CLOCK`), or behind it: whether the control plane
-was off for so long, or the calendar is wrong, is not known when a process starts.
+Every agent writes its wall-clock time every five minutes (`CLOCK`). The comparison is between two wall clocks: this
+process advances a received reading with its own monotonic clock, so a reading does not go stale. The median of all
+nodes counts, so a single wrong clock among many has no effect. Nodes in this process share its clock and are ignored.
+
+Without readings from other nodes, a wall clock that jumps is not trusted for an hour. Nor is one that is behind the
+time that the leader recorded last (`LAST_CLOCK`), or more than a day ahead of it: at startup a process cannot tell
+whether the control plane was off for that long or its clock is wrong.
 """
 
 from __future__ import annotations
@@ -24,62 +25,64 @@ if TYPE_CHECKING:
     from hostler.model.node import ClockReading
 
 READ_EVERY = 300.0
-"""Seconds after which an agent writes its time again."""
+"""Seconds between two clock readings of an agent."""
 MOST = 60.0
-"""Seconds by which two calendars may differ."""
+"""Largest accepted difference between two wall clocks, in seconds."""
 GOOD_FOR = 1.0
-"""Seconds for which the answer is kept: it is asked for each lab."""
+"""Seconds for which a comparison is cached, because it is requested for each lab."""
 BELIEVED_AFTER = 3600.0
-"""Seconds after which a jump is believed that no other node contradicts."""
+"""Seconds after which a jump is trusted if no other node contradicts it."""
 RECORD_EVERY = 3600.0
-"""Seconds after which the leader records its calendar again."""
+"""Seconds between two records of the leader's wall clock."""
 RECORD_AFTER = 60.0
-"""Seconds for which a leader leads before it records its calendar."""
+"""Seconds of leadership before the leader records its wall clock."""
 OFF_FOR = 86400.0
-"""Seconds for which a control plane may have been off without a doubt about its calendar."""
+"""Longest downtime of a control plane, in seconds, that does not cast doubt on its wall clock."""
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """This process's calendar is not that of the others."""
+    """The difference between the wall clock of this process and the reference."""
 
     seconds: float
-    """By which it is ahead; below 0: behind."""
+    """Seconds ahead of the reference; negative: behind it."""
     of: str
-    """A node whose calendar it is not; empty: its own of before."""
+    """The node with the reference clock; empty: the reference is an earlier reading of this process's clock."""
     recorded: bool = False
-    """Before is what an earlier process recorded, and not this one."""
+    """The reference was recorded by an earlier process."""
 
     def __str__(self) -> str:
-        """Say it in a part of a sentence."""
-        than = f"the clock of node {self.of}" if self.of else "before: it was set"
+        """Return the difference as a phrase for use inside a message."""
+        than = f"the clock of node {self.of}" if self.of else "its earlier reading: it was set"
         if self.recorded:
-            why = "the control plane was off for so long, or it is wrong" if self.seconds > 0 else "it is wrong, or was"
-            than = f"what was recorded last: {why}"
+            off = "the control plane was off for that long, or the clock is wrong"
+            why = off if self.seconds > 0 else "the clock is wrong, or was wrong then"
+            than = f"the last recorded time: {why}"
         return f"{abs(self.seconds):.0f} s {'ahead of' if self.seconds > 0 else 'behind'} {than}"
 
 
 class Calendar:
-    """Made once per process, on the mirror of all readings."""
+    """Compares wall clocks, based on the cache of all clock readings. One per process."""
 
     def __init__(self, clocks: Mirror[ClockReading], *, clock: Clock) -> None:
         self._clocks, self._clock = clocks, clock
         self.own: Collection[str] = ()
-        """The nodes of this very process; it may grow."""
-        self._heard: dict[str, tuple[float, float]] = {}  # by node: its calendar less our clock, its age
+        """The nodes in this process; the collection may grow."""
+        # by node: its wall clock minus our monotonic clock, and its age
+        self._heard: dict[str, tuple[float, float]] = {}
         self._start = clock.wall() - clock.now()
         self._jumped_at: float | None = None
         self._recorded: float | None = None
-        """What was recorded before this process led, less our clock; None: nothing, or it no longer counts."""
+        """The time recorded before this process led, minus our monotonic clock; None: none, or no longer relevant."""
         self._found: tuple[float, float, Apart | None] = (0.0, float("inf"), None)
         clocks.listen(self._changed)
 
     def compare_with(self, recorded: float) -> None:
-        """Count what the leader before recorded, for as long as no other node says anything."""
+        """Compare with the time that the previous leader recorded, until another node reports its time."""
         self._recorded = recorded - self._clock.now()
         self._found = (0.0, float("inf"), None)
 
     def apart(self) -> Apart | None:
-        """Return by how much the calendar is wrong; None: it agrees with the others."""
+        """Return by how much the wall clock is wrong; None: it agrees with the other clocks."""
         now = self._clock.now()
         offset = self._clock.wall() - now
         at, at_offset, found = self._found
@@ -92,7 +95,7 @@ class Calendar:
         others = [(_ahead(offset - at, age), node) for node, (at, age) in self._heard.items() if node not in self.own]
         if others:
             ahead, node = sorted(others)[len(others) // 2]
-            # If they fall silent, what they said last goes on to count.
+            # If these nodes become unreachable, their last readings remain the reference.
             self._start, self._jumped_at, self._recorded = offset - ahead, None, None
             return Apart(ahead, node) if abs(ahead) > MOST else None
         return self._jumped(offset)
@@ -116,11 +119,11 @@ class Calendar:
         if entry is None:
             self._heard.pop(node, None)
             return
-        # One that was found in a listing was written some time ago; a living agent writes the next one in time.
+        # A reading from a listing was written some time ago. A live agent writes the next one on schedule.
         age = 0.0 if self._clocks.is_news(entry) else READ_EVERY + MOST
         self._heard[node] = entry.value.at - self._clock.now(), age
 
 
 def _ahead(seconds: float, age: float) -> float:
-    """The part of it that the age of what is compared with does not explain."""
+    """Return the part of the difference that the age of the reading does not explain."""
     return seconds if seconds < 0 else max(0.0, seconds - age)

@@ -1,7 +1,7 @@
-"""The identity of a control plane: its id, its epoch, and which identities a data folder may still obey.
+"""Identity of a control plane: its id, its epoch, and the identities that a data folder may obey.
 
 Machines carry the id, so that another control plane leaves them alone. The epoch grows whenever the records are copied,
-restored or put back into service, so that of two stores with the same id only the newest one commands nodes.
+restored or put back into service. Of two stores with the same id, only the one with the higher epoch commands nodes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ ACCEPT = "--accept-cluster"
 
 
 class Memory(Protocol):
-    """Keeps the control plane that a folder last obeyed. Durable: what `write` returned from outlives a power failure.
+    """Keeps the control plane that a folder last obeyed.
+
+    Durable: after `write` returns, the value survives a power failure.
 
     Unavailable: it cannot be read or written now. Damaged: the file holds something else.
     """
 
     async def read(self) -> LastControlPlane | None:
-        """Return the last one; None: the folder has obeyed none yet."""
+        """Return the last control plane; None: the folder has not obeyed any yet."""
 
     async def write(self, last: LastControlPlane) -> None:
-        """Replace it."""
+        """Replace the last control plane."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a store says about itself, all as of one revision."""
+    """The identity records of a store, read at one revision."""
 
     cluster: Entry[Cluster] | None
     moved: Moved | None
@@ -54,7 +56,6 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 async def read_identity(store: Store) -> Identity:
-    """Read the identity of the store."""
     keys = CLUSTER.fill(), MOVED.fill(), FENCE.fill(n=1)
     found = await store.txn([], [Get(key) for key in keys])
     cluster, moved, fence = found.responses
@@ -67,7 +68,10 @@ async def read_identity(store: Store) -> Identity:
 
 
 async def cluster_id(store: Store, clock: Clock, new_id: Callable[[], str]) -> str:
-    """The id, made if there is none yet: of many that come first at once, all get the same. Unavailable: try later."""
+    """Return the cluster id, and create it if there is none.
+
+    Concurrent callers get the same id. Unavailable: try later.
+    """
     for _ in range(_TRIES):
         found = await CLUSTER.get(store)
         if found is not None:
@@ -75,12 +79,12 @@ async def cluster_id(store: Store, clock: Clock, new_id: Callable[[], str]) -> s
         try:
             return (await CLUSTER.create(store, Cluster(id=new_id(), created_at=clock.wall()))).value.id
         except (Conflict, Uncertain):
-            continue  # it is there now, or may be: look
-    raise Unavailable(f"{CLUSTER.fill()}: the store does not say whether it was written; try again")
+            continue  # the record exists now, or may exist: read again
+    raise Unavailable(f"{CLUSTER.fill()}: the store did not confirm the write; try again")
 
 
 def seen_now(identity: Identity, last: LastControlPlane | None) -> LastControlPlane | None:
-    """What a folder that obeys this store remembers from now on; None: the store has no identity yet."""
+    """Return what a folder that obeys this store has to remember; None: the store has no identity yet."""
     if identity.cluster is None:
         return None
     cluster = identity.cluster.value
@@ -91,7 +95,7 @@ def seen_now(identity: Identity, last: LastControlPlane | None) -> LastControlPl
 
 
 def moved_away(moved: Moved) -> str:
-    """Why nothing may work on a store with this mark."""
+    """Return why a store with this mark must not be used."""
     if moved.read_only:
         return f"it is a copy for reading; the store in service is {moved.to}"
     into = f" to {moved.to}" if moved.to else ""
@@ -100,7 +104,7 @@ def moved_away(moved: Moved) -> str:
 
 
 def is_foreign(last: LastControlPlane | None, identity: Identity) -> bool:
-    """Whether the store belongs to another control plane than the last one, or to none."""
+    """Return whether the store belongs to another control plane than the last one, or to none."""
     if last is None:
         return False
     cluster = identity.cluster
@@ -108,39 +112,42 @@ def is_foreign(last: LastControlPlane | None, identity: Identity) -> bool:
 
 
 def objection(last: LastControlPlane | None, identity: Identity) -> str:
-    """Why a folder that obeyed `last` must not obey this store; empty: it may."""
+    """Return why a folder that obeyed `last` must not obey this store; empty: it may."""
     if identity.moved is not None:
         return moved_away(identity.moved)
     if last is None:
         return ""
     if identity.cluster is None:
         return (
-            f"the store holds no cluster record, but cluster {last.cluster} was in command here last: the store was"
-            " emptied, or is another one"
+            f"the store holds no cluster record, but this folder last obeyed cluster {last.cluster}: the store was"
+            " emptied, or it is a different store"
         )
     cluster = identity.cluster.value
     if is_foreign(last, identity):
-        return f"the store belongs to cluster {cluster.id}, but cluster {last.cluster} was in command here last"
+        return f"the store belongs to cluster {cluster.id}, but this folder last obeyed cluster {last.cluster}"
     if cluster.id != last.cluster:
         return ""  # the old control plane was moved into this one, which counts its own epochs and fences
     if cluster.epoch < last.epoch:
         return (
-            f"the store is older (epoch {cluster.epoch}) than the one that was in command here last (epoch"
-            f" {last.epoch}): its records were copied or restored elsewhere since. If this one is to go on, make it the"
+            f"the store is older (epoch {cluster.epoch}) than the one that this folder last obeyed (epoch"
+            f" {last.epoch}): its records were copied or restored elsewhere since. To use this store, make it the"
             " newest: hostler store activate"
         )
     if cluster.epoch == last.epoch and cluster.copy_id != last.copy_id:
-        return f"the store is another copy of epoch {cluster.epoch} than the one that was in command here last"
+        return f"the store is a different copy of epoch {cluster.epoch} than the one that this folder last obeyed"
     if cluster.epoch == last.epoch and identity.fence < last.fence:
         return (
-            f"the store is older (fence {identity.fence}) than when it was in command here last (fence {last.fence}):"
+            f"the store is older (fence {identity.fence}) than when this folder last obeyed it (fence {last.fence}):"
             " a backup was restored; make it the newest with: hostler store activate"
         )
     return ""
 
 
 async def remembered(memory: Memory) -> LastControlPlane | None:
-    """Return what the memory holds. Unavailable: it is damaged, so nothing may be obeyed before a person looked."""
+    """Return what the memory holds.
+
+    Unavailable: it is damaged, so an operator has to check before anything is obeyed.
+    """
     try:
         return await memory.read()
     except Damaged as error:
@@ -148,9 +155,9 @@ async def remembered(memory: Memory) -> LastControlPlane | None:
 
 
 async def remember(memory: Memory | None, identity: Identity, last: LastControlPlane | None) -> LastControlPlane | None:
-    """Return what is remembered from now on, once it is durable.
+    """Return what is remembered from now on, after it is durable.
 
-    Unavailable: another control plane or epoch could not be written down. A higher fence alone is not worth an outage:
+    Unavailable: another control plane or epoch could not be recorded. A higher fence alone does not justify an outage:
     it is written next time.
     """
     now = seen_now(identity, last)
@@ -162,11 +169,14 @@ async def remember(memory: Memory | None, identity: Identity, last: LastControlP
         except Unavailable as error:
             if last is None or msgspec.structs.replace(now, fence=last.fence) != last:
                 raise
-            _log.warning("the highest fence is not remembered: %s", error)
+            _log.warning("could not record the highest fence: %s", error)
             return last
     return now
 
 
 def next_epoch(at: float, *known: int) -> int:
-    """An epoch above all of these. It is the time in seconds, so that of two copies of one store the later is newer."""
+    """Return an epoch above all known ones.
+
+    It is the time in seconds, so that of two copies of a store the later is newer.
+    """
     return max(int(at), *(epoch + 1 for epoch in known))

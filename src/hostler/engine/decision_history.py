@@ -1,7 +1,7 @@
-"""Decisions for people: what happened, linked to what led to it, and how something came to be as it is.
+"""Decision history for users: what happened, what caused it, and how an object came to its current state.
 
-Everything is read from the store: a decision names what led to it, or the revisions that it was made from, and whoever
-wrote in such a revision left a record of it there. So it does not matter who led, or leads now.
+Everything is read from the store. A decision names its cause or the revisions that it is based on, and the writer of
+each such revision left a record in it. So the answer does not depend on which replica led or leads now.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 LOOKED_AT = 20_000
-"""Records that one question goes through at most, about."""
+"""Approximate number of records that one query scans at most."""
 ANCESTORS = 200
-"""That are looked for one by one, for one question, at most."""
+"""Largest number of causes that one query looks up individually."""
 STEPS = 20
-"""Of an answer to why, if nobody says how many."""
+"""Default number of steps in an explanation."""
 Happenings: TypeAlias = "list[Happening]"
 
 
 class TraceService:
-    """One per process."""
+    """Answers queries about the decision history. One per process."""
 
     def __init__(self, store: Store, view: View, *, clock: Clock, files: AuditFiles | None = None) -> None:
-        """`files`: lines of the audit log that are no longer in the store."""
+        """`files`: audit log entries that are no longer in the store."""
         self._store, self._view, self._clock = store, view, clock
         self._topics = Topics(store, view)
         self._files = FiledLines(files)
@@ -65,7 +65,7 @@ class TraceService:
     async def list(
         self, caller: Caller, *, text: str | None = None, limit: int = 100, after: str | None = None
     ) -> TracePage:
-        """What happened, to the object `text` or to all that the caller sees, newest first, with what led to it."""
+        """Return what happened to the object `text`, or to all that the caller sees, newest first, with the causes."""
         check_limit(limit)
         topic = None if text is None else await self._topics.find(caller, text)
         annals = await self._annals()
@@ -90,12 +90,12 @@ class TraceService:
         project: str | None = None,
         limit: int = STEPS,
     ) -> WhyView:
-        """How the object came to be as it is: what happened to it, and what led to that, newest first."""
+        """Explain the state of the object: what happened to it, and the causes, newest first."""
         check_limit(limit)
         topic = await self._topics.find(caller, text, org=org, project=project)
         annals = await self._annals()
         told = await self._told(caller, annals, topic, limit)
-        if not told.is_complete and caller.rights.manage_accounts:  # as the audit itself
+        if not told.is_complete and caller.rights.manage_accounts:  # the same right as for the audit log
             shows = self._shows(caller)
             needed = _needed(topic, told.web, lambda line: _is_about(line, topic) and shows(line))
             filed = await self._files.find(needed, border=annals.border, epoch=annals.epoch)
@@ -118,19 +118,19 @@ class TraceService:
             filed=note,
         )
 
-    # Inside
+    # Internal
 
     async def _told(
         self, caller: Caller, annals: Annals, topic: Topic, limit: int, filed: Sequence[Happening] = ()
     ) -> _Told:
-        """What happened to the object, with what led to it. `filed`: lines from files, which are added."""
+        """Return what happened to the object, with the causes. `filed`: entries from files, which are added."""
         web, border = _Web(annals, self._shows(caller)), ""
         if topic.present:
             found, cut, older = await _history(annals, web, topic, limit)
             if older:
                 border = _told_border(annals.epoch)
                 found += await self._before_border(caller, annals, topic, limit - len(found))
-        else:  # it is gone: nothing stands there that could be followed
+        else:  # the object is deleted: there is no record whose revisions could be followed
             found, last = await self._found(caller, annals, topic, limit, None)
             cut = last is not None
         ids = {happening.id for happening in found}
@@ -150,7 +150,7 @@ class TraceService:
         return annals
 
     async def _filed(self, caller: Caller, subject: str) -> str:
-        """How to read the lines of the audit log that are no longer in the store; empty: there are none."""
+        """Return how to read the audit log entries that are no longer in the store; empty: there are none."""
         if not caller.rights.manage_accounts:
             return ""
         days = [entry.parts["day"] for entry in (await AUDIT_FILE.list(self._store, strict=False)).entries]
@@ -158,10 +158,10 @@ class TraceService:
             return ""
         span = min(days) if min(days) == max(days) else f"{min(days)} to {max(days)}"
         word = subject.rpartition(" ")[2]
-        return f"older lines of the audit log are in files ({span}): hostler audit --subject {shlex.quote(word)}"
+        return f"older entries of the audit log are in files ({span}): hostler audit --subject {shlex.quote(word)}"
 
     async def _before_border(self, caller: Caller, annals: Annals, topic: Topic, limit: int) -> Happenings:
-        """What is said to have happened to the object before the store was copied or restored, newest first."""
+        """Return what is recorded about the object from before the store was copied or restored, newest first."""
         shows, looked_at = self._shows(caller), 0
         found: Happenings = []
         async with aclosing(annals.back()) as happenings:
@@ -178,12 +178,12 @@ class TraceService:
     async def _found(
         self, caller: Caller, annals: Annals, topic: Topic | None, limit: int, after: str | None
     ) -> tuple[Happenings, str | None]:
-        """Some, newest first; and where they end, if there may be more."""
+        """Return some entries, newest first, and where they end if there may be more."""
         end, older_than = None, None
         if after is not None:
             instant = instant_of(after)
             if instant is None:
-                raise Invalid("query after: it is no `after` of a page of traces; take it from the last page")
+                raise Invalid("query after: not a cursor of a page of decisions; use the `after` of the last page")
             last = await annals.get(after)
             end, older_than = instant + SKEW, None if last is None else annals.order(last)
         shows, looked_at, newest, place = self._shows(caller), 0, 0, after
@@ -225,7 +225,7 @@ class TraceService:
         )
 
     def _name(self, key: str) -> str:
-        """What people call it."""
+        """Return the name that users know the object by."""
         for kind, families in _KINDS:
             for family in families:
                 parts = family.match(key)
@@ -248,7 +248,7 @@ class _Told(NamedTuple):
 
 
 def _needed(topic: Topic, web: _Web, is_about: Callable[[Happening], bool]) -> Needed:
-    """The lines of the audit that are missing."""
+    """Return which audit log entries are missing."""
     waiting = [step for step in web.newest_first() if step.id in web.open]
     return Needed(
         parts=(*topic.keys, *((topic.vm,) if topic.vm else ())),
@@ -260,7 +260,7 @@ def _needed(topic: Topic, web: _Web, is_about: Callable[[Happening], bool]) -> N
 
 
 def _said(caller: Caller, text: str) -> str:
-    """What slices printed is for those who may deploy."""
+    """Return the text; output of slices is removed for callers who may not deploy."""
     return text if caller.may_deploy else unspoken(text)
 
 
@@ -283,7 +283,7 @@ _ACCOUNTS = (USER.prefix(), TOKEN.prefix(), QUOTA.prefix(), ORG_QUOTA.prefix(), 
 
 
 class _Shows:
-    """Whether a caller may see something that happened."""
+    """Decides whether a caller may see an entry."""
 
     def __init__(self, caller: Caller, view: View) -> None:
         self._caller, self._view = caller, view
@@ -291,21 +291,21 @@ class _Shows:
 
     def __call__(self, happening: Happening) -> bool:
         subject = happening.subject
-        if subject.startswith(_ACCOUNTS):  # as in the audit
+        if subject.startswith(_ACCOUNTS):  # the same rule as for the audit log
             manages = self._caller.rights.manage_accounts
             return manages and sees_subject(self._caller, subject, happening.revision, self._view)
         if self._everywhere:
             return True
         if happening.sort is not Sort.WISH and (MEMBER.match(subject) or ALIVE.match(subject)):
-            return True  # everybody sees the nodes
+            return True  # all users may see nodes
         return self._of_project(subject, happening) is True
 
     def key(self, key: str, of: Happening) -> bool:
-        """Whether a key that it touched may be named: those that name a project are for those who see it."""
+        """Return whether a touched key may be shown: a key of a project is shown to those who may see the project."""
         return self._everywhere or self._of_project(key, of) is not False
 
     def _of_project(self, key: str, happening: Happening) -> bool | None:
-        """None: it belongs to no project."""
+        """Return whether the caller sees the project of the key; None: it belongs to no project."""
         for family in (VM, HANDLE, NAME):
             parts = family.match(key)
             if parts is not None:
@@ -324,7 +324,7 @@ class _Shows:
 
 
 class _Web:
-    """Happenings and what led to them. What led to something is older: so there are no circles, whatever is forged."""
+    """Entries and their causes. A cause is older than its effect, so there are no cycles, even with forged records."""
 
     def __init__(self, annals: Annals, shows: _Shows) -> None:
         self._annals, self.shows = annals, shows
@@ -334,11 +334,10 @@ class _Web:
         self.open: set[str] = set()
 
     def newest_first(self) -> list[Happening]:
-        """All of them."""
         return sorted(self._all.values(), key=lambda one: (self._annals.order(one), one.id), reverse=True)
 
     async def join(self, happening: Happening) -> None:
-        """With everything that led to it, as far as that is known and shown."""
+        """Add an entry and everything that caused it, as far as that is known and visible to the caller."""
         child: Happening | None = happening
         while child is not None and child.id not in self._all:
             self._all[child.id] = child
@@ -348,11 +347,11 @@ class _Web:
             child = parent
 
     async def led_to(self, child: Happening) -> Happening | None:
-        """What led to it; None: nothing, or nothing that can be told, and then it stays open."""
+        """Return the cause of an entry; None: it has none, or it cannot be shown, and then the entry stays open."""
         if not child.led_by_id and not child.led_by:
             return None
         parent = None
-        # The revisions that a record from before a copy or restore names are those of the other store.
+        # A record from before a copy or restore names revisions of another store.
         known = bool(child.led_by_id) or child.revision > self._annals.border
         if self._left > 0 and known:
             self._left -= 1
@@ -378,7 +377,7 @@ class _Web:
 
 
 def _answering(report: Happening, child: Happening) -> Happening:
-    """A report was made on what its agent was told before: the newest that the decision had read of the same object."""
+    """Link a report to what its agent acted on: the newest revision of the same object that the decision had read."""
     tail = report.subject.rpartition("/")[2]
     before = [
         touch
@@ -392,10 +391,10 @@ def _answering(report: Happening, child: Happening) -> Happening:
 
 
 async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple[list[Happening], bool, bool]:
-    """What was done to the object, by following the revisions that each step was made from; and whether there is more.
+    """Follow the revisions that each step is based on; return the steps and whether there are more.
 
-    What it was made by is always among it, if that is kept. The last answer: whether it is older than the copy or
-    restore that made this store, before which revisions tell nothing.
+    The step that created the object is always included, if it is kept. The last value says whether the history reaches
+    back beyond the copy or restore that made this store; older revisions have no meaning here.
     """
     found: list[Happening] = []
     older = False
@@ -419,7 +418,7 @@ async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple
         revision = -heapq.heappop(heap)
         key, at = near[revision]
         happening = await annals.at(revision, at)
-        if happening is None:  # its agent wrote that; what stood there before is followed, as far as it is known
+        if happening is None:  # the agent wrote this revision; follow the one before it, if known
             follow(key, await annals.before(key, revision), at)
             continue
         if web.shows(happening):
@@ -435,7 +434,7 @@ async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple
 
 
 def _told_border(epoch: Epoch | None) -> str:
-    """What is to be said of steps from before the border."""
+    """Return the note about steps from before the copy or restore."""
     if epoch is None:
         return ""
     what = {
@@ -445,7 +444,7 @@ def _told_border(epoch: Epoch | None) -> str:
         EpochKind.MIGRATION: "the records were moved from",
     }[epoch.begun_by]
     source = epoch.source or "a restore or copy"
-    return f"{what} {source} at {utc_time(epoch.at)}; what led to steps before that is known only where they name it"
+    return f"{what} {source} at {utc_time(epoch.at)}; causes of earlier steps are known only where the steps name them"
 
 
 def _is_about(happening: Happening, topic: Topic) -> bool:

@@ -1,12 +1,12 @@
-"""Decisions leave a trace in the very transaction that makes them so: one more Put, and no write of its own.
+"""Recorder of decisions: each decision is written by the transaction that carries it out, as one additional Put.
 
     then = [COMMAND.put(command, node=node, vm=vm), HANDLE.put(handle, **ids)]
     tracer.add(then, what="place", subject=vm_key, why="placed on r1-b2: …", reasons=…, read=[vm, handle], fence=fence)
     await store.txn(when, then)
 
-`read` are the records that were looked at and led to it: the newest of them is what the decision is hung under, for
-whoever wrote that left a trace, or a line of the audit, in that very revision. Records that were only compared are
-left out. Where another is meant, or one that was not read, `cause` names it: an entry, or the id of a trace.
+`read` lists the records that the decision is based on. The newest of them becomes the cause of the decision, because
+the writer of that revision also wrote a decision or an audit entry in it. Records that were only compared are left out.
+`cause` names a different cause, or one that was not read: an entry, or the id of a decision.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from hostler.ports.store import Operation
 
 MAX_BYTES = 1024
-"""Of a trace: what is longer loses reasons first, then objects, then words."""
+"""Size limit of a decision record. Larger ones lose reasons first, then objects, then text."""
 MAX_WHY = 300
 MAX_REASONS = 3
 MAX_REASON = 120
 MAX_TOUCHES = 8
 _TRACES = TRACE.prefix()
 _UNTOLD = (TRACE.prefix(), AUDIT.prefix(), ANSWERED.prefix())
-"""What goes along with every write, and tells nothing of it."""
+"""Keys that accompany every write and say nothing about the decision."""
 
 
 class Tracer:
-    """One per controller. Not `kept`: nothing is written."""
+    """Writes decision records. One per controller. `add` writes nothing unless `kept`."""
 
     def __init__(self, clock: Clock, new_id: Callable[[], str], actor: str, *, kept: bool = True) -> None:
         self._clock, self._new_id, self.actor, self.kept = clock, new_id, actor, kept
@@ -60,7 +60,7 @@ class Tracer:
         cause: str | Entry[Any] = "",
         fence: int = 0,
     ) -> None:
-        """Let the transaction that does `then` leave a trace; to be called last, and once. See `put`."""
+        """Append a decision record to the transaction that does `then`. Call it last, and once. See `put`."""
         if self.kept:
             then.append(
                 self.put(
@@ -87,10 +87,10 @@ class Tracer:
         cause: str | Entry[Any] = "",
         fence: int = 0,
     ) -> Put:
-        """The trace of a decision about the object at `subject`, which does `then`. Written even if none are kept.
+        """Return the record of a decision about the object at `subject`, which does `then`. Independent of `kept`.
 
-        `read` are the records it was made from; None stands for one that was not there. Every record that `then`
-        writes over or deletes should be among them: what is not counts as new.
+        `read` lists the records that the decision is based on; None stands for a record that did not exist. It should
+        contain every record that `then` overwrites or deletes: a record that is missing there counts as new.
         """
         at = self._clock.wall()
         id_ = f"{self._instant(at)}-{self._new_id()}"
@@ -109,7 +109,10 @@ class Tracer:
         return Put(_TRACES + id_, _encoded(trace))
 
     def _instant(self, at: float) -> str:
-        """`2026-11-15/10:15:30.123456`: within a second only the end changes, and a busy leader decides often."""
+        """Return `2026-11-15/10:15:30.123456`.
+
+        The part up to the second is cached, because a busy leader decides often.
+        """
         second = int(at)
         if second != self._second:
             day, instant = instants(second)
@@ -118,12 +121,12 @@ class Tracer:
 
 
 def id_of(put: Put) -> str:
-    """The id of a trace that is to be written."""
+    """Return the id of a decision record that is to be written."""
     return put.key[len(_TRACES) :]
 
 
 def _touches(subject: str, read: Iterable[Entry[Any] | None], then: Iterable[Operation]) -> tuple[Touch, ...]:
-    """Each object once: those that are written first, and among those that are read the newest."""
+    """Return each object once: written objects first; if there are too many, the newest one is kept."""
     before = {entry.key: entry.mod_revision for entry in read if entry is not None}
     found: list[Touch] = []
     for operation in then:
@@ -140,7 +143,7 @@ def _touches(subject: str, read: Iterable[Entry[Any] | None], then: Iterable[Ope
         found.append(Touch(key=key, impact=impact, revision=before.pop(key, 0)))
     found += [Touch(key=key, impact=Impact.READ, revision=revision) for key, revision in before.items()]
     if len(found) > MAX_TOUCHES:
-        newest = max(found, key=_revision)  # by it the decision is linked to what led to it
+        newest = max(found, key=_revision)  # it links the decision to its cause
         own = [touch for touch in found if touch.key == subject and touch is not newest]
         rest = [touch for touch in found if touch.key != subject and touch is not newest]
         found = [newest, *own, *rest][:MAX_TOUCHES]
@@ -152,7 +155,10 @@ def _revision(touch: Touch) -> int:
 
 
 def _encoded(trace: Trace) -> bytes:
-    """As short as it must be. What a trace is made of was checked where it was made: it is not read back here."""
+    """Return the record, shortened to the size limit.
+
+    Its parts were validated when it was built; it is not decoded again.
+    """
     data = msgspec.json.encode(trace)
     if len(data) > MAX_BYTES:
         trace = msgspec.structs.replace(trace, reasons=trace.reasons[:1])

@@ -1,14 +1,14 @@
-"""Leadership: at most one process holds the record, and its writes carry a number that proves when.
+"""Leader election: at most one process holds the record, and its writes carry a fencing token.
 
-A leader is whoever holds the record of a key. The record expires unless it is renewed, and it is renewed every quarter
-of its life. The holder stops believing at a deadline of its own: one life after the last renewal that succeeded,
-counted from *before* that renewal was sent, on a monotonic clock. So the belief ends before the record does, whatever
-the storage or the network does meanwhile.
+The leader is the process that holds the record of a key. The record expires unless it is renewed; the holder renews it
+every quarter of its TTL. The holder stops acting as leader at its own deadline: one TTL after the last successful
+renewal, counted from *before* that renewal was sent, on a monotonic clock. So the holder stops before the record
+expires, regardless of what the storage or the network does.
 
-The fence is what makes belief safe where belief is not enough: a process can be stopped between believing and writing.
-Each leadership gets a number higher than every one before it, from a counter beside the record that is never deleted.
-It is drawn while the record is already held (with the fence 0, a claim), so numbers and leaderships come in the same
-order, also when a process sleeps between the two steps: the claim it thought it held is gone, and its last step fails.
+The deadline alone is not enough: a process can be suspended between checking it and writing. So each leadership gets a
+fencing token that is higher than every one before it, from a counter next to the record that is never deleted. The
+token is drawn while the process already holds the record (with the fence 0, a claim). So tokens and leaderships have
+the same order, even if a process is suspended between the two steps: its claim is then gone, and its last step fails.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = ["PATIENCE", "Elections", "Leadership", "fence_key"]
 
 
 def fence_key(key: str) -> str:
-    """Where the fence counter of an election key is kept: beside it."""
+    """Return the key of the fence counter of an election."""
     parts = LEADER.match(key)
     return f"{key}.fence" if parts is None else FENCE.fill(**parts)
 
 
 class Elections:
-    """Acquires, renews and releases leaderships on one storage. The storage is the caller's to open and close."""
+    """Acquires, renews and releases leaderships on one storage. The caller opens and closes the storage."""
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class Elections:
         rng: random.Random | None = None,
         least_fence: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`least_fence`: every fence of election key 1 is above it, however little the storage remembers."""
+        """`least_fence`: every fence of election key 1 is above it, even if the storage lost its counter."""
         self.storage = storage
         self._least_fence = least_fence
-        self._highest: dict[str, int] = {}  # by key: the highest fence that this process has seen
+        self._highest: dict[str, int] = {}  # by key: the highest fence that this process has read
         self.clock: Clock = clock or SystemClock()
-        self.rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self.rng = rng or random.Random()  # noqa: S311 - for the jitter of retries, not for security
         self.holder = (new_id or (lambda: uuid.uuid4().hex))()
-        """Tells this process from every other."""
+        """Distinguishes this process from all others."""
         self._held: dict[str, Leadership] = {}
-        self._acquiring: dict[str, asyncio.Future[None]] = {}  # by key; done when it must end because of a close
+        self._acquiring: dict[str, asyncio.Future[None]] = {}  # by key; done when a close must end the attempt
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
         self._tries = 0
         self._closed = False
 
     async def acquire(self, key: str, value: str, *, ttl: float) -> Leadership | None:
-        """Try once to lead `key`; None if somebody does, this object included. `value` is the address others see.
+        """Try once to lead `key`; None: it is already led, possibly by this object. `value` is the address others see.
 
-        Unavailable, Uncertain: the storage failed; what may have been written lapses within `ttl`. Closed: these
-        elections are, or were while it tried.
+        Unavailable, Uncertain: the storage failed; a record that may have been written expires within `ttl`. Closed:
+        these elections are closed, or were closed during the attempt.
         """
         check_key(key)
         ttl = check_ttl(ttl)
@@ -94,13 +94,13 @@ class Elections:
             self._idle.set()
 
     async def release(self, key: str) -> None:
-        """Give up the leadership of `key`; nothing happens if this object does not hold it."""
+        """Give up the leadership of `key`; do nothing if this object does not hold it."""
         leadership = self._held.get(key)
         if leadership is not None:
             await leadership.release()
 
     async def aclose(self) -> None:
-        """Release everything that is held, and acquire nothing more; what is being acquired ends with Closed."""
+        """Release all leaderships and acquire no more; attempts in progress end with Closed."""
         self._closed = True
         for closing in self._acquiring.values():
             if not closing.done():
@@ -109,34 +109,37 @@ class Elections:
         while self._acquiring:
             self._idle.clear()
             await self._idle.wait()
-        if self._tasks:  # tidying up takes PATIENCE at most, and what was cancelled ends unless the storage hangs
+        if self._tasks:  # tidying takes PATIENCE at most, and cancelled tasks end unless the storage hangs
             await asyncio.wait(self._tasks, timeout=3 * PATIENCE)
 
-    # For leaderships
+    # For `Leadership`
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """A task that closing waits for."""
+        """Start a task that `aclose` waits for."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
 
     def forget(self, leadership: Leadership) -> None:
-        """The leadership has ended."""
+        """Remove a leadership that has ended."""
         if self._held.get(leadership.key) is leadership:
             del self._held[leadership.key]
 
     async def tidy(self, key: str, *records: str) -> None:
-        """Remove what this process alone can have written, so that nobody waits for it to lapse; or let it lapse."""
+        """Remove records that only this process can have written, so that others need not wait until they expire.
+
+        If that fails, the records expire.
+        """
         tidying = self._tidied(key, [record for record in records if record])
         with suppress(HostlerError):
             await asyncio.shield(self.spawn(tidying, f"elections: tidying {key}"))
 
-    # Inside
+    # Internal
 
     async def _acquire(self, key: str, value: str, ttl: float) -> Leadership | None:
         self._tries += 1
-        # Each try has a claim of its own: what an earlier one sent may arrive late, and must not find this one's.
+        # Each attempt has its own claim: a delayed write of an earlier attempt must not match the claim of this one.
         claim, record = self._record(value, f"{self.holder}#{self._tries}", 0), ""
         closing = self._acquiring[key]
         held = await self._within(ttl, self.storage.get(key), unless=closing)
@@ -169,7 +172,7 @@ class Elections:
     async def _tidied(self, key: str, records: list[str]) -> None:
         await self._within(PATIENCE, self._removed(key, records, self.clock.now() + PATIENCE))
 
-    # Steps. Each ends by itself, for a storage may swallow the cancellation that should end it.
+    # Steps. Each ends by itself, because a storage may swallow the cancellation that should end it.
 
     def _goes_on(self, until: float) -> bool:
         task = asyncio.current_task()
@@ -189,7 +192,10 @@ class Elections:
     async def _within(
         self, seconds: float, step: Coroutine[Any, Any, T], *, unless: asyncio.Future[None] | None = None
     ) -> T:
-        """The step's outcome; Uncertain if there is none in time, also when the storage hangs; Closed if `unless`."""
+        """Return the outcome of a step.
+
+        Uncertain: no outcome in time, even if the storage hangs. Closed: `unless` is done.
+        """
         running = self.spawn(step, "elections: step")
         alarm = self.spawn(self.clock.sleep(max(0.0, seconds)), "elections: alarm")
         awaited: list[asyncio.Future[Any]] = [running, alarm]
@@ -210,13 +216,13 @@ class Elections:
                 alarm.cancel()
 
     async def _confirmed(self, key: str, claim: str, record: str, ttl: float, until: float) -> bool:
-        """Put the fence into the record; False if the claim is gone."""
+        """Put the fence into the record; False: the claim is gone."""
         backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
         while self._goes_on(until):
             try:
                 if await self.storage.compare_and_swap(key, claim, record, ttl=ttl):
                     return True
-                return await self.storage.get(key) == record  # an earlier try may have come through meanwhile
+                return await self.storage.get(key) == record  # an earlier attempt may have succeeded
             except Uncertain:
                 now = await self.storage.get(key)
                 if now != claim:
@@ -228,7 +234,7 @@ class Elections:
         self._highest[key] = max(fence, self._highest.get(key, 0))
 
     async def _next_fence(self, election: str, ttl: float, until: float) -> int:
-        """A number higher than every one before it. Refused: the storage has forgotten some of them."""
+        """Draw a number higher than every one before it. Refused: the storage has lost some of them."""
         backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
         key, least = fence_key(election), self._highest.get(election, 0)
         if election == LEADER.fill(n=1):
@@ -238,11 +244,11 @@ class Elections:
             fence = 1 + (_number(key, kept) if kept is not None else 0)
             if fence <= least:
                 raise Refused(
-                    f"fence {key}: the storage says {fence - 1}, but fence {least} was given out before: it was"
-                    " emptied, restored or exchanged; name the store in service, or make this one the newest:"
+                    f"fence {key}: the storage holds {fence - 1}, but fence {least} is already in use: the storage was"
+                    " emptied, restored or replaced; configure the store in service, or make this one the newest:"
                     " hostler store activate"
                 )
-            with suppress(Uncertain):  # then the next round reads what is there; a number may be left out
+            with suppress(Uncertain):  # the next iteration reads the current value; a number may be skipped
                 if kept is None:
                     drawn = await self.storage.insert_if_not_exist(key, str(fence), ttl=0)
                 else:
@@ -255,17 +261,18 @@ class Elections:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited for it has it; of one that was given up nobody wants to hear
+            # retrieve the exception: waiters already have it, and that of an abandoned task is ignored
+            task.exception()
 
     def _record(self, address: str, holder: str, fence: int) -> str:
         return json.dumps({"address": address, "holder": holder, "fence": fence}, separators=(",", ":"))
 
 
 async def _ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
-    """Until a step that nobody wants any more has ended, or PATIENCE is over.
+    """Wait until an abandoned step has ended, or PATIENCE is over.
 
-    It may end by itself while it has time: what was sent and is then cancelled may arrive after the tidying up. A
-    storage that hangs may hang when it is cancelled, too.
+    The step may finish while it has time: a request that is cancelled after it was sent may arrive after the tidying. A
+    storage that hangs may also hang on cancellation.
     """
     try:
         await asyncio.wait((step, alarm), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
@@ -275,11 +282,11 @@ async def _ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
 
 
 def _closed() -> Closed:
-    return Closed("elections: closed; make new ones to stand again")
+    return Closed("elections: closed; create new ones to run for leadership again")
 
 
 def _fence_of(record: str) -> int:
-    """The fence in the record of a leader; 0: it has none, or the record is not ours."""
+    """Return the fence in the record of a leader; 0: it has none, or the record has another format."""
     try:
         return LeaderRecord.decode(record.encode()).fence
     except Invalid:
@@ -288,5 +295,5 @@ def _fence_of(record: str) -> int:
 
 def _number(key: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise Damaged(f"fence {key}: {text!r} is no number; set it to one that is higher than every fence before")
+        raise Damaged(f"fence {key}: {text!r} is not a number; set it to a number higher than every earlier fence")
     return int(text)

@@ -1,4 +1,4 @@
-"""What the mirrors will know: whoever wrote something waits for it before deciding from them again."""
+"""Read-your-writes for caches: a writer waits until the caches contain its write before it decides from them again."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 LAG = 1.0
-"""Seconds that mirrors may be apart, and behind what we wrote."""
+"""Seconds by which caches may differ from each other and lag behind our own writes."""
 _LOOK = 0.005
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """A key that is there, or (not `there`) is gone, since `revision`; 0: since nobody knows when."""
+    """A key that exists, or (not `there`) does not exist, since `revision`; 0: since an unknown revision."""
 
     mirror: Mirror[Any]
     key: str
     revision: int
     there: bool
     stale: int = 0
-    """The revision that the mirror had when the key was found to be gone."""
+    """The revision that the cache held when the key was found to be deleted."""
 
     def is_known(self) -> bool:
-        """Whether the mirror has it."""
+        """Return whether the cache reflects the write."""
         entry = self.mirror.entries.get(self.key)
         if not self.revision:
             return entry is None or entry.mod_revision != self.stale
@@ -41,14 +41,14 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 async def known(expected: Iterable[Expected], clock: Clock) -> bool:
-    """Until the mirrors know all of it; False: they do not in time."""
+    """Wait until the caches reflect all expected writes; False: they did not in time."""
     try:
         async with asyncio.timeout(LAG):
             for one in expected:
                 while not one.is_known():
                     if one.revision:
                         await one.mirror.reached(one.revision)
-                    if not one.is_known():  # the first of many of that revision has come
+                    if not one.is_known():  # only the first of several events of that revision has arrived
                         await clock.sleep(_LOOK)
     except TimeoutError:
         return False

@@ -1,4 +1,4 @@
-"""Lines of the audit log in files that an answer to why needs. Bounded in lines and in time."""
+"""Lookup of audit log entries in files, for the explanation of an object. Bounded in entries and in time."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue
 
 LOOKED_AT = 50_000
-"""Lines that one question goes through at most, the newest first."""
+"""Largest number of entries that one query scans, newest first."""
 WITHIN = 2.0
-"""Seconds that one question spends on files at most, waiting for others who read them included."""
+"""Seconds that one query spends on files at most, including waiting for other readers."""
 AT_ONCE = 500
 MOST = 200
-"""Lines that are taken at most."""
+"""Largest number of entries that one query returns."""
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """Which lines: all about an object, and those that led to steps that are known."""
+    """Selects entries: all about an object, and those that caused known steps."""
 
     parts: tuple[str, ...]
-    """Of keys: a line about the object holds one of them."""
+    """Parts of keys: an entry about the object contains one of them."""
     is_about: Callable[[Happening], bool]
     revisions: frozenset[int] = frozenset()
     ids: frozenset[str] = frozenset()
     root: str = ""
-    """The key of the object's own record: what was before its creation is about another."""
+    """The key of the object's own record. Entries from before its creation are about another object."""
 
 
 class FiledLines:
-    """One per process: one question reads files at a time."""
+    """Reads audit files for one query at a time. One per process."""
 
     def __init__(self, files: AuditFiles | None) -> None:
         self._files = files
         self._turn = asyncio.Lock()
 
     async def find(self, needed: Needed, *, border: int, epoch: Epoch | None) -> list[Happening]:
-        """The lines, the newest first; fewer, if reading all takes too long or a file cannot be read.
+        """Return the entries, newest first; fewer if reading takes too long or a file cannot be read.
 
-        Revisions of lines from before a copy or restore are those of another store, so they get none here.
+        Entries from before a copy or restore carry revisions of another store, so their revision is set to 0.
         """
         found: list[Happening] = []
         if self._files is None:
@@ -83,7 +83,7 @@ class FiledLines:
 
 
 def _read(kv: KeyValue, needed: Needed, border: int, epoch: Epoch | None) -> Happening | None:
-    """The line, if it is one of those. Most are not, and are not decoded."""
+    """Return the entry if it is needed. Most are not, and are not decoded."""
     by_revision = kv.create_revision in needed.revisions
     if not (by_revision or needed.ids or any(part.encode() in kv.value for part in needed.parts)):
         return None

@@ -1,4 +1,4 @@
-"""Accelerators and volumes, as files of the inventory and of workloads write them."""
+"""Accelerators and volumes in the files of the inventory and of workloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_VOLUMES = 64
 
 
 def accelerators_and_volumes(fields: Mapping[str, Piece]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """`accelerators: {gpu: 2}` and `volumes: [scratch]`; what is wrong goes to their doubts."""
+    """Parse `accelerators: {gpu: 2}` and `volumes: [scratch]`. Errors are added to the doubts of the pieces."""
     found: dict[str, int] = {}
     volumes: dict[str, None] = {}
     if "accelerators" in fields:

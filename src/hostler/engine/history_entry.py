@@ -1,4 +1,4 @@
-"""One thing that happened, whoever wrote it down, and what it says of what led to it. Pure."""
+"""One entry of the history, from any source, with its cause. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue
 
 OF_AUDIT = "audit/"
-"""What ids of wishes begin with."""
+"""Prefix of the ids of audit log entries."""
 OF_REPORT = "report/"
 _INSTANT = re.compile(r"(\d{4}-\d{2}-\d{2})/(\d{2}:\d{2}:\d{2})\.(\d{6})", re.ASCII)
 
@@ -45,7 +45,6 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     what: str
     subject: str
-    """A key."""
     why: str = ""
     reasons: tuple[Reason, ...] = ()
     touches: tuple[Touch, ...] = ()
@@ -54,7 +53,7 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def led_by(self) -> int:
-        """The revision that led to it; 0: none did, or `cause` is the id of what did."""
+        """Return the revision that caused it; 0: none did, or `cause` is an id."""
         if self.cause:
             number = self.cause[1:]
             return int(number) if self.cause[0] == "@" and number.isdecimal() and len(number) < 19 else 0
@@ -64,20 +63,21 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def led_by_id(self) -> str:
-        """The id of what led to it; empty: it is known by its revision, or not at all."""
+        """Return the id of its cause; empty: the cause is known by its revision, or not at all."""
         return "" if self.cause.startswith("@") else self.cause
 
     def key_at(self, revision: int) -> str:
-        """The key that had this revision when it was decided; empty: it does not say."""
+        """Return the key that had this revision when the decision was made; empty: not recorded."""
         return next((touch.key for touch in self.touches if touch.revision == revision), "")
 
 
 def of_trace(kv: KeyValue) -> Happening:
-    """A decision. Damaged: nobody can read it."""
+    """Return the entry for a decision. Damaged: the record is unreadable."""
     entry = TRACE.entry(kv)
     trace = entry.value
     return Happening(
-        id=f"{entry.parts['day']}/{entry.parts['decision']}",  # not what it says of itself: that could be anything
+        # the id comes from the key: the record could claim anything
+        id=f"{entry.parts['day']}/{entry.parts['decision']}",
         sort=Sort.DECISION,
         revision=kv.create_revision,
         at=trace.at,
@@ -93,7 +93,7 @@ def of_trace(kv: KeyValue) -> Happening:
 
 
 def of_audit(kv: KeyValue) -> Happening:
-    """Somebody's wish. Damaged: nobody can read it."""
+    """Return the entry for a request of a user. Damaged: the record is unreadable."""
     entry = AUDIT.entry(kv)
     audit = entry.value
     impact = Impact.MODIFY if audit.before else Impact.CREATE
@@ -105,13 +105,13 @@ def of_audit(kv: KeyValue) -> Happening:
         actor=audit.who,
         what=audit.verb,
         subject=audit.subject,
-        why=f"wished for by {audit.who}: {audit.verb}",
+        why=f"requested by {audit.who}: {audit.verb}",
         touches=(Touch(key=audit.subject, impact=impact, revision=audit.before),),
     )
 
 
 def made_of(kv: KeyValue) -> Happening | None:
-    """A line of the audit, or a trace; None: it is neither, or nobody can read it."""
+    """Return the entry for an audit log record or a decision; None: it is neither, or unreadable."""
     try:
         return of_trace(kv) if kv.key.startswith(TRACE.prefix()) else of_audit(kv)
     except (Damaged, Invalid):
@@ -119,7 +119,7 @@ def made_of(kv: KeyValue) -> Happening | None:
 
 
 def instant_of(key: str) -> float | None:
-    """The time that stands in the key of a trace, or of a line of the audit; None: none does."""
+    """Return the time in the key of a decision or an audit log entry; None: there is none."""
     found = _INSTANT.search(key)
     if found is None:
         return None
@@ -131,13 +131,13 @@ def instant_of(key: str) -> float | None:
     return whole + int(micros) / 1_000_000
 
 
-# What others than the leader write, and leave no trace of. None: it is the leader's own writing.
+# Records that agents and users write without a decision record. None: the leader wrote it.
 
 Said: TypeAlias = tuple[str, str, str, float] | None
-"""Who, what, why, and when."""
+"""Actor, action, reason and time."""
 
 
-def _handle(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - as the others
+def _handle(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - same signature as the others
     if record.state in (MachineState.PENDING, MachineState.PLACED):
         return None
     why = f"it is {record.state.value.lower()}{f': {record.detail}' if record.detail else ''}"
@@ -147,12 +147,12 @@ def _handle(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - as th
 def _member(record: Any, parts: dict[str, str]) -> Said:
     if record.lifecycle is Lifecycle.ON_DUTY and record.off is None:
         return None
-    said = {Lifecycle.JOINING: "it registered", Lifecycle.SHUTTING_DOWN: "it said that it goes"}
+    said = {Lifecycle.JOINING: "it registered", Lifecycle.SHUTTING_DOWN: "it announced its shutdown"}
     return parts["node"], "registered", said.get(record.lifecycle, "its agent wrote its record"), record.registered_at
 
 
 def _alive(record: Any, parts: dict[str, str]) -> Said:
-    return parts["node"], "alive", "it gives signs of life", record.started_at
+    return parts["node"], "alive", "it sends heartbeats", record.started_at
 
 
 def _command(record: Any, parts: dict[str, str]) -> Said:
@@ -164,7 +164,7 @@ def _arrival(record: Any, parts: dict[str, str]) -> Said:
     return (parts["node"], "refused", why, 0.0) if record.refused else None
 
 
-def _lab(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - as the others
+def _lab(record: Any, parts: dict[str, str]) -> Said:  # noqa: ARG001 - same signature as the others
     last = record.events[-1] if record.events else None
     if last is None or last.event not in _ASKED:
         return None
@@ -177,7 +177,7 @@ _ASKED = (
     *(LabEvent.REQUESTED, LabEvent.EXTENDED, LabEvent.STOPPING, LabEvent.STOPPED),
     *(LabEvent.REFUSED, LabEvent.IGNORED, LabEvent.ALREADY),
 )
-"""What a user is told at once, by whoever takes the request."""
+"""Events that the receiver of a request reports to the user immediately."""
 _REPORTS: tuple[tuple[Key[Any], Callable[[Any, dict[str, str]], Said]], ...] = (
     (HANDLE, _handle),
     (ACTUAL, _handle),
@@ -190,13 +190,16 @@ _REPORTS: tuple[tuple[Key[Any], Callable[[Any, dict[str, str]], Said]], ...] = (
 
 
 def is_reported(key: str) -> bool:
-    """Whether others than the leader write there, and leave no trace."""
+    """Return whether writers other than the leader write this key, without a decision record."""
     return any(key.startswith(family.prefix()) for family, _ in _REPORTS)
 
 
 def of_report(key: str, revision: int, kv: KeyValue | None) -> Happening | None:
-    """What somebody wrote there; `kv`: that, if it is still known. None: that is not what others write."""
-    said: Said = ("agent", "seen", "it wrote what is no longer known", 0.0)
+    """Return the entry for a write by an agent or a user; `kv`: the record, if still known.
+
+    None: the leader wrote it.
+    """
+    said: Said = ("agent", "seen", "it wrote a record that is no longer kept", 0.0)
     for family, told in _REPORTS:
         parts = family.match(key)
         if kv is None or parts is None:
@@ -204,7 +207,7 @@ def of_report(key: str, revision: int, kv: KeyValue | None) -> Happening | None:
         try:
             said = told(family.decode(kv.value, where=key), parts)
         except Damaged:
-            said = ("agent", "seen", "nobody can read what it wrote", 0.0)
+            said = ("agent", "seen", "it wrote an unreadable record", 0.0)
     if said is None:
         return None
     actor, what, why, at = said

@@ -1,8 +1,8 @@
-"""What happened, read from the store: the audit and the traces, newest first, by id, and by revision.
+"""Reader of the history in the store: audit log and decisions, newest first, by id and by revision.
 
-Both stand in order of time, each by the clock of whoever wrote it. So what happened in a revision is found by halving:
-of what stands after an instant, the first is older or newer than that. Clocks may differ a little; where the order is
-not quite that of the revisions, the neighbours are looked at, too.
+Both are ordered by time, each by the clock of its writer. The entry of a revision is found by bisection: the first
+entry after an instant is older or newer than the revision. Clocks may differ slightly, so where the order of time is
+not that of the revisions, the neighbouring entries are read, too.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 
 PAGE = 500
 FEW = 64
-"""That are read at once where one is looked for."""
+"""Number of entries that a search for one entry reads at once."""
 SKEW = 5.0
-"""Seconds by which clocks of replicas may differ, for what is found by its revision."""
+"""Seconds by which clocks of replicas may differ when an entry is searched by revision."""
 AHEAD = 86400.0
-"""Seconds by which a clock may be ahead of ours, for what is listed."""
+"""Seconds by which a clock may be ahead of ours when entries are listed."""
 NARROW = 0.001
 _LAST = 253402300799.0
-"""The last second that a key can spell: 9999-12-31."""
+"""The last second that a key can express: 9999-12-31."""
 
 
 class Line:
-    """The audit, or the traces."""
+    """The audit log or the decision log as a sequence in the store."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix = store, prefix
         self._first: KeyValue | None = None
 
     async def first(self) -> KeyValue | None:
-        """The oldest that is kept."""
+        """Return the oldest entry that is kept."""
         if self._first is None:
             items = (await self._store.range(self._prefix, limit=1, keys_only=True)).items
             self._first = items[0] if items else None
         return self._first
 
     async def back(self, end: float, *, ahead: float = 0.0) -> AsyncGenerator[list[KeyValue], None]:
-        """Everything before the instant `end`, newest first, in lists of no certain length.
+        """Yield everything before the instant `end`, newest first, in lists of varying length.
 
-        `ahead`: so many of the last seconds are still to come, and only clocks ahead of ours wrote there.
+        `ahead`: this many of the last seconds are in the future; only clocks ahead of ours wrote there.
         """
         first = await self.first()
         if first is None:
@@ -62,7 +62,7 @@ class Line:
         floor = instant_of(first.key) or 0.0
         high, width = end, 2.0
         while high > floor:
-            # What clocks ahead of ours wrote, if anything, is no large part of it.
+            # Entries from clocks ahead of ours are only a small part, if there are any.
             to_come = ahead if high == end else 0.0
             low = max(high - to_come - width, floor - 1.0)
             found = await self._between(low, high, at_most=2 * PAGE if width > NARROW and not to_come else None)
@@ -76,7 +76,7 @@ class Line:
                 width *= 8
 
     async def _between(self, low: float, high: float, *, at_most: int | None) -> list[KeyValue] | None:
-        """What was written from `low` on and before `high`; None: that is more than `at_most`."""
+        """Return what was written from `low` up to but not including `high`; None: that is more than `at_most`."""
         after, end = self._key(low), self._key(high)
         found: list[KeyValue] = []
         more = True
@@ -92,7 +92,7 @@ class Line:
         return found
 
     async def find(self, revision: int, near: float) -> tuple[KeyValue | None, list[KeyValue]]:
-        """What was written in that revision, some time before `near` or a little later; and all that was read."""
+        """Return the entry of that revision, written before `near` or slightly later; and everything that was read."""
         first = await self.first()
         seen: list[KeyValue] = []
         if first is None or first.create_revision > revision:
@@ -120,7 +120,7 @@ class Line:
         return next((kv for kv in seen if kv.create_revision == revision), None), seen
 
     async def _bracketed(self, revision: int, near: float, floor: float) -> tuple[float, float]:
-        """Two instants between which it was written, if it was: the steps back grow."""
+        """Return two instants between which the entry was written, if it exists. The steps back grow."""
         low, high, step = near, near + SKEW, 1.0
         while low > floor:
             after = await self._page(self._key(low), 1)
@@ -130,7 +130,7 @@ class Line:
         return floor, high
 
     async def _neighbours(self, cursor: str) -> list[KeyValue]:
-        """What stands shortly before and after: another clock may have put it there."""
+        """Return entries shortly before and after: another clock may have put the entry there."""
         at = instant_of(cursor)
         if at is None:
             return []
@@ -152,7 +152,7 @@ class Line:
 
 
 class Annals:
-    """Made for one question: what was read for it is not read twice."""
+    """The history, read for one query. Nothing is read twice."""
 
     def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -163,26 +163,26 @@ class Annals:
         self._covered: tuple[int, int] | None = None
         self.unreadable = 0
         self.border = 0
-        """What has this revision or a lower one was written by a copy or restore: its revision tells nothing."""
+        """Revisions up to this one were written by a copy or restore and have no meaning for the order."""
         self.epoch: Epoch | None = None
-        """How the store came to be, if it was copied or restored."""
+        """How the store was created, if it was copied or restored."""
 
     async def find_border(self) -> None:
-        """Learn where the history of this store begins. To be called first."""
+        """Find where the history of this store begins. Call this first."""
         begun = (await EPOCH.list(self._store, strict=False)).entries
         if begun:
             newest = max(begun, key=lambda entry: entry.mod_revision)
             self.border, self.epoch = newest.mod_revision, newest.value
 
     def add(self, filed: Iterable[Happening]) -> None:
-        """Know lines of the audit that are in files, and no longer in the store."""
+        """Add audit log entries from files that are no longer in the store."""
         for happening in filed:
             self._filed[happening.id] = happening
             if happening.revision > self.border:
                 self._known.setdefault(happening.revision, happening)
 
     def order(self, happening: Happening) -> tuple[int, float]:
-        """Greater for what happened later: by revision, and before the border by the clock."""
+        """Return a sort key, greater for later entries: the revision, or the clock for entries up to the border."""
         return (happening.revision, 0.0) if happening.revision > self.border else (self.border, happening.at or 0.0)
 
     def _is_later(self, one: KeyValue, other: KeyValue) -> bool:
@@ -191,9 +191,9 @@ class Annals:
         return (instant_of(one.key) or 0.0) > (instant_of(other.key) or 0.0)
 
     async def back(self, end: float | None = None) -> AsyncGenerator[Happening | None, None]:
-        """Everything that happened before `end`, newest first; None stands for what nobody can read.
+        """Yield everything that happened before `end`, newest first; None stands for an unreadable record.
 
-        A write of the leader's that is also in the audit comes once, as the decision that it is.
+        A write of the leader that is also in the audit log is returned once, as a decision.
         """
         ahead = AHEAD if end is None else 0.0
         end = self._clock.wall() + AHEAD if end is None else end
@@ -213,7 +213,7 @@ class Annals:
             yield self._read(traces.take())
 
     async def at(self, revision: int, near: float | None = None) -> Happening | None:
-        """What happened in that revision, before `near` or little later; None: nobody wrote it down, or no longer."""
+        """Return what happened in that revision, before `near` or slightly later; None: no record of it is kept."""
         if revision in self._known:
             return self._known[revision]
         if revision <= self.border or revision in self._missing or self._is_covered(revision):
@@ -230,7 +230,7 @@ class Annals:
         return None
 
     async def get(self, id_: str) -> Happening | None:
-        """By its id; None: there is none, or it is no longer kept."""
+        """Return an entry by its id; None: there is none, or it is no longer kept."""
         if id_ in self._filed:
             return self._filed[id_]
         family, tail = (AUDIT, id_.removeprefix(OF_AUDIT)) if id_.startswith(OF_AUDIT) else (TRACE, id_)
@@ -242,9 +242,9 @@ class Annals:
         return None if kv is None else self._read(kv)
 
     async def report(self, key: str, revision: int) -> Happening | None:
-        """What somebody who leaves no trace wrote there in that revision; None: nobody such did, or it is forgotten.
+        """Return what an agent or a user wrote there in that revision; None: no such write, or it is too old.
 
-        Only for revisions in which nothing else is known to have happened.
+        Only for revisions that have no decision and no audit log entry.
         """
         if not is_reported(key) or revision <= self.border:
             return None
@@ -253,26 +253,26 @@ class Annals:
         except (Compacted, Invalid):
             kv = None
         if kv is not None and kv.mod_revision != revision:
-            return None  # somebody forged it
+            return None  # the reference is forged
         return None if kv is None and await self._is_forgotten(revision) else of_report(key, revision, kv)
 
     async def before(self, key: str, revision: int) -> int:
-        """The revision that the key had before that one; 0: it was not there, or the store has forgotten."""
+        """Return the revision of the key before that one; 0: the key did not exist, or the revision is compacted."""
         try:
             kv = await self._store.get(key, revision=revision - 1) if revision > self.border + 1 else None
         except (Compacted, Invalid):
             return 0
         return 0 if kv is None else kv.mod_revision
 
-    # Inside
+    # Internal
 
     async def _is_forgotten(self, revision: int) -> bool:
-        """Whether it is so long ago that a trace of it would have gone."""
+        """Return whether it is so old that its decision record would have been deleted."""
         first = await self._traces.first()
         return first is None or revision < first.create_revision
 
     def cover(self, newest: int, oldest: int) -> None:
-        """All that was written down in these revisions was read: what is not known did not happen."""
+        """Mark these revisions as fully read: an entry that is unknown does not exist."""
         self._covered = (oldest, newest)
 
     def _is_covered(self, revision: int) -> bool:
@@ -284,7 +284,7 @@ class Annals:
             self.unreadable += 1
             return None
         if happening.revision <= self.border:
-            return happening  # it shares its revision with what has nothing to do with it
+            return happening  # its revision is shared with unrelated records
         known = self._known.get(happening.revision)
         if known is None or known.sort is not Sort.DECISION:
             self._known[happening.revision] = happening
@@ -292,14 +292,14 @@ class Annals:
 
 
 class _Reader:
-    """One line, one by one, in order of the revisions as far as they are known."""
+    """Single entries of one sequence, ordered by revision as far as revisions are known."""
 
     def __init__(self, lists: AsyncIterator[list[KeyValue]], border: int) -> None:
         self._lists, self._border = lists, border
-        self._waiting: list[KeyValue] = []  # the next is the last
+        self._waiting: list[KeyValue] = []  # in reverse order: the next entry is the last
 
     async def peek(self) -> KeyValue | None:
-        """The next; None: there is none."""
+        """Return the next entry; None: there is none."""
         while not self._waiting:
             try:
                 found = await anext(self._lists)
@@ -309,5 +309,5 @@ class _Reader:
         return self._waiting[-1]
 
     def take(self) -> KeyValue:
-        """That which `peek` has told."""
+        """Return and remove the entry that `peek` returned."""
         return self._waiting.pop()

@@ -1,7 +1,7 @@
-"""The one way in which services write: with its audit, and so that it can be repeated without being done twice.
+"""Writer of the services: every write carries an audit entry and can be repeated without being done twice.
 
-A write is one transaction. With it go a record of who did it, and, if the caller gave an Idempotency-Key, the answer:
-the same request with the same key is answered from there for a day.
+A write is one transaction. It includes an audit entry and, if the caller gave an Idempotency-Key, the response. The
+same request with the same key is answered from that record for a day.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 KEPT = 25 * 3600.0
-"""Seconds that a lease of answers lives; the last answer that is attached to it is kept for an hour less."""
+"""TTL of a lease for stored responses, in seconds. The last response attached to it is kept for an hour less."""
 ROTATED = 3600.0
 LEASE_LOAD = 5_000
-"""Answers on one lease at most: when it ends they are deleted in one transaction."""
+"""Largest number of responses on one lease: when the lease ends they are deleted in one transaction."""
 RETRIES = 3
 _LOOKS = (0.0, 0.05, 0.2)
-"""Pauses before each look for a write whose answer was lost."""
+"""Delays before each read that looks for a write whose answer was lost."""
 
 
 class Beaten(Conflict):
@@ -51,21 +51,24 @@ class Beaten(Conflict):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The answer that a request was given before."""
+    """The stored response to an earlier request."""
 
     status: int
     body: str
-    """JSON; empty: there was none."""
+    """JSON; empty: no body."""
     revision: int
 
     def written(self, kind: type[R]) -> Written[R]:
-        """As a service answers. For requests whose answer is a `kind`."""
+        """Return the response as a service returns it. For requests whose response is a `kind`."""
         value = kind.decode(self.body.encode())
         return Written(value, getattr(value, "revision", self.revision), self.status, replayed=True)
 
 
 class Writer:
-    """One per process. `healthy` says whether the store can be reached: while it cannot, writes are refused at once."""
+    """Commits writes.
+
+    One per process. While `healthy` returns False the store is unreachable and writes fail immediately.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Writer:
         self._lease_load = 0
         self._granting = asyncio.Lock()
 
-    async def commit(  # noqa: PLR0917 - who, what, on what, and the transaction, as a sentence says it
+    async def commit(  # noqa: PLR0917 - actor, action, subject and transaction
         self,
         request: Request,
         verb: str,
@@ -96,12 +99,12 @@ class Writer:
         otherwise: Sequence[Operation] = (),
         name: str = "",
     ) -> int:
-        """Do `then` if `when` holds, with audit and answer; the revision in which it happened.
+        """Do `then` if `when` holds, with audit entry and response; return the revision of the write.
 
-        `subject` is the key that is written, `before` the revision it had, `name` what people call it, where the key
-        does not say it. A `revision` of 0 in the answer stands for
-        the one in which this happens. Beaten: nothing was written; it has the responses to `otherwise`.
-        Uncertain: only where the store could not say afterwards, either, whether it was written.
+        `subject` is the key that is written, `before` the revision it had, `name` the name that users know if the key
+        does not contain it. A `revision` of 0 in the response stands for the revision of this write. Beaten: nothing
+        was written; it has the responses to `otherwise`. Uncertain: only if the store could not say afterwards, either,
+        whether it was written.
         """
         self.check_healthy()
         audit = self._audit(request, verb, subject, before, name)
@@ -122,10 +125,10 @@ class Writer:
         status: int,
         answer: Record,
     ) -> None:
-        """Keep the answer to a request that had nothing to change, and do `then`, which must be done all the same.
+        """Store the response to a request that changed nothing, and do `then`, which is required in any case.
 
-        Without an Idempotency-Key and `then` nothing happens. Beaten: `when` does not hold. Unavailable: `then` may
-        not be done.
+        Without an Idempotency-Key and `then` nothing happens. Beaten: `when` does not hold. Unavailable: `then` may not
+        be done.
         """
         if request.key is None and not then:
             return
@@ -135,12 +138,15 @@ class Writer:
         except Uncertain:
             if then:
                 raise Unavailable("store: no answer; nothing was changed, try again") from None
-            return  # nothing but the memory of it may be missing
+            return  # only the stored response may be missing
         if not result.succeeded:
-            raise Beaten("request: what it was about changed meanwhile; read it again", ())
+            raise Beaten("request: its subject has changed; read it again", ())
 
     async def replay(self, request: Request) -> Replayed | None:
-        """What this request was answered before; None: it is new. KeyReused: its key stands for another request."""
+        """Return the earlier response to this request; None: it is new.
+
+        KeyReused: its key belongs to another request.
+        """
         if request.key is None:
             return None
         found = await ANSWERED.get(self._store, **_place(request))
@@ -155,10 +161,10 @@ class Writer:
     async def once(
         self, request: Request, kind: type[R], do: Callable[[], Awaitable[Written[R]]], *, ask_first: bool = True
     ) -> Written[R]:
-        """`do()`, unless this request was answered before: then that answer.
+        """Return `do()`, or the earlier response if this request was answered before.
 
-        Not `ask_first`: for a `do` that always comes to a transaction with `commit`, which notices by itself.
-        Unavailable: the store is known to be out of reach; it is not even asked.
+        Not `ask_first`: for a `do` that always ends in a transaction with `commit`, which detects the repetition
+        itself. Unavailable: the store is known to be unreachable; no request is sent to it.
         """
         self.check_healthy()
         if request.key is None:
@@ -167,7 +173,7 @@ class Writer:
             return found.written(kind)
         try:
             return await do()
-        except (Conflict, Refused):  # because it was done already, perhaps
+        except (Conflict, Refused):  # possibly because it was already done
             if (found := await self.replay(request)) is not None:
                 return found.written(kind)
             raise
@@ -180,9 +186,11 @@ class Writer:
         rng: random.Random | None = None,
         conflict: Callable[[Beaten], Conflict] | None = None,
     ) -> T:
-        """`do()`, which reads and then commits; again when it was beaten, at most `RETRIES` times. Then Conflict.
+        """Run `do()`, which reads and then commits; repeat it when it is beaten, at most `RETRIES` times.
 
-        `conflict` makes that error, where the general words would be wrong.
+        Then Conflict.
+
+        `conflict` builds that error where the general message would be wrong.
         """
         backoff = Backoff(0.01, 0.5, 3.0, rng=rng or self._rng)
         for _ in range(RETRIES):
@@ -198,11 +206,11 @@ class Writer:
             raise Conflict(f"{subject}: others kept writing it; nothing was written, try again in a moment") from None
 
     def check_healthy(self) -> None:
-        """Unavailable: the store is known to be out of reach, so nothing is sent to it."""
+        """Raise Unavailable if the store is known to be unreachable, so that nothing is sent to it."""
         if not self._healthy():
             raise Unavailable("store: out of reach; nothing was written, try again in a moment")
 
-    # Inside
+    # Internal
 
     def _audit(self, request: Request, verb: str, subject: str, before: int, name: str) -> Put:
         wall = self._clock.wall()
@@ -226,7 +234,7 @@ class Writer:
         lease = await self._leased()
         try:
             return await self._store.txn(when, [*then, Put(answered.key, answered.value, lease)], otherwise)
-        except LeaseGone:  # a store that was restored, or somebody revoked it: nothing was written
+        except LeaseGone:  # the store was restored, or the lease was revoked: nothing was written
             if self._lease is lease:
                 self._lease = None
             lease = await self._leased()
@@ -245,14 +253,15 @@ class Writer:
             return self._lease
 
     async def _looked_up(self, audit: str, uncertain: Uncertain) -> int:
-        """The revision of a write of which it is not known whether it was made.
+        """Return the revision of a write whose outcome is unknown.
 
-        Uncertain: it is not there, and may still come. Unavailable: it was not made, and what the store said.
+        Uncertain: it is not in the store and may still arrive. Unavailable: it was not made; the message carries the
+        error of the store.
         """
         for pause in _LOOKS:
             if pause:
                 await self._clock.sleep(pause)
-            if not self._healthy():  # each look would take as long as the write did, in vain
+            if not self._healthy():  # each read would take as long as the write did, without an answer
                 break
             try:
                 found = await self._store.get(audit)
@@ -266,7 +275,7 @@ class Writer:
 
 
 def _place(request: Request) -> dict[str, Any]:
-    """Where the answer is kept: out of reach of an account that comes later under the same name."""
+    """Return where the response is kept. A later account with the same name cannot reach it."""
     key = check_part(request.key or "", "Idempotency-Key")
     return {"user": request.caller.name, "life": request.caller.life, "request": key}
 
@@ -280,14 +289,14 @@ def _answered(request: Request, status: int, answer: Record | None) -> Put | Non
 
 
 def instants(wall: float) -> tuple[str, str]:
-    """Day and time of an instant, as the keys of the audit have them: in order of time."""
+    """Return day and time of an instant as in the keys of the audit log, which sort by time."""
     moment = time.gmtime(wall)
     micros = int(wall % 1 * 1_000_000)
     return time.strftime("%Y-%m-%d", moment), f"{time.strftime('%H:%M:%S', moment)}.{micros:06d}"
 
 
 def _dated(body: str, revision: int) -> str:
-    """The answer with the revision in which it was kept, where it names none of its own."""
+    """Insert the revision of the write into the response, unless it names a revision itself."""
     if not body:
         return body
     fields = msgspec.json.decode(body.encode(), type=dict[str, msgspec.Raw])

@@ -1,6 +1,6 @@
-"""Who led when: each leader writes down that it began, who led before, and, if it can, that it gave up.
+"""History of leaders: each leader records when it began, its predecessor and, if possible, its release.
 
-For people only. It hangs on nothing, and nothing waits for it: a store that does not answer is asked again.
+For users only. Nothing depends on it or waits for it: if the store does not answer, the write is retried.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from hostler.ports.store import Operation, Store
 
 KEPT = 50
-"""Leaderships that are remembered."""
+"""Number of leaderships that are kept."""
 PATIENCE = 1.0
-"""Seconds that the last word may take."""
+"""Seconds that recording the release may take."""
 
 
 class Chronicle:
-    """A service for a replica's controllers: it writes under the fence, so nobody writes of a term that is over."""
+    """Records the leaderships of a replica. Writes carry the guard, so a leader whose term is over writes nothing."""
 
     name = "chronicle"
 
@@ -45,23 +45,23 @@ class Chronicle:
         self._written: Takeover | None = None
 
     async def start(self, standing: Standing) -> None:
-        """Note the instant; what is written can wait."""
+        """Take the start time; the record is written later."""
         self._leadership, self._begun_at = standing.leadership, self._clock.wall()
 
     async def run(self) -> None:
-        """Write it down, and wait to be cancelled."""
+        """Write the record, then wait for cancellation."""
         backoff = Backoff(0.1, 10.0)
         while self._leadership is not None and self._written is None and self._leadership.held:
             try:
                 self._written = await self._begun(self._leadership)
-            except HostlerError:  # nothing hangs on it, and it may be repeated
+            except HostlerError:  # nothing depends on it, and the write may be repeated
                 await self._clock.sleep(backoff.next())
             else:
                 break
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """Say that it ends in good order, if it still leads."""
+        """Record an orderly end, if this replica still leads."""
         leadership, takeover = self._leadership, self._written
         if leadership is None or takeover is None or not leadership.held:
             return
@@ -71,7 +71,7 @@ class Chronicle:
                 await self._store.txn([leadership.guard()], [TAKEOVER.put(over, fence=over.fence)])
 
     async def _begun(self, leadership: Leadership) -> Takeover | None:
-        """What was written; None: somebody else leads already."""
+        """Return what was written; None: another process leads already."""
         listing = await TAKEOVER.list(self._store, strict=False)
         known = sorted(listing.entries, key=_fence)
         before = [entry.value for entry in known if entry.value.fence < leadership.fence]
@@ -97,7 +97,7 @@ def _farewell(last: Takeover | None) -> Farewell:
 
 
 def _too_many(known: Sequence[Entry[Takeover]]) -> list[Operation]:
-    """Oldest first, so that one more has room."""
+    """Return deletions of the oldest records, to make room for one more."""
     return [TAKEOVER.delete(fence=entry.value.fence) for entry in known[: max(0, len(known) + 1 - KEPT)][:KEPT]]
 
 

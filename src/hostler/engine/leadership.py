@@ -1,4 +1,4 @@
-"""One leadership: renewed every quarter of its life, and over at its deadline whatever the storage does."""
+"""One leadership: renewed every quarter of its TTL, and over at its deadline regardless of the storage."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison
 
 RENEWALS = 4
-"""Renewals in the life of a record, if all goes well."""
+"""Renewals per TTL of a record when none fails."""
 PATIENCE = 1.0
-"""Seconds that tidying up may take before it is left to the end of the record's life."""
-TAKEN = "somebody took or removed its record; stop what it was for"
+"""Seconds that tidying may take; after that the record is left to expire."""
+TAKEN = "its record was taken or removed; stop acting as leader"
 
 
 class Leadership:
-    """One term of leading, until it is lost or released. Made by `Elections.acquire`."""
+    """One term of leadership, until it is lost or released. Made by `Elections.acquire`."""
 
     def __init__(self, elections: Elections, key: str, record: str, *, fence: int, ttl: float, deadline: float) -> None:
         self.key, self.fence, self.ttl = key, fence, ttl
         self.lost: HostlerError | None = None
-        """Why it ended; None while it stands."""
+        """Why it ended; None while it is held."""
         self.lost_at: float | None = None
         """When it ended, on the clock of the elections."""
         self.released = False
-        """Whether it ended because it was given up."""
+        """Whether it ended by a release."""
         self.deadline = deadline
-        """On the clock of the elections: when it ends unless it is renewed."""
+        """When it ends unless it is renewed, on the clock of the elections."""
         self._elections = elections
         self._store = elections.storage if isinstance(elections.storage, StoreBacked) else None
         self._record = record
-        self._trouble = ""  # why the last try to renew it failed
+        self._trouble = ""  # why the last renewal failed
         self._ended = asyncio.Event()
         self._giving_up: asyncio.Task[None] | None = None
         self._tasks = [
@@ -50,45 +50,46 @@ class Leadership:
 
     @property
     def held(self) -> bool:
-        """Whether it stands now. True is no promise for the next instant: writes need the fence."""
+        """Return whether it is held now. True is no promise for the next instant: writes need the fence."""
         return self.lost is None and self._elections.clock.now() < self.deadline
 
     @property
     def record(self) -> str:
-        """The record as it stands in the storage."""
+        """Return the record as it is in the storage."""
         return self._record
 
     async def wait_lost(self) -> None:
-        """Until it has ended, for whatever reason (`lost` tells)."""
+        """Wait until it has ended, for any reason (see `lost`)."""
         await self._ended.wait()
 
     def guard(self) -> Comparison:
-        """A comparison for transactions of the store behind the elections: it holds while this leadership stands.
+        """Return a comparison for transactions of the store behind the elections. It holds while this term lasts.
 
-        Invalid: the storage is not a store; compare the fence with what you kept instead.
+        Invalid: the storage is not a store; compare the fence with the one you kept instead.
         """
         if self._store is None:
             raise Invalid(
-                f"leadership {self.key}: its storage is no store, so there is nothing to compare; keep the fence"
+                f"leadership {self.key}: its storage is not a store, so there is nothing to compare; use the fence"
             )
         return self._store.guard(self.key, self._record)
 
     def check(self) -> None:
-        """LeadershipLost: it has ended."""
+        """Raise LeadershipLost if it has ended."""
         if not self.held:
-            raise self.lost or LeadershipLost(f"leadership {self.key}: its time ran out; stop what it was for")
+            raise self.lost or LeadershipLost(f"leadership {self.key}: its TTL expired; stop acting as leader")
 
     async def release(self) -> None:
-        """Give it up, once the work it was for has stopped: others may take it at once.
+        """Give it up, after the work done under it has stopped: others may take it at once.
 
-        Who is cancelled while waiting leaves no record behind: giving up goes on, and `Elections.aclose` waits for it.
+        A caller that is cancelled while waiting leaves no record behind: the release continues, and `Elections.aclose`
+        waits for it.
         """
-        if self._end(LeadershipLost(f"leadership {self.key}: it was released"), released=self.held):
+        if self._end(LeadershipLost(f"leadership {self.key}: released"), released=self.held):
             self._giving_up = self._elections.spawn(self._give_up(), f"leadership {self.key}: giving up")
         if self._giving_up is not None:
             await asyncio.shield(self._giving_up)
 
-    # Inside
+    # Internal
 
     def _end(self, reason: HostlerError, *, released: bool = False) -> bool:
         if self.lost is not None:
@@ -99,7 +100,7 @@ class Leadership:
         return True
 
     def _lose(self, why: str) -> None:
-        """The record is left to lapse: removing it would take from others the time to see that this one stopped."""
+        """End the leadership. The record is left to expire: others must have time to see that this process stopped."""
         if self._end(LeadershipLost(f"leadership {self.key}: {why}")):
             for task in self._tasks:
                 if task is not asyncio.current_task():
@@ -107,12 +108,12 @@ class Leadership:
 
     def _lose_in_time(self) -> None:
         why = f" ({self._trouble})" if self._trouble else ""
-        self._lose(f"not renewed within {self.ttl:g} s{why}; stop what it was for")
+        self._lose(f"not renewed within {self.ttl:g} s{why}; stop acting as leader")
 
     async def _give_up(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._tasks, timeout=PATIENCE)  # a storage that hangs may hang when it is cancelled, too
+        await asyncio.wait(self._tasks, timeout=PATIENCE)  # a storage that hangs may also hang on cancellation
         await self._elections.tidy(self.key, self._record)
 
     async def _watch_deadline(self) -> None:
@@ -129,11 +130,11 @@ class Leadership:
             await clock.sleep(pause)
             started = clock.now()
             if started >= self.deadline:
-                self._lose_in_time()  # it ended while this task slept: a renewal must not bring it back
+                self._lose_in_time()  # it ended while this task slept: a renewal must not restore it
                 return
             try:
                 renewed = await self._renewed()
-            except Exception as error:  # noqa: BLE001 - it will not get better: who cannot renew must not go on leading
+            except Exception as error:  # noqa: BLE001 - permanent: a process that cannot renew must not lead
                 self._lose(str(error))
                 return
             if self.lost is not None or clock.now() >= self.deadline:
@@ -151,10 +152,10 @@ class Leadership:
                 return
 
     async def _renewed(self) -> bool | None:
-        """One try; None if it failed or its outcome is unknown, which is no reason to stop: it may be repeated.
+        """Try to renew once; None: the attempt failed or its outcome is unknown, so it may be repeated.
 
-        One answer that never comes costs one try. A storage that never answers, or that goes on refusing, is left to
-        the deadline. Closed, Invalid: no later try can do better.
+        One missing answer costs one attempt. If the storage never answers, or keeps refusing, the deadline ends the
+        leadership. Closed, Invalid: a later attempt cannot succeed.
         """
         patience = self.ttl / RENEWALS
         try:
@@ -172,6 +173,6 @@ class Leadership:
 
 
 def check_guard(guard: Comparison, found: object) -> None:
-    """`found` is what stands under the guard's key. LeadershipLost: somebody else leads, or nobody."""
+    """Raise LeadershipLost if `found`, the record at the key of the guard, shows that this process no longer leads."""
     if not guard.holds(found if isinstance(found, KeyValue) else None):
         raise LeadershipLost(f"leadership {guard.key}: {TAKEN}")

@@ -1,18 +1,18 @@
-"""From a state file into a cluster: once, machine by machine, and only what is not there.
+"""Migration of a state file into a cluster: once, machine by machine, and only records that the cluster lacks.
 
-How far it is stands in the cluster, and moves on in the transaction that moves a machine. So a machine that was deleted
-in the cluster after it came there never comes back, wherever a run was killed and however often it is taken up again.
-A machine comes with its handle, its name, the command to its node and that node's record, or not at all; locks stay
-behind. A node is one place: where the cluster has one of the same name with machines elsewhere, nothing is moved.
+The progress is stored in the cluster and advances in the transaction that moves a machine. So a machine that was
+deleted in the cluster after its move never returns, even if a run was killed and resumed. A machine moves together with
+its handle, its name, the command to its node and the record of that node, or not at all; locks stay behind. A node has
+one storage location: if the cluster has a node of the same name with another location, nothing is moved.
 
-All other records come before the machines, family by family, each where the cluster has none (`migration_table`). A
-workload is held until all of its machines have come: nothing is decided about it while some are missing.
+All other records move before the machines, family by family, each where the cluster has none (`migration_table`). A
+workload is held until all of its machines have moved, so that nothing is decided about it while some are missing.
 
-A lab comes in the transaction that moves its machine: whoever leads there deletes machines of labs that are nobody's,
-and ends labs that have none. Which labs there are comes first; labs that have no machine follow at the end.
+A lab moves in the transaction that moves its machine, because the leader deletes lab machines without a lab and ends
+labs without a machine. The lab catalogue moves first; labs without a machine move at the end.
 
-The file is marked before the first machine leaves it: nobody works on it from then on. Its id becomes one of the
-cluster's with the last step, and not before: until then no agent there takes its machines for forgotten.
+The file is marked before the first machine moves: from then on no process uses it. Its cluster id becomes an alias of
+the cluster in the last step and not before: until then no agent of the cluster treats its machines as unassigned.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
     Pieces: TypeAlias = tuple[list[Comparison], list[Operation], Migration]
-    """What a step compares and writes, and the marker that it leaves."""
+    """What a step compares and writes, and the progress record that it leaves."""
 
 PAGE = 200
 CHUNK = 30
-"""Records that are moved in one transaction, where they belong to no machine."""
+"""Number of records moved in one transaction, for records that belong to no machine."""
 FAMILIES = (*BEFORE, *AFTER)
 _PAUSES = (0.0, 0.05, 0.2, 0.8, 3.2)
-"""Before each try of one step."""
+"""Delays before each attempt of one step."""
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """What was done, now or, if `before`, by an earlier run."""
+    """The result: of this run or, if `before`, of an earlier one."""
 
     record: Migration
     before: bool
     elsewhere: str = ""
-    """The id of the other cluster that they were moved into before."""
+    """The id of the other cluster that the machines were moved into earlier."""
 
     def __str__(self) -> str:
         if self.elsewhere:
@@ -79,7 +79,7 @@ class Migrated(msgspec.Struct, frozen=True):
             return "its machines were moved into the cluster before; nothing was done"
         record = self.record
         taken = f", {record.renamed} of them under a new name because theirs was taken" if record.renamed else ""
-        left = counted(record.present, "stood there already and was", "stood there already and were")
+        left = counted(record.present, "already existed and was", "already existed and were")
         there = f"; {left} left alone" if record.present else ""
         others = f", and {counted(record.records, 'other record')}" if record.records else ""
         return f"{counted(record.moved, 'machine was', 'machines were')} moved into the cluster{taken}{others}{there}"
@@ -88,11 +88,11 @@ class Migrated(msgspec.Struct, frozen=True):
 async def migrate(
     old: Store, new: Store, *, source: str, clock: Clock, new_id: Callable[[], str], target: str = ""
 ) -> Migrated:
-    """Move the records of `old` into `new`. `source` and `target` say to people where they came from and are now.
+    """Move the records of `old` into `new`. `source` and `target` name both stores for users.
 
-    Unavailable: a store did not answer; what was moved is moved, and the same call goes on from there. Refused: the
-    cluster has a node of the same name at another place, or a workload of the same name; nothing was moved, or no more
-    of what is on that node or in that workload.
+    Unavailable: a store did not answer; what was moved stays moved, and the same call continues from there. Refused:
+    the cluster has a node of the same name with another storage location, or a workload of the same name; nothing was
+    moved, or nothing more on that node or in that workload.
     """
     cluster = await cluster_id(old, clock, new_id)
     run = _Run(old, new, cluster, clock, source=source, target=target)
@@ -137,7 +137,7 @@ class _Run:
         self._source, self._target = source, target
 
     async def begin(self, source: str) -> Entry[Migration]:
-        """The record of it, found or made."""
+        """Return the progress record; create it if it does not exist."""
         for pause in _PAUSES:
             await self._clock.sleep(pause)
             found = await MIGRATION.get(self._new, cluster=self._cluster)
@@ -149,11 +149,14 @@ class _Run:
         raise self._unanswered()
 
     async def step(self, entry: Entry[Migration], kv: KeyValue) -> Entry[Migration]:
-        """One machine. The marker afterwards: of this run, or of another one that was faster."""
+        """Move one machine.
+
+        Return the progress record afterwards: of this run, or of a concurrent one that was faster.
+        """
         return await self._stepped(entry, kv, "after", self._moved)
 
     async def lab_step(self, entry: Entry[Migration], kv: KeyValue) -> Entry[Migration]:
-        """One record of a lab. The marker afterwards, as above."""
+        """Move one lab record. Return the progress record afterwards, as in `step`."""
         return await self._stepped(entry, kv, "labs_after", self._lab_moved)
 
     async def _stepped(
@@ -175,9 +178,9 @@ class _Run:
         raise self._unanswered()
 
     async def family(self, entry: Entry[Migration], family: Key[Any]) -> Entry[Migration]:
-        """All records of a family, some at a time. The marker afterwards, as above."""
+        """Move all records of a family in chunks. Return the progress record afterwards, as in `step`."""
         number = FAMILIES.index(family)
-        at_once = 1 if family is BLUEPRINT else CHUNK  # a blueprint comes with all its slices
+        at_once = 1 if family is BLUEPRINT else CHUNK  # a blueprint moves with all its slices
         after: str | None = None
         while True:
             page = await self._old.range(family.prefix(), after=after, limit=at_once)
@@ -190,7 +193,7 @@ class _Run:
 
     async def _chunk(self, entry: Entry[Migration], number: int, items: tuple[KeyValue, ...]) -> Entry[Migration]:
         for kv in items if sum(len(kv.value) for kv in items) > PIECE_BYTES else ():
-            entry = await self._chunk(entry, number, (kv,))  # together they are too large
+            entry = await self._chunk(entry, number, (kv,))  # together they are too large for one transaction
         cursor = f"{number:02} {items[-1].key}"
         for pause in _PAUSES:
             await self._clock.sleep(pause)
@@ -211,7 +214,7 @@ class _Run:
         raise self._unanswered()
 
     async def _record(self, kv: KeyValue) -> tuple[list[Comparison], list[Operation]]:
-        """What moves one record that belongs to no machine; nothing, if the cluster has one."""
+        """Return what moves one record that belongs to no machine; nothing if the cluster has one."""
         if await self._new.get(kv.key) is not None:
             return [], []
         when: list[Comparison] = [Version(kv.key) == 0]
@@ -226,11 +229,11 @@ class _Run:
             return await self._blueprint(kv)
         for family in AFTER:
             if (parts := family.match(kv.key)) is not None and not await self._is_held(parts["workload"]):
-                return [], []  # what the cluster has of that workload is its own, or was deleted there
+                return [], []  # the cluster's records of that workload are its own, or were deleted there
         return when, [Put(kv.key, kv.value)]
 
     async def _token(self, kv: KeyValue, user: str) -> tuple[list[Comparison], list[Operation]]:
-        """A token opens the account that it was issued for, and no other of the same name."""
+        """Move a token only if the cluster has the same account, not another one of the same name."""
         key = USER.fill(user=user)
         mine, theirs = await self._old.get(key), await self._new.get(key)
         if mine is None or theirs is None or mine.value != theirs.value:
@@ -238,7 +241,7 @@ class _Run:
         return [Version(kv.key) == 0, ModRevision(key) == theirs.mod_revision], [Put(kv.key, kv.value)]
 
     async def _blueprint(self, kv: KeyValue) -> tuple[list[Comparison], list[Operation]]:
-        """A blueprint with its slices, unless one of them belongs to a blueprint of the cluster."""
+        """Move a blueprint with its slices, unless one of them belongs to a blueprint of the cluster."""
         name = BLUEPRINT.parse(kv.key)["blueprint"]
         when: list[Comparison] = [Version(kv.key) == 0]
         then: list[Operation] = [Put(kv.key, kv.value)]
@@ -256,7 +259,7 @@ class _Run:
         return found is not None and found.value.held == self._cluster
 
     async def check_workloads(self) -> None:
-        """Refused: the cluster has a workload of the same name as one here."""
+        """Raise Refused if the cluster has a workload of the same name as one in the file."""
         for entry in (await WORKLOAD.list(self._old, strict=False)).entries:
             if await self._new.get(entry.key) is not None:
                 raise Refused(
@@ -265,7 +268,7 @@ class _Run:
                 )
 
     async def release_workloads(self) -> None:
-        """All machines have come: from now on the cluster decides about the workloads."""
+        """Release the workloads after all machines have moved: from now on the cluster decides about them."""
         for mine in (await WORKLOAD.list(self._old, strict=False)).entries:
             for pause in _PAUSES:
                 await self._clock.sleep(pause)
@@ -278,7 +281,7 @@ class _Run:
                 raise self._unanswered()
 
     async def finish(self, entry: Entry[Migration]) -> Entry[Migration]:
-        """The record that stays, and the file's id as one of the cluster's: the machines that run carry it."""
+        """Finish the progress record and make the file's id, which running machines carry, an alias of the cluster."""
         for pause in _PAUSES:
             await self._clock.sleep(pause)
             if entry.value.finished_at is not None:
@@ -290,7 +293,7 @@ class _Run:
         raise self._unanswered()
 
     async def mark(self, *, finished: bool = False) -> None:
-        """Say in the file that it is moved, or was."""
+        """Mark the file as being moved, or as moved."""
         found = await MOVED.get(self._old)
         if found is not None and (found.value.finished_at is not None or not finished):
             return
@@ -305,7 +308,7 @@ class _Run:
         await self._old.txn([], [MOVED.put(record)])
 
     async def check_nodes(self) -> None:
-        """Refused: the cluster has a node of the same name as one with machines here, and it is not the same node."""
+        """Raise Refused if the cluster has a different node of the same name as one with machines in the file."""
         nodes: set[str] = set()
         for prefix in (COMMAND.prefix(), HANDLE.prefix()):
             after: str | None = None
@@ -318,17 +321,17 @@ class _Run:
         for node in sorted(nodes):
             await self._node(node)
 
-    # Inside
+    # Internal
 
     async def _identity(self) -> tuple[list[Comparison], list[Operation]]:
-        """A cluster without an id takes over the file's; another one takes it as one more."""
+        """Return what merges the ids: a cluster without an id takes over the file's; otherwise it becomes an alias."""
         mine, theirs = await CLUSTER.get(self._old), await CLUSTER.get(self._new)
         if mine is None:
             return [], []
         at = self._clock.wall()
         number = next_epoch(at, mine.value.epoch, 1 if theirs is None else theirs.value.epoch)
         fence_when, fence_then = await self._fence()
-        # What was moved has a revision of the cluster, which says nothing about what caused it: hence the border.
+        # Moved records have a revision of the cluster, which says nothing about their cause: hence the border.
         border = EPOCH.put(Epoch(begun_by=EpochKind.MIGRATION, source=self._source, at=at), epoch=number)
         if theirs is None:
             begun = msgspec.structs.replace(mine.value, epoch=number, copy_id=f"{self._cluster}-{number}")
@@ -339,15 +342,18 @@ class _Run:
         return [CLUSTER.unchanged(theirs), *fence_when], [CLUSTER.put(both), border, *fence_then]
 
     async def _fence(self) -> tuple[list[Comparison], list[Operation]]:
-        """Fences go on above those that the file has given out: its nodes have commands with them."""
+        """Continue the fences above those of the file, because its nodes hold commands with them."""
         mine, theirs = await FENCE.get(self._old, n=1), await FENCE.get(self._new, n=1)
         if mine is None or (theirs is not None and theirs.value >= mine.value):
             return [], []
         return [FENCE.absent(n=1) if theirs is None else FENCE.unchanged(theirs)], [FENCE.put(mine.value, n=1)]
 
     async def _node(self, node: str) -> tuple[list[Comparison], list[Operation]]:
-        """For a machine that comes with its node: the record comes too. One that stands there is written anew, so that
-        an agent that looked for machines before this one came looks again."""
+        """Return what moves the node record together with a machine.
+
+        An existing record is rewritten, so that an agent that listed its machines before this one moved lists them
+        again.
+        """
         try:
             mine = await MEMBER.get(self._old, node=node)
         except Damaged:
@@ -363,37 +369,40 @@ class _Run:
         place = "" if mine is None else mine.value.place
         if not place or place != theirs.value.place:
             raise Refused(
-                f"node {theirs.value.node}: the cluster has a node of that name at another place; its machines cannot"
-                " be moved there from the state file: take the file out of the settings, start this host under another"
-                " --rack or --node name, and make the machines anew there"
+                f"node {theirs.value.node}: the cluster has a node of that name with another storage location; its"
+                " machines cannot be moved there from the state file: take the file out of the settings, start this"
+                " host under another --rack or --node name, and create the machines again there"
             )
         return [MEMBER.unchanged(theirs)], [MEMBER.put(theirs.value, node=node)]
 
     async def _marked(
         self, entry: Entry[Migration], done: Migration, when: list[Comparison], then: list[Operation]
     ) -> Entry[Migration]:
-        """Try a step with its mark; the marker as it stands afterwards. A step that comes late finds another marker."""
+        """Commit a step with its progress; return the progress record afterwards.
+
+        A delayed step finds a changed record.
+        """
         put = MIGRATION.put(done, cluster=self._cluster)
         await self._tried([MIGRATION.unchanged(entry), *when], [put, *then])
         found = await MIGRATION.get(self._new, cluster=self._cluster)
         if found is None:
-            raise Damaged(f"{put.key}: somebody deleted it while machines were moved; start again to move the rest")
+            raise Damaged(f"{put.key}: deleted while machines were moved; start again to move the rest")
         return found
 
     async def _tried(self, when: list[Comparison], then: list[Operation]) -> None:
         try:
             await self._new.txn(when, then)
         except Uncertain:
-            return  # the marker tells
+            return  # the progress record tells the outcome
 
     async def _moved(self, done: Migration, kv: KeyValue) -> Pieces:
-        """What moves this machine: nothing, if there is one of its key."""
+        """Return what moves this machine: nothing if the cluster has its key."""
         if await self._new.get(kv.key) is not None:
             return [], [], msgspec.structs.replace(done, present=done.present + 1)
         when: list[Comparison] = [Version(kv.key) == 0]
         done = msgspec.structs.replace(done, moved=done.moved + 1)
         entry = VM.readable(kv)
-        if entry is None:  # not ours to understand, and not ours to lose
+        if entry is None:  # unreadable here, but must not be lost
             return when, [Put(kv.key, kv.value)], done
         vm, ids = entry.value, entry.parts
         name = await self._free_name(vm, ids)
@@ -424,7 +433,7 @@ class _Run:
         return [*when, *lab_when, *quota_when], [*then, *lab_then, *quota_then], done
 
     async def _instance_of(self, vm: VirtualMachine) -> list[Put]:
-        """The records of the workload's instance that this machine is; none, if its workload is not on its way here."""
+        """Return the records of the workload instance of this machine; none if its workload is not being moved."""
         parts = instance_parts(vm.instance)
         if parts is None or not await self._is_held(parts["workload"]):
             return []
@@ -432,8 +441,10 @@ class _Run:
         return [Put(kv.key, kv.value) for kv in found if kv is not None]
 
     async def _lab_of(self, ids: dict[str, str]) -> tuple[list[Comparison], list[Operation]]:
-        """The lab that this machine is, if it is one, and its user has none there. What cannot be read comes too: then
-        nobody touches its machine."""
+        """Return what moves the lab of this machine, if it has one and the cluster has none of that user.
+
+        An unreadable record moves, too, so that its machine is left alone.
+        """
         if ids["org"] != ORG:
             return [], []
         key = LAB.fill(user=lab_user(ids["project"]))
@@ -443,7 +454,7 @@ class _Run:
         return await self._if_absent(key)
 
     async def _lab_moved(self, done: Migration, kv: KeyValue) -> Pieces:
-        """A lab without a machine, or what is known of a user. The others have come with their machines."""
+        """Move a lab without a machine, or the record of a user. Other labs moved with their machines."""
         vm = _machine_of(kv)
         if vm != "":
             place = VM.prefix(org=ORG, project=lab_project(LAB.parse(kv.key)["user"]))
@@ -453,14 +464,14 @@ class _Run:
         return *await self._if_absent(kv.key), done
 
     async def _if_absent(self, key: str) -> tuple[list[Comparison], list[Operation]]:
-        """What moves this record; nothing, if the cluster has one."""
+        """Return what moves this record; nothing if the cluster has one."""
         kv = await self._old.get(key)
         if kv is None or await self._new.get(key) is not None:
             return [], []
         return [Version(key) == 0], [Put(key, kv.value)]
 
     async def _belongings(self, ids: dict[str, str]) -> tuple[str, list[Put]]:
-        """Its node, its handle, and the command to that node: with both, what runs there runs on."""
+        """Return the node of a machine, its handle and its command: with both, a running machine continues to run."""
         kv = await self._old.get(HANDLE.fill(**ids))
         if kv is None:
             return "", []
@@ -471,7 +482,7 @@ class _Run:
         return node, found
 
     async def _free_name(self, vm: VirtualMachine, ids: dict[str, str]) -> str | None:
-        """A name that no other machine of the project has; None: it has none that a key could hold."""
+        """Return a name that no other machine of the project has; None: it has no name that is valid in a key."""
         mark = hashlib.sha256(ids["vm"].encode()).hexdigest()[:12]
         for name in (vm.name, f"{vm.name[: MAX_NAME - 13]}-{mark}"):
             try:
@@ -482,11 +493,13 @@ class _Run:
         return None
 
     def _unanswered(self) -> Unavailable:
-        return Unavailable("migration: the cluster does not take it; what was moved stays moved, start again to go on")
+        return Unavailable(
+            "migration: the cluster did not accept a write; moved records stay moved, start again to continue"
+        )
 
 
 def _node_of(kv: KeyValue) -> str:
-    """The node that a command is for, or a handle names; empty: none that a key could hold."""
+    """Return the node of a command or a handle; empty: it has none that is valid in a key."""
     parts = COMMAND.match(kv.key)
     if parts is not None:
         return parts["node"]
@@ -498,7 +511,7 @@ def _node_of(kv: KeyValue) -> str:
 
 
 def _machine_of(kv: KeyValue) -> str | None:
-    """The id of a lab's machine, empty if it has none; None: nobody knows."""
+    """Return the id of a lab's machine; empty: it has none; None: the record is unreadable."""
     try:
         lab = LAB.decode(kv.value, where=kv.key).lab
     except Damaged:

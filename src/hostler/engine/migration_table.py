@@ -1,4 +1,4 @@
-"""What becomes of each family of keys when a state file is moved into a cluster. One line for every family there is."""
+"""Table of key families for the migration of a state file into a cluster. It has one line for every family."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Way(enum.Enum):
-    """How a family moves."""
+    """How a family is moved."""
 
     MACHINE = "with its machine"
-    """In one transaction with it."""
+    """In the transaction that moves the machine."""
     ABSENT = "if absent"
     """Key by key, where the cluster has none."""
     ACCOUNT = "with its account"
-    """Where the cluster has the very account that the file has."""
+    """Where the cluster has exactly the same account as the file."""
     BLUEPRINT = "with its blueprint"
-    """In one transaction with it."""
+    """In the transaction that moves the blueprint."""
     MERGED = "merged"
     STAYS = "stays behind"
-    """It is about processes of the file, is made anew in the cluster, or is the cluster's own."""
+    """Not moved: it describes processes of the file, is recreated in the cluster, or belongs to the cluster."""
 
 
 MOVES: dict[Key[Any], Way] = {
@@ -100,6 +100,6 @@ BEFORE: tuple[Key[Any], ...] = (
     *(access.AUDIT, access.AUDIT_FILE, trace.TRACE),
     inventory.WORKLOAD,
 )
-"""Families that move before the machines, in this order: a machine finds its rack, its quota and its workload there."""
+"""Families that move before the machines, in this order, so that a machine finds its rack, quota and workload."""
 AFTER: tuple[Key[Any], ...] = (inventory.INSTANCE, inventory.TARGET, inventory.ACTUAL)
-"""Records of instances that have no machine."""
+"""Records of instances without a machine."""

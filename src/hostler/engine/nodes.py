@@ -1,4 +1,4 @@
-"""The node service: looking at nodes, and what operators do to them. Agents and the leader write the same records."""
+"""Node service: reads nodes and applies operator actions to them. Agents and the leader write the same records."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
 NAMED = 5
-"""Retained machines that an error names."""
+"""Number of retained machines that an error message names."""
 Change: TypeAlias = "Callable[[NodeRecord], NodeRecord]"
 
 
 class NodeService:
-    """One per process. Who lives and what is used comes from `view`, which follows the store by a moment."""
+    """Reads and changes nodes. One per process. Liveness and usage come from `view`, which may lag slightly."""
 
     def __init__(self, store: Store, writer: Writer, view: View, *, clock: Clock) -> None:
         self._store, self._writer, self._view, self._clock = store, writer, view, clock
 
-    # Reading: every caller may
+    # Reading: allowed for every caller
 
-    async def get(self, caller: Caller, node: str, *, stale: bool = False) -> NodeView:  # noqa: ARG002 - all may
-        """One node. `stale`: as this process saw it last, also while the store is out of reach."""
+    async def get(self, caller: Caller, node: str, *, stale: bool = False) -> NodeView:  # noqa: ARG002 - allowed for every caller
+        """Return one node. `stale`: from the cache of this process, also while the store is unreachable."""
         if not stale:
             return self._shown(await self._find(node))
         entry = self._view.members.get(node=node)
@@ -54,13 +54,13 @@ class NodeService:
 
     async def list(
         self,
-        caller: Caller,  # noqa: ARG002 - all may
+        caller: Caller,  # noqa: ARG002 - allowed for every caller
         *,
         limit: int = 100,
         after: str | None = None,
         stale: bool = False,
     ) -> NodePage:
-        """A page, in order of their names."""
+        """Return a page of nodes, ordered by name."""
         check_limit(limit)
         start = None if after is None else MEMBER.fill(node=after)
         if stale:
@@ -75,8 +75,8 @@ class NodeService:
         items = tuple(self._shown(entry) for entry in entries)
         return NodePage(items=items, after=None if last is None else last.rpartition("/")[2], revision=revision)
 
-    async def images(self, caller: Caller) -> ImageList:  # noqa: ARG002 - all may
-        """What machines can be made of, on nodes that are on duty, as this process saw them last."""
+    async def images(self, caller: Caller) -> ImageList:  # noqa: ARG002 - allowed for every caller
+        """Return the images available on nodes that are on duty, from the cache of this process."""
         found: dict[str, list[ImageNeeds]] = {}
         takes_any = False
         for entry in self._view.members.entries.values():
@@ -90,14 +90,14 @@ class NodeService:
         items = tuple(_image(name, needs) for name, needs in sorted(found.items()))
         return ImageList(items=items, any=takes_any)
 
-    async def brake(self, caller: Caller) -> BrakeView:  # noqa: ARG002 - all may
-        """Whether the brake on mass failure holds, and because of which nodes."""
+    async def brake(self, caller: Caller) -> BrakeView:  # noqa: ARG002 - allowed for every caller
+        """Return whether the brake on mass failure holds, and the nodes that triggered it."""
         return _brake(await BRAKE.get(self._store, scope=FENCING))
 
     # Writing
 
     async def release_brake(self, request: Request) -> Written[BrakeView]:
-        """Let the nodes be fenced that hold the brake now. Conflict: it does not hold."""
+        """Allow fencing of the nodes that hold the brake now. Conflict: the brake does not hold."""
         request.caller.require("modify_inventory")
         by, at = request.caller.name, self._clock.wall()
 
@@ -124,7 +124,7 @@ class NodeService:
         return await self._writer.once(request, BrakeView, lambda: self._writer.retried("brake", attempt))
 
     async def drain(self, request: Request, node: str, how: Drain) -> Written[NodeView]:
-        """Take no more machines, and lose those that are there, as `how` says. A drained node stays as it is."""
+        """Accept no more machines and move or stop the present ones, as `how` says. A drained node stays unchanged."""
         request.caller.require("modify_inventory")
 
         def change(record: NodeRecord) -> NodeRecord:
@@ -137,7 +137,7 @@ class NodeService:
         return await self._change(request, node, "node.drain", change)
 
     async def activate(self, request: Request, node: str) -> Written[NodeView]:
-        """Take machines again. Conflict: its agent has shut down."""
+        """Accept machines again. Conflict: its agent has shut down."""
         request.caller.require("modify_inventory")
 
         def change(record: NodeRecord) -> NodeRecord:
@@ -148,23 +148,23 @@ class NodeService:
         return await self._change(request, node, "node.activate", change)
 
     async def confirm_off(self, request: Request, node: str) -> Written[NodeView]:
-        """Somebody stands for it: the silent node is off. Conflict: it gives signs of life."""
+        """Record an operator's confirmation that the unreachable node is off. Conflict: its agent sends heartbeats."""
         request.caller.require("perform_repairs")
         by, at = request.caller.name, self._clock.wall()
 
         def change(record: NodeRecord) -> NodeRecord:
             if record.off is not None and not record.off.by_power:
-                return record  # what a power switch said is held back by a brake, an operator's word is not
+                return record  # the brake holds back a power switch's confirmation, but not an operator's
             return msgspec.structs.replace(record, off=OffConfirmation(by=by, at=at))
 
         await self._make_known(node)
         return await self._change(request, node, "node.confirm-off", change, silent=True)
 
     async def forget(self, request: Request, node: str, *, forget_retained: bool = False) -> Written[NodeView]:
-        """Delete the record of a node that is decommissioned, or silent, and has no machines. Conflict: it is not.
+        """Delete the record of a node that is decommissioned or unreachable and has no machines; otherwise Conflict.
 
         `forget_retained`: delete the records of its retained machines, too. Their disks stay in the node's folder, and
-        the records come back with the node.
+        the records return with the node.
         """
         request.caller.require("modify_inventory")
 
@@ -173,7 +173,7 @@ class NodeService:
 
         return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
 
-    # Inside
+    # Internal
 
     async def _change(
         self, request: Request, node: str, verb: str, change: Change, *, silent: bool = False
@@ -206,7 +206,7 @@ class NodeService:
         return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
 
     async def _make_known(self, node: str) -> None:
-        """A node that never came may have machines nevertheless, from a state file: it gets a record to write into."""
+        """Create a record for a node that never registered but has machines, from a state file."""
         if await MEMBER.get(self._store, node=node) is not None:
             return
         if not (await self._store.range(COMMAND.prefix(node=node), limit=1, keys_only=True)).items:
@@ -227,9 +227,9 @@ class NodeService:
         if entry.value.lifecycle is not Lifecycle.DECOMMISSIONED:
             await self._check_silent(node)
             when.append(ALIVE.absent(node=node))
-        # A machine comes to a node only while it lives and is on duty, and both change what is compared here; and a
-        # node that is told again of one it has gets its record written, too. What is handed over between the two looks
-        # was an arrival, and is a command: hence their order.
+        # A machine is assigned to a node only while the node is alive and on duty, and both change what is compared
+        # here. The node's record is also rewritten when it gets a command again for a machine that it has. A machine
+        # handed over between the two reads changes from an arrival to a command: hence their order.
         for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node)):
             if (await self._store.range(prefix, limit=1, keys_only=True)).items:
                 raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")
@@ -237,7 +237,7 @@ class NodeService:
         if retained := (await RETAINED.list(self._store, node=node, strict=False)).entries:
             if not forget_retained:
                 raise Conflict(_retained_there(request.caller, node, retained))
-            await self._check_silent(node)  # an agent that runs would write the records again
+            await self._check_silent(node)  # a running agent would write the records again
             when.append(ALIVE.absent(node=node))
             then += [DeletePrefix(RETAINED.prefix(node=node)), DeletePrefix(RETAINED_REQUEST.prefix(node=node))]
         view = self._shown(entry)
@@ -261,7 +261,7 @@ class NodeService:
 
     async def _check_silent(self, node: str) -> None:
         if await ALIVE.get(self._store, node=node) is not None:
-            raise Conflict(f"node {node}: it gives signs of life; stop its agent or cut its power first")
+            raise Conflict(f"node {node}: its agent still sends heartbeats; stop the agent or cut the power first")
 
     def _shown(self, entry: Entry[NodeRecord]) -> NodeView:
         record, node = entry.value, entry.parts["node"]
@@ -299,7 +299,7 @@ class NodeService:
 
 
 def _retained_there(caller: Caller, node: str, entries: Sequence[Entry[Retained]]) -> str:
-    """What is lost from sight with the node, by name where the caller sees it."""
+    """Return the error about retained machines on the node, with the names that the caller may see."""
     seen = [each.value for each in entries if caller.sees(each.value.org, each.value.project)]
     named = [f"{each.vm_name or each.vm} ({each.name})" for each in seen[:NAMED]]
     if len(entries) > len(named):
@@ -307,7 +307,7 @@ def _retained_there(caller: Caller, node: str, entries: Sequence[Entry[Retained]
     kept = counted(len(entries), "retained machine")
     return (
         f"node {node}: it keeps the disks of {kept}: {', '.join(named)}; start its agent and restore or delete them, or"
-        " remove the node with forget_retained: the records go, the disks stay in its folder"
+        " remove the node with forget_retained: the records are deleted, the disks stay in its folder"
     )
 
 
@@ -328,7 +328,7 @@ def _brake(entry: Entry[BrakeRecord] | None) -> BrakeView:
 
 
 def _image(name: str, needs: list[ImageNeeds]) -> ImageView:
-    """An image that several nodes may have under one name: what is enough for each of them."""
+    """Return an image that several nodes may have under one name, with requirements that suffice for each of them."""
     return ImageView(
         name=name,
         nodes=len(needs),
@@ -344,7 +344,7 @@ def _readable(kv: KeyValue) -> Entry[NodeRecord] | None:
     try:
         return MEMBER.entry(kv)
     except (Damaged, Invalid):
-        return None  # the mirrors know of it, and the doctor tells
+        return None  # the caches count it, and `hostler doctor` reports it
 
 
 def _missing(node: str) -> NotFound:

@@ -1,4 +1,4 @@
-"""What somebody asks about: found by the names that people use, with the records that stand for it now."""
+"""Lookup of an object by the name that users know, with its current records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _HOW = (
     "name it as vm/ORG/PROJECT/NAME, node/NAME, rack/NAME, lab/USER, workload/NAME, blueprint/NAME or slice/GROUP:NAME"
 )
 _SLICES = 50
-"""Slice keys that are read to tell how a slice is; of a larger one these stand for all."""
+"""Slice keys that are read to describe a slice; larger slices are described by these."""
 _RUNS = {
     Phase.RUNNING: "runs",
     Phase.PAUSED: "is paused",
@@ -58,11 +58,11 @@ _RUNS = {
     Phase.SILENT: "may run",
 }
 WORKLOADS = "workloads"
-"""The org of workloads that name none."""
+"""The org of workloads without an org."""
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """One object. `present` are its records, its wish first."""
+    """One object. `present` are its records, the spec first."""
 
     name: str
     """`vm acme/web/www`."""
@@ -70,30 +70,30 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     present: tuple[KeyValue, ...] = ()
     keys: frozenset[str] = frozenset()
-    """Its own, whether something stands there or not."""
+    """Keys of the object, whether they exist or not."""
     vm: str = ""
-    """The id of its machine: every key that ends in it is its own, too."""
+    """The id of its machine: every key that ends in it belongs to the object, too."""
 
     def owns(self, key: str) -> bool:
-        """Whether a record is about it."""
+        """Return whether a record is about the object."""
         return key in self.keys or (bool(self.vm) and key.endswith(f"/{self.vm}"))
 
 
 class Topics:
-    """What there is to ask about, as far as the caller sees it."""
+    """Finds objects that the caller may see."""
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
 
     async def find(self, caller: Caller, text: str, *, org: str | None = None, project: str | None = None) -> Topic:
-        """The object of that name; a machine of no org and project is looked for in the given ones first.
+        """Return the object of that name; a machine without org and project is searched in the given ones first.
 
-        NotFound: there is nothing such that the caller sees. Conflict: there are several.
+        NotFound: no such object is visible to the caller. Conflict: there are several.
         """
         kind, slash, rest = text.partition("/")
         whole = rest if slash and kind in KINDS else text
         parts = whole.split("/")
-        if not all(parts) and not (whole and kind == "lab"):  # a web user id may hold any number of slashes
+        if not all(parts) and not (whole and kind == "lab"):  # a web user id may contain slashes
             raise Invalid(f"object {text!r}: {_HOW}")
         asked = (kind,) if slash and kind in KINDS else KINDS
         finders = {
@@ -110,9 +110,9 @@ class Topics:
             found = await finders[one]()
             if found is not None:
                 return found
-        raise NotFound(f"object {text!r}: there is nothing of that name that you see; {_HOW}")
+        raise NotFound(f"object {text!r}: not found, or not visible to you; {_HOW}")
 
-    # One kind after the other; None: there is none of that name
+    # One method per kind; None: not found
 
     async def _vm(self, caller: Caller, parts: list[str], org: str | None, project: str | None) -> Topic | None:
         if len(parts) == 3:
@@ -136,26 +136,26 @@ class Topics:
         return await self._vm_at(caller, seen[0].org, seen[0].project, seen[0].id) if seen else None
 
     async def _vm_at(self, caller: Caller, org: str, project: str, vm: str, *, certain: bool = False) -> Topic | None:
-        """By id, else by name; `certain`: one that is gone is told of by its id, for somebody may remember."""
+        """Find a machine by id, else by name; `certain`: also a deleted one by its id, for its history."""
         if not caller.sees(org, project):
             return None
         place: dict[str, Any] = {"org": org, "project": project}
-        wish = await VM.get(self._store, vm=vm, **place)
-        if wish is None:
-            wish = await find_named(self._store, self._view, org, project, vm)
-        if wish is None and not certain:
+        vm_entry = await VM.get(self._store, vm=vm, **place)
+        if vm_entry is None:
+            vm_entry = await find_named(self._store, self._view, org, project, vm)
+        if vm_entry is None and not certain:
             return None
-        id_ = vm if wish is None else wish.value.id
+        id_ = vm if vm_entry is None else vm_entry.value.id
         known = await self._read(
             [VM.fill(vm=id_, **place), HANDLE.fill(vm=id_, **place)],
             self._commands(id_),
         )
         handle = _value(HANDLE, known, HANDLE.fill(vm=id_, **place))
-        name = id_ if wish is None else wish.value.name
+        name = id_ if vm_entry is None else vm_entry.value.name
         state = "is gone"
-        if wish is not None:
+        if vm_entry is not None:
             alive = handle is not None and bool(handle.node) and self._view.alive.get(node=handle.node) is not None
-            now = phase(wish.value, handle, alive)
+            now = phase(vm_entry.value, handle, alive)
             state = _RUNS.get(now, f"is {now.value}")
             if handle is not None and handle.node:
                 state += f" on {handle.node}"
@@ -187,7 +187,7 @@ class Topics:
         state = f"is {record.lifecycle.value.lower().replace('_', ' ')}"
         since = record.registered_at
         if not any(kv.key == keys[2] for kv in known):
-            state += ", and silent" if record.off is None else f", and off: {record.off.by} stands for that"
+            state += ", and unreachable" if record.off is None else f", and off: confirmed by {record.off.by}"
             since = since if silent is None else silent.at
         return Topic(name=f"node {node}", state=state, since=since, present=known, keys=frozenset(keys))
 
@@ -210,7 +210,7 @@ class Topics:
             keys += [BLADE_FLOW.fill(rack=rack, **more)] if family is BLADE else []
             known = await self._read(keys)
             if known and known[0].key != keys[0]:
-                continue  # what is left of hardware that is gone
+                continue  # a leftover of removed hardware
             record = _value(family, known, known[0].key) if known else None
             if record is not None and fold(record.name) == fold(parts[1]):
                 return self._hardware(f"rack {rack}/{fold(parts[1])}", family, known)
@@ -240,7 +240,7 @@ class Topics:
         if lab is None:
             return Topic(
                 name=f"lab {user}",
-                state="is none now",
+                state="has no lab now",
                 since=record.changed_at,
                 present=known,
                 keys=frozenset(keys),
@@ -260,7 +260,10 @@ class Topics:
         )
 
     async def _workload(self, caller: Caller, parts: list[str], *, certain: bool = False) -> Topic | None:
-        """`certain`: one that is gone is told of, too. It named its project: only who belongs everywhere may know."""
+        """Find a workload; `certain`: also a deleted one.
+
+        Its record named its project, so only members of every org may see a deleted workload.
+        """
         if len(parts) > 2:
             return None
         name = fold(parts[0])
@@ -296,7 +299,7 @@ class Topics:
         why = f": {target.reasons[0].why}" if target is not None and target.node is None and target.reasons else ""
         state = f"waits for a node{why}" if target is None or target.node is None else f"belongs on {target.node}"
         if actual is not None and (target is None or target.node != actual.node):
-            actual = None  # of a node that it was taken from: nobody there says anything of it any more
+            actual = None  # the status is from a node that the instance was removed from, and is no longer updated
         if actual is not None:
             state += f", and is {actual.state.value.lower()} on {actual.node}"
         since = None if actual is None else actual.seen_at
@@ -310,7 +313,10 @@ class Topics:
         )
 
     async def _blueprint(self, caller: Caller, parts: list[str]) -> Topic | None:
-        """Deployments belong to no project: their history is for those who belong everywhere."""
+        """Find a blueprint.
+
+        Deployments belong to no project, so their history is visible to members of every org only.
+        """
         if len(parts) != 1 or EVERYWHERE not in caller.memberships:
             return None
         key = BLUEPRINT.fill(blueprint=parts[0])
@@ -326,7 +332,7 @@ class Topics:
         return Topic(name=f"blueprint {fold(parts[0])}", state=state, present=known, keys=frozenset((key, *keys)))
 
     async def _slice(self, caller: Caller, parts: list[str]) -> Topic | None:
-        """`group:name`, or an artifact of it."""
+        """Find a slice by `group:name` or by an artifact of it."""
         if len(parts) != 1 or EVERYWHERE not in caller.memberships or parts[0].count(":") not in (1, 2):
             return None
         base = ":".join(parts[0].split(":")[:2])
@@ -352,12 +358,12 @@ class Topics:
 
 
 def place_of(name: str, record: Workload) -> tuple[str, str]:
-    """Org and project of a workload's machines."""
+    """Return org and project of a workload's machines."""
     return record.org or WORKLOADS, record.project or name
 
 
 def _value(family: Key[Any], known: Iterable[KeyValue], key: str) -> Any:
-    """What stands there; None: nothing, or nothing that can be read."""
+    """Return the decoded record; None: it does not exist, or is unreadable."""
     for kv in known:
         if kv.key == key:
             try:

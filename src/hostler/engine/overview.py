@@ -1,4 +1,4 @@
-"""Everything at a glance. Counts come from memory, and so does all else while the store does not answer."""
+"""Overview of the cluster. Counts come from caches, as does everything else while the store does not answer."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ if TYPE_CHECKING:
     from hostler.ports.store import Status, Store
 
 GOOD_FOR = 0.5
-"""Seconds for which what was read once answers everybody."""
+"""Seconds for which one read of the store serves all callers."""
 STATUS_EVERY = 10.0
 WITHIN = 2.0
-"""Seconds that the store has to tell who leads."""
+"""Seconds that the store has to return the leader."""
 FAILED_FOR = 1.0
-"""Seconds for which it is not asked again when it did not."""
+"""Seconds without a new read after a failed one."""
 FEW = 5
-"""Examples of each concern."""
+"""Number of examples per concern."""
 AT_MOST = 1000
-"""Blueprints that are counted."""
+"""Number of blueprints that are counted at most."""
 AT_WORK = 50
-"""Blueprints that are named."""
+"""Number of blueprints that are named at most."""
 WAITS_LONG = 30.0
-"""Seconds after which a machine without a node needs a look."""
+"""Seconds after which a pending machine is listed as a concern."""
 REFUSED_WITHIN = 3600.0
-"""Seconds for which a lab that was refused is worth a look."""
+"""Seconds for which a refused lab is listed as a concern."""
 FILLING = 0.6
-"""Of its quota: from there on the store needs a look."""
+"""Share of the store quota from which on the store is listed as a concern."""
 REPAIR = "run hostler store repair, or raise etcd's --quota-backend-bytes"
 _EXPECTED = (Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN)
-"""Nodes that need not give a sign of life."""
+"""Lifecycles of nodes that need not send heartbeats."""
 _MEMBERS, _ALIVE = MEMBER.prefix(), ALIVE.prefix()
 _STATES = {lifecycle: lifecycle.value.lower() for lifecycle in Lifecycle}
 
 
 class OverviewService:
-    """One per process."""
+    """Builds the overview. One per process."""
 
     def __init__(self, store: Store, view: View, blueprints: BlueprintService, *, clock: Clock) -> None:
         self._store, self._view, self._blueprints, self._clock = store, view, blueprints, clock
@@ -84,7 +84,7 @@ class OverviewService:
         self._deployed: dict[bool, tuple[float, tuple[BlueprintView, ...]]] = {}
 
     async def get(self, caller: Caller) -> Overview:
-        """As the caller sees it."""
+        """Return the overview as the caller may see it."""
         await self._census.load()
         await self._census.waited(self._clock.wall() - WAITS_LONG)
         control = await self._controlled()
@@ -117,7 +117,7 @@ class OverviewService:
     # The control plane
 
     async def _controlled(self) -> ControlSeen | None:
-        """Read once for all who ask at about the same time; None: the store does not answer."""
+        """Read the control plane once for concurrent callers; None: the store does not answer."""
         async with self._reading:
             if not self._view.healthy() or self._clock.now() - self._failed_at < FAILED_FOR:
                 return None
@@ -160,14 +160,14 @@ class OverviewService:
         )
 
     async def store_status(self) -> Status | None:
-        """Read at most every `STATUS_EVERY` seconds; None: it was never read."""
+        """Return the store status, read at most every `STATUS_EVERY` seconds; None: it was never read."""
         await self._controlled()
         return self._status
 
-    # What there is
+    # Counts
 
     def _nodes(self) -> tuple[dict[str, int], list[Entry[NodeRecord]]]:
-        """By state; and those that are silent. The same for everybody, so it is counted once for all who ask."""
+        """Return the nodes by state, and the unreachable ones. Equal for all callers, so computed once per revision."""
         known = (self._view.members.revision, self._view.alive.revision)
         if known != self._nodes_of:
             self._nodes_seen, self._nodes_of = self._counted_nodes(), known
@@ -196,7 +196,7 @@ class OverviewService:
             self._deployed[caller.may_deploy] = kept = (now, page.items)
         return kept[1]
 
-    # What needs a look
+    # Concerns
 
     def _about_store(self) -> Iterable[Concern]:
         status, problem = self._status, self._view.problem()
@@ -271,7 +271,7 @@ def _about_the_store(what: str, detail: str) -> Concern:
 
 
 def fill_of(status: Status) -> str:
-    """How full the store is, in words."""
+    """Describe how full the store is."""
     size = sized(status.size_bytes) + ("" if status.quota_bytes is None else f" of {sized(status.quota_bytes)}")
     share = "" if FULL in status.alarms else f"{status.fraction:.0%} "
     return f"{status.engine}'s database is {share}full ({size})"

@@ -1,4 +1,4 @@
-"""Where a machine is on its way, made from the wish, what its agent saw, and whether its node lives. Pure."""
+"""Phase of a machine, computed from its spec, the status from its agent and the liveness of its node. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PHASES = {
     MachineState.STOPPING: Phase.STOPPING,
     MachineState.STOPPED: Phase.STOPPED,
     MachineState.FAILED: Phase.FAILED,
-    MachineState.DELETING: Phase.STOPPING,  # not wished away: it is taken from this node, to be made on another
+    MachineState.DELETING: Phase.STOPPING,  # not deleted by its owner: removed from this node, to be created on another
     MachineState.GONE: Phase.PENDING,
     MachineState.ARRIVING: Phase.MOVING,
     MachineState.DEPARTED: Phase.MOVING,
@@ -31,7 +31,7 @@ _NOT_BOOTED = (MachineState.PENDING, MachineState.PLACED, MachineState.STOPPED, 
 
 
 def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> Phase:
-    """In one word. `alive`: the node that the handle names gives signs of life."""
+    """Return the phase. `alive`: the node of the handle sends heartbeats."""
     if vm.deleting:
         return Phase.DELETING
     if handle is None:
@@ -44,7 +44,7 @@ def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> Phase:
 
 
 def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
-    """Whether all that is wished for has been done. What waits for the next boot does not count."""
+    """Return whether the status matches the spec. Changes that wait for the next boot do not count."""
     if vm.deleting or handle is None or not alive or handle.generation < vm.generation:
         return False
     wanted = MachineState.RUNNING if vm.power is Power.ON else MachineState.STOPPED
@@ -58,7 +58,7 @@ def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
 
 
 def booted(handle: VmHandle | None) -> bool:
-    """Whether there may be a machine that runs in an older shape than the wish has now."""
+    """Return whether a machine may be running with an older spec."""
     return handle is not None and handle.state not in _NOT_BOOTED
 
 
@@ -71,7 +71,10 @@ def view_of(
     retained: tuple[RetainedRef, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> VmView:
-    """What a caller is shown. `at_next_boot`: more fields than its agent has told of. `retained`: disks of it."""
+    """Return the API form of a machine. `at_next_boot`: fields in addition to those its agent reported.
+
+    `retained`: retained disks of the machine.
+    """
     vm = entry.value
     seen = None if handle is None or handle.state in _WITHOUT_NODE else handle
     now = phase(vm, handle, alive)
@@ -112,7 +115,7 @@ def view_of(
 
 
 def row_of(entry: Entry[VirtualMachine], handle: VmHandle | None, alive: bool, *, longest: int) -> VmRow:
-    """The same in brief. `longest`: characters of its detail."""
+    """Return the short API form. `longest`: maximum length of the detail."""
     vm = entry.value
     seen = None if handle is None or handle.state in _WITHOUT_NODE else handle
     now = phase(vm, handle, alive)
@@ -140,10 +143,10 @@ def _detail(now: Phase, vm: VirtualMachine, handle: VmHandle | None, alive: bool
     if handle is None:
         return "" if vm.deleting else "waits for its first placement"
     if now is Phase.SILENT:
-        return f"node {handle.node} gives no sign of life; what runs there is not known"
+        return f"node {handle.node} is unreachable; the state of the machine is unknown"
     if vm.deleting and handle.node and not alive and handle.state not in _WITHOUT_NODE:
-        return f"waits for node {handle.node}, which gives no sign of life"
+        return f"waits for node {handle.node}, which is unreachable"
     if handle.state is MachineState.DELETING and not vm.deleting:
-        return handle.detail or f"is taken from node {handle.node}, to be made on another"
+        return handle.detail or f"being removed from node {handle.node}, to be created on another"
     not_moved = vm.move is not None and handle.moved >= vm.move.number
     return handle.detail or (handle.unmoved if not_moved else "")

@@ -1,6 +1,7 @@
-"""How many machines and labs are in which phase: in all, in each org and in each project.
+"""Number of machines and labs per phase: in total, per org and per project.
 
-It is kept up one change at a time from when it is first asked for: a hundred thousand machines are counted once.
+The counts are built at the first request and then updated with each change, so that a hundred thousand machines are
+counted only once.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine
 
 WATCHED = (Phase.FAILED, Phase.SILENT, Phase.PAUSED, Phase.PENDING)
-"""Phases whose machines are known by name."""
+"""Phases whose machines are also kept by name."""
 REFUSALS = (LabEvent.REFUSED, LabEvent.FAILED)
 LOOKED_AT = 2_000
-"""Machines of one phase that are gone through for those who do not see all of them."""
+"""Number of machines of one phase that are scanned for callers who do not see all of them."""
 _VMS, _HANDLES, _LABS = VM.prefix(), HANDLE.prefix(), LAB.prefix()
 
 
@@ -45,12 +46,12 @@ class Tally:
         self._known: dict[str, tuple[str, str, str]] = {}  # by key: org, project, phase
 
     def phase_of(self, key: str) -> str | None:
-        """As it was counted last."""
+        """Return the phase that is counted for the key."""
         found = self._known.get(key)
         return None if found is None else found[2]
 
     def set(self, key: str, org: str, project: str, now: str | None) -> None:
-        """It is in this phase now; None: it is in none."""
+        """Set the phase of a key; None: remove it."""
         before = self._known.get(key)
         if before is not None:
             if before[2] == now:
@@ -62,11 +63,11 @@ class Tally:
             self._add(found, 1)
 
     def keys(self) -> Iterator[str]:
-        """All that are counted."""
+        """Return all keys that are counted."""
         return iter(tuple(self._known))
 
     def seen_by(self, caller: Caller) -> dict[str, int]:
-        """By phase, of what the caller sees."""
+        """Return the counts by phase, of what the caller sees."""
         found: dict[str, int] = {}
         for scope in _scopes(caller.memberships):
             for name, count in self._counts.get(scope, {}).items():
@@ -85,25 +86,25 @@ class Tally:
 
 
 class Census:
-    """One per process."""
+    """Counts machines and labs by phase. One per process."""
 
     def __init__(self, view: View, *, clock: Clock) -> None:
         self._view, self._clock = view, clock
         self._loading = asyncio.Lock()
         self._loaded = self._listening = False
         self._vms, self._labs = Tally(), Tally()
-        self._on: dict[str, dict[str, None]] = {}  # what is after a machine's prefix, by the key of its node's life
-        self._node: dict[str, str] = {}  # the other way round
+        self._on: dict[str, dict[str, None]] = {}  # key suffixes of machines, by the liveness key of their node
+        self._node: dict[str, str] = {}  # the reverse index
         self._since: dict[Phase, dict[str, float]] = {name: {} for name in WATCHED}
-        self._pending: list[tuple[float, str]] = []  # since when, oldest first; some are it no more
-        self._long: dict[str, float] = {}  # those that are, since before `waited` was last asked
+        self._pending: list[tuple[float, str]] = []  # (since, key suffix), oldest first; some are no longer pending
+        self._long: dict[str, float] = {}  # pending since before the last call of `waited`
         self._waits = Tally()
-        self._refused: dict[str, None] = {}  # keys of labs whose last news is that there is none
+        self._refused: dict[str, None] = {}  # keys of labs whose last event is a refusal or failure
 
     async def load(self) -> None:
-        """Count what the mirrors hold, if that was not done yet, and follow them from then on."""
+        """Count the contents of the caches, unless already done, and follow them from then on."""
         async with self._loading:
-            if not self._listening:  # first, for counting it all takes a while
+            if not self._listening:  # first, because counting takes time
                 self._listening = True
                 self._view.vms.listen(self._vm_changed)
                 self._view.handles.listen(self._handle_changed)
@@ -120,19 +121,19 @@ class Census:
                 self._loaded = True
 
     def vms(self, caller: Caller) -> dict[str, int]:
-        """Machines by phase."""
+        """Return the number of machines by phase."""
         return self._vms.seen_by(caller)
 
     def labs(self, caller: Caller) -> dict[str, int]:
-        """Labs by phase."""
+        """Return the number of labs by phase."""
         return self._labs.seen_by(caller)
 
     def machines_in(self, caller: Caller, name: Phase, few: int) -> list[tuple[Entry[VirtualMachine], str, float]]:
-        """Some that the caller sees and that are in one of the `WATCHED` phases: each with why, and since when."""
+        """Return some machines in a `WATCHED` phase that the caller sees: each with reason and time since."""
         return self._some(caller, self._since[name], few)
 
     async def waited(self, before: float) -> None:
-        """Find those that have been pending since before that instant: `waiting` tells of them."""
+        """Find machines that have been pending since before that instant, for `waiting`."""
         fairness = Fairness()
         while self._pending and self._pending[0][0] <= before:
             since, tail = heapq.heappop(self._pending)
@@ -143,7 +144,10 @@ class Census:
             await fairness.share()
 
     def waiting(self, caller: Caller, few: int) -> tuple[int, list[tuple[Entry[VirtualMachine], str, float]]]:
-        """How many these are of what the caller sees, and some of them: each with why, and since when."""
+        """Return the number of machines found by `waited` that the caller sees, and some of them.
+
+        Each has its reason and the time since which it is pending.
+        """
         count = self._waits.seen_by(caller).get(Phase.PENDING.value, 0)
         return count, self._some(caller, self._long, few) if count else []
 
@@ -159,7 +163,7 @@ class Census:
         return found
 
     def refusals(self, caller: Caller, after: float) -> list[Entry[LabUser]]:
-        """Users that the caller sees whose last news is that they got no lab, since that instant."""
+        """Return users that the caller sees whose last event, since that instant, is that they got no lab."""
         found = []
         for key in tuple(self._refused):
             entry = self._view.labs.entries.get(key)
@@ -169,7 +173,7 @@ class Census:
                 found.append(entry)
         return found
 
-    # News
+    # Changes
 
     def _vm_changed(self, key: str) -> None:
         self._look(key[len(_VMS) :])
@@ -193,7 +197,7 @@ class Census:
             self._refused.pop(key, None)
 
     def _look(self, tail: str, *, loading: bool = False) -> None:
-        """One machine, as it is now."""
+        """Update one machine to its current state."""
         view = self._view
         vm = view.vms.entries.get(_VMS + tail)
         entry = view.handles.entries.get(_HANDLES + tail)
@@ -220,7 +224,8 @@ class Census:
             self._since[now][tail] = at
         if now is Phase.PENDING:
             pending = self._since[Phase.PENDING]
-            if len(self._pending) > 2 * len(pending) + LOOKED_AT:  # nobody asks, and most are it no more
+            # `waited` is not called, and most entries are obsolete
+            if len(self._pending) > 2 * len(pending) + LOOKED_AT:
                 self._pending = [(since, one) for one, since in pending.items() if one not in self._long]
                 heapq.heapify(self._pending)
             else:
@@ -243,12 +248,12 @@ class Census:
 
 @lru_cache(maxsize=20_000)
 def _life(node: str) -> str:
-    """The key that stands while the node gives signs of life."""
+    """Return the key that exists while the node sends heartbeats."""
     return ALIVE.fill(node=node)
 
 
 def _scopes(memberships: Sequence[str]) -> list[str]:
-    """Each of them once: what is in an org that is there as a whole is in it already."""
+    """Return each scope once: a project of an org that is listed as a whole is left out."""
     if EVERYWHERE in memberships:
         return [EVERYWHERE]
     mine = set(memberships)

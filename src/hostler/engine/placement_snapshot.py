@@ -1,6 +1,6 @@
-"""The cluster as placement sees it, for those who ask why: made when it is first asked for, and kept up from then on.
+"""The cluster as placement sees it, for explanations. Built at the first request and kept current from then on.
 
-Building it takes seconds where there are many machines; following the mirrors takes next to nothing.
+Building it takes seconds with many machines; following the caches costs almost nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings:
-    """One per process. It follows the view, by which it is never older than that."""
+    """Follows the view and is never older than it. One per process."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -26,10 +26,10 @@ class Surroundings:
         self._made = False
 
     async def cluster(self) -> Cluster:
-        """All nodes, and what stands on them. To be looked at, not to be changed."""
+        """Return all nodes and their machines. Read-only for callers."""
         async with self._making:
             if not self._made:
-                self._listen()  # first, for reading it all takes a while
+                self._listen()  # first, because loading takes time
                 await self._books.load()
                 self._made = True
         return self._books.cluster

@@ -1,9 +1,9 @@
-"""Which projects exist, and who may create one.
+"""Projects: which ones exist, and who may create one.
 
-A project is created by an account that manages accounts in its org: by `create`, or by putting something into it. So is
-one whose name such an account gave as a membership. Every org has the project `default`. Projects from before there
-were records of them exist as long as a machine, a workload or a quota is in them; the first write into one records it.
-Labs' projects are made by the control plane, which does not ask here.
+A project is created by an account that manages accounts in its org: with `create`, or by the first write into it. A
+project that such an account named in a membership also exists. Every org has the project `default`. Projects from
+before project records existed remain as long as they contain a machine, a workload or a quota; the first write into one
+creates its record. The control plane creates the projects of labs itself, without this module.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _RIGHT = "manage_accounts"
 
 
 class Projects:
-    """One per process. Projects are never deleted: one that was found once is there for good."""
+    """Lists and creates projects. One per process. Projects are never deleted, so a found project is cached."""
 
     def __init__(self, store: Store, writer: Writer, view: View, *, clock: Clock) -> None:
         self._store, self._writer, self._view, self._clock = store, writer, view, clock
         self._found: set[tuple[str, str]] = set()
 
     async def list(self, caller: Caller, org: str | None = None) -> ProjectList:
-        """Those that the caller sees, of one org if that is named: recorded ones, and those that have something."""
+        """Return the projects that the caller sees, of one org if given: recorded ones, and those with contents."""
         if org is not None:
             check_part(org, "org")
         found: dict[tuple[str, str], ProjectView] = {}
@@ -60,7 +60,7 @@ class Projects:
         return ProjectList(items=tuple(shown))
 
     async def create(self, request: Request, org: str, wanted: ProjectCreate) -> Written[ProjectView]:
-        """A new, empty project. Conflict: there is one of that name."""
+        """Create an empty project. Conflict: the name is taken."""
         caller = request.caller
         check_part(org, "org")
         check_part(wanted.name, "project")
@@ -78,8 +78,10 @@ class Projects:
         return await self._writer.once(request, ProjectView, once)
 
     async def admit(self, request: Request, org: str, project: str) -> None:
-        """Before something is put into a project that the caller sees. Forbidden: it does not exist, and the caller may
-        not create it."""
+        """Check that the caller may put something into a project that the caller sees, and record the project.
+
+        Forbidden: it does not exist, and the caller may not create it.
+        """
         caller = request.caller
         if (org, project) in self._found or _is_given(caller, org, project):
             return
@@ -92,11 +94,11 @@ class Projects:
                 _require(caller, org, project)
                 check_home(org, project)
             keyless = msgspec.structs.replace(request, key=None, if_match=None)
-            with suppress(Beaten):  # another request has recorded it meanwhile
+            with suppress(Beaten):  # a concurrent request has recorded it
                 await self._record(keyless, org, project, verb)
         self._found.add((org, project))
 
-    # Inside
+    # Internal
 
     async def _record(self, request: Request, org: str, project: str, verb: str) -> Written[ProjectView]:
         record = Project(created_at=self._clock.wall(), created_by=request.caller.name)
@@ -108,7 +110,7 @@ class Projects:
         return Written(msgspec.structs.replace(view, revision=revision), revision, 201)
 
     def _occupied(self) -> set[tuple[str, str]]:
-        """Projects of machines and workloads, as this process saw them last."""
+        """Return the projects of machines and workloads, from the cache of this process."""
         found = {(entry.parts["org"], entry.parts["project"]) for entry in self._view.vms.entries.values()}
         return found | {entry.value.home for entry in self._view.workloads.entries.values()}
 
@@ -121,14 +123,14 @@ class Projects:
 
 
 def _is_given(caller: Caller, org: str, project: str) -> bool:
-    """Whether it exists because an administrator named it, or the org, in a membership of the caller."""
+    """Return whether it exists because an administrator named it, or the org, in a membership of the caller."""
     if f"{org}/{project}" in caller.memberships:
         return True
     return project == DEFAULT and (org == DEFAULT or org in caller.memberships)
 
 
 def _require(caller: Caller, org: str, project: str) -> None:
-    """Forbidden: the caller may not create projects of the org."""
+    """Raise Forbidden if the caller may not create projects of the org."""
     if not caller.rights.manage_accounts or not caller.sees_org(org):
         raise Forbidden(
             f"project {org}/{project}: it does not exist, and {caller.name} may not create projects of {org}: that"

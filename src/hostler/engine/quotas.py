@@ -1,9 +1,9 @@
-"""How much a project may have, and all projects of an org together.
+"""Quotas of projects and of orgs.
 
-The quota holds what the project has, and every transaction that changes that compares the quota: so the sum can never
-be off. A new quota is not counted yet. Whoever needs it counts: as long as it is not counted nobody can change what the
-project has, so a scan after the quota was read finds the truth. The quota of an org holds the sum of its projects, and
-is compared in the same transactions.
+A quota record holds the usage of its project, and every transaction that changes the usage compares the record, so the
+sum is always exact. A new quota is not counted yet; the first request that needs it counts. No transaction can change
+the usage of a project whose quota is not counted, so a scan after the quota was read is exact. The quota of an org
+holds the sum of its projects and is compared in the same transactions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Store
 
 Pieces: TypeAlias = tuple[list["Comparison"], list["Operation"]]
-"""What goes into a transaction."""
+"""Comparisons and operations for a transaction."""
 _TRIES = 10
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a machine takes of its project's quota, or a difference of that."""
+    """The usage of a machine in its project's quota, or a difference of usages."""
 
     vms: int = 0
     cpus: int = 0
@@ -46,7 +46,6 @@ class Share(msgspec.Struct, frozen=True):
     disk_gib: int = 0
 
     def plus(self, other: Share) -> Share:
-        """The sum."""
         return Share(
             self.vms + other.vms,
             self.cpus + other.cpus,
@@ -55,17 +54,16 @@ class Share(msgspec.Struct, frozen=True):
         )
 
     def minus(self, other: Share) -> Share:
-        """The difference."""
         return self.plus(Share(-other.vms, -other.cpus, -other.memory_mib, -other.disk_gib))
 
 
 def share(spec: VmSpec) -> Share:
-    """What one machine of this shape takes."""
+    """Return the usage of one machine with this spec."""
     return Share(1, spec.cpus, spec.memory_mib, spec.disk_gib)
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """What a quota bounds: one project, or, where `project` is empty, all projects of an org together."""
+    """What a quota limits: one project or, if `project` is empty, all projects of an org together."""
 
     org: str
     project: str = ""
@@ -75,34 +73,33 @@ class Bound(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key[Quota]:
-        """The family of its record."""
         return QUOTA if self.project else ORG_QUOTA
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The parts of its key; also those of the machines that count."""
+        """Return the parts of its key; also those of the keys of the machines that count."""
         return {"org": self.org, "project": self.project} if self.project else {"org": self.org}
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """The quotas that bound a project, each counted; None: there is none, and there must be none."""
+    """The quotas that limit a project, each counted; None: there is none, and the transaction requires that."""
 
     bounds: tuple[tuple[Bound, Entry[Quota] | None], ...]
 
     @property
     def limited(self) -> tuple[Bound, ...]:
-        """Those that have a quota."""
+        """Return the bounds that have a quota."""
         return tuple(bound for bound, entry in self.bounds if entry is not None)
 
 
 class Turns:
-    """One at a time for each project or org, within this process: clients of one replica do not fight over a quota."""
+    """One lock per project or org, so that clients of one replica do not conflict over a quota."""
 
     def __init__(self) -> None:
         self._locks: weakref.WeakValueDictionary[Bound, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def of(self, bound: Bound) -> asyncio.Lock:
-        """To be held around reading the quota and the transaction that compares it."""
+        """Return the lock to hold while reading the quota and committing the transaction that compares it."""
         lock = self._locks.get(bound)
         if lock is None:
             lock = self._locks[bound] = asyncio.Lock()
@@ -110,7 +107,7 @@ class Turns:
 
 
 async def counted(store: Store, org: str, project: str) -> Quotas:
-    """The quotas of the project and of its org, with what they have. Conflict: one changed all the time."""
+    """Return the quotas of the project and of its org, with usage. Conflict: concurrent writes kept changing one."""
     bounds = (Bound(org, project), Bound(org))
     own, whole = await asyncio.gather(*(_counted(store, bound) for bound in bounds))
     return Quotas(((bounds[0], own), (bounds[1], whole)))
@@ -130,7 +127,7 @@ async def _counted(store: Store, bound: Bound) -> Entry[Quota] | None:
 
 
 async def count(store: Store, bound: Bound) -> Share:
-    """What it has, now. A machine whose record cannot be read counts as one, of no size."""
+    """Count the current usage. A machine with an unreadable record counts as one, without size."""
     total = Share()
     async for found in VM.scan(store, **bound.parts):
         total = total.plus(Share(1) if isinstance(found, Unreadable) else share(found.value.spec))
@@ -138,7 +135,10 @@ async def count(store: Store, bound: Bound) -> Share:
 
 
 def claim(quotas: Quotas, more: Share) -> Pieces:
-    """For a transaction after which the project has `more`, which may be less. QuotaExceeded: too much."""
+    """Return the pieces for a transaction that changes the usage by `more`, possibly negative.
+
+    QuotaExceeded: too much.
+    """
     when: list[Comparison] = []
     then: list[Operation] = []
     for bound, entry in quotas.bounds:
@@ -164,12 +164,12 @@ def _claim(bound: Bound, entry: Entry[Quota] | None, more: Share) -> Pieces:
 
 
 async def quota_release(store: Store, vm: VirtualMachine) -> Pieces:
-    """For the transaction that deletes the machine's record, and no other."""
+    """Return the pieces for the transaction that deletes the machine's record."""
     return claim(await counted(store, vm.org, vm.project), Share().minus(share(vm.spec)))
 
 
 async def quota_transfer(store: Store, giver: Bound, taker: Bound, size: Share) -> Pieces:
-    """For a transaction that gives a machine of one project to another. QuotaExceeded: who gets it may have no more."""
+    """Return the pieces for moving a machine to another project. QuotaExceeded: the receiving project has no room."""
     theirs, ours = await asyncio.gather(
         counted(store, taker.org, taker.project), counted(store, giver.org, giver.project)
     )
@@ -178,7 +178,7 @@ async def quota_transfer(store: Store, giver: Bound, taker: Bound, size: Share) 
     for quotas, more in ((theirs, size), (ours, Share().minus(size))):
         for bound, entry in quotas.bounds:
             if not bound.project and giver.org == taker.org:
-                continue  # the org has as much as before
+                continue  # the usage of the org does not change
             compared, written = _claim(bound, entry, more)
             when += compared
             then += written
@@ -186,7 +186,7 @@ async def quota_transfer(store: Store, giver: Bound, taker: Bound, size: Share) 
 
 
 async def quota_recount(store: Store, org: str, project: str) -> Pieces:
-    """For a transaction that adds machines without asking whether they may be: they will be counted again."""
+    """Return the pieces for a transaction that adds machines without a quota check: the usage is counted again."""
     when: list[Comparison] = []
     then: list[Operation] = []
     for bound in (Bound(org, project), Bound(org)):
@@ -201,16 +201,16 @@ async def quota_recount(store: Store, org: str, project: str) -> Pieces:
 
 
 class QuotaService:
-    """Setting and reading quotas. An empty `project` stands for the whole org.
+    """Sets and reads quotas. An empty `project` stands for the whole org.
 
-    Limits are set by accounts that manage accounts everywhere: an account that a limit bounds does not change it.
+    Only accounts that manage accounts everywhere set limits, so an account cannot change a limit that applies to it.
     """
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store, self._writer = store, writer
 
     async def get(self, caller: Caller, org: str, project: str = "") -> QuotaView:
-        """Limits and use. Without a quota the use is counted now."""
+        """Return limits and usage. Without a quota the usage is counted now."""
         bound = _seen(caller, org, project)
         entry = await _counted(self._store, bound)
         whole = await ORG_QUOTA.get(self._store, org=org) if project else None
@@ -220,7 +220,7 @@ class QuotaService:
         return _view(bound, entry.value, _has(entry.value), entry.mod_revision, inherited)
 
     async def set(self, request: Request, org: str, project: str, limits: QuotaSet) -> Written[QuotaView]:
-        """Set the limits. What is there already stays, also where it is more."""
+        """Set the limits. Existing usage stays, even above the limits."""
         bound = _seen(request.caller, org, project)
         request.caller.require("manage_accounts", everywhere=True)
         wanted = Quota(vms=limits.vms, cpus=limits.cpus, memory_mib=limits.memory_mib, disk_gib=limits.disk_gib)
@@ -231,7 +231,7 @@ class QuotaService:
         )
 
     async def delete(self, request: Request, org: str, project: str) -> Written[QuotaView]:
-        """Lift all limits. NotFound: there are none."""
+        """Remove all limits. NotFound: there are none."""
         bound = _seen(request.caller, org, project)
         request.caller.require("manage_accounts", everywhere=True)
         subject = f"quota of {bound}"
@@ -240,14 +240,14 @@ class QuotaService:
         )
         return msgspec.structs.replace(written, value=msgspec.structs.replace(written.value, revision=0))
 
-    # Inside
+    # Internal
 
     async def _set(self, request: Request, bound: Bound, wanted: Quota) -> Written[QuotaView]:
         entry = await bound.key.get(self._store, **bound.parts)
         request.check_match(f"quota of {bound}", 0 if entry is None else entry.mod_revision)
         if entry is None or not entry.value.counted:
             quota, has = wanted, await count(self._store, bound)
-            if entry is None and not has.vms:  # nothing is there yet
+            if entry is None and not has.vms:  # nothing exists there yet
                 check_home(bound.org, bound.project or DEFAULT)
         else:
             has = _has(entry.value)
@@ -270,7 +270,7 @@ class QuotaService:
         entry = await bound.key.get(self._store, **bound.parts)
         request.check_match(f"quota of {bound}", 0 if entry is None else entry.mod_revision)
         if entry is None:
-            raise NotFound(f"quota of {bound}: there is none; nothing to lift")
+            raise NotFound(f"quota of {bound}: not found; there are no limits to remove")
         view = _view(bound, Quota(), _has(entry.value), 0)
         revision = await self._writer.commit(
             request,
@@ -286,7 +286,7 @@ class QuotaService:
 
 
 def _seen(caller: Caller, org: str, project: str) -> Bound:
-    """NotFound: the caller does not see it, as if it did not exist."""
+    """Return the bound. NotFound: the caller does not see it, as if it did not exist."""
     bound = Bound(check_part(org, "org"), project and check_part(project, "project", most=MAX_USER))
     if not (caller.sees(org, project) if project else caller.sees_org(org)):
         raise NotFound(f"{bound}: not found; name one that you are a member of")

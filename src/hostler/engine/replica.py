@@ -1,11 +1,11 @@
 """A replica: one control-plane process that works only while it holds a key.
 
-    launch     take a free key of 1…N, waiting for it if need be; then start the services
-    problem    the first thing that went wrong: a lost key, a service that failed, no key to be had
-    shutdown   services → monitor → elections, in this order; then the problem, if there was one
+    launch     take a free key of 1…N, waiting for it if necessary; then start the services
+    problem    the first failure: a lost key, a failed service, no free key
+    shutdown   services → monitor → elections, in this order; then return the problem, if any
 
-The holder of key 1 leads: only it runs the controllers. A holder of a higher key keeps standing for key 1 and, when it
-gets it, starts the controllers and gives its old key back.
+The holder of key 1 leads: only it runs the controllers. A holder of a higher key keeps trying to acquire key 1. When it
+succeeds, it starts the controllers and releases its old key.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 LEADERSHIP_TTL = 20.0
 ACQUISITION_TIMEOUT = 120.0
 POLL = 0.5
-"""Seconds between two looks at a key, at most, where the storage cannot watch."""
+"""Longest time between two reads of a key, in seconds, if the storage cannot watch."""
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`num_vvm`: how many replicas hold a key at once. `ip`: the address that others see for this one."""
+    """`num_vvm`: number of replicas that hold a key at once. `ip`: the address of this replica for others."""
 
     ip: str
     num_vvm: int = 1
@@ -54,25 +54,25 @@ _LATER = "try again later, or wait without a limit (hostler replica --wait)"
 
 
 class Problem:
-    """The first thing that went wrong. It is stored before it is signalled, and stays."""
+    """The first failure. It is stored before waiters are notified, and never replaced."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self._happened = asyncio.Event()
 
     async def wait(self) -> None:
-        """Until something has gone wrong."""
+        """Wait until a failure is reported."""
         await self._happened.wait()
 
     def update(self, error: Exception) -> None:
-        """Report a problem; only the first counts."""
+        """Report a failure; only the first is kept."""
         if self.error is None:
             self.error = error
             self._happened.set()
 
 
 class Replica:
-    """Made once, launched once, shut down once. The storage is the caller's to open, and to close after shutdown."""
+    """Made once, launched once, shut down once. The caller opens the storage, and closes it after shutdown."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Replica:
         rng: random.Random | None = None,
         least_fence: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`least_fence`: it leads only with a fence above this one."""
+        """`least_fence`: the replica leads only with a fence above this one."""
         _check(config)
         self._config, self._storage = config, storage
         self.holder = holder or uuid.uuid4().hex
-        """Tells this replica from every other; it stands in the record of the key it holds."""
+        """Distinguishes this replica from all others; part of the record of the key it holds."""
         self._clock: Clock = clock or SystemClock()
         self._killer: Killer = killer or ProcessKiller(self._clock)
         self._elections = Elections(
@@ -102,31 +102,31 @@ class Replica:
         self._controllers = Pipeline(controllers, self._trouble)
         self._leadership: Leadership | None = None
         self._monitors: list[asyncio.Task[None]] = []
-        self._standing: asyncio.Task[None] | None = None  # for key 1, while a higher one is held
-        self._promotion: asyncio.Task[None] | None = None  # to key 1, once it was got
+        self._standing: asyncio.Task[None] | None = None  # tries to acquire key 1, while a higher key is held
+        self._promotion: asyncio.Task[None] | None = None  # to key 1, after it was acquired
         self._shutting = asyncio.Event()
         self._launched: asyncio.Event | None = None
         self._shutdown: asyncio.Task[None] | None = None
 
     @property
     def leadership(self) -> Leadership:
-        """The key held now. LeadershipLost: none."""
+        """Return the key held now. LeadershipLost: none."""
         if self._leadership is None:
-            raise LeadershipLost("replica: it holds no key")
+            raise LeadershipLost("replica: holds no key")
         return self._leadership
 
     async def launch(
         self, leadership_ttl: float = LEADERSHIP_TTL, acquisition_timeout: float | None = ACQUISITION_TIMEOUT
     ) -> Problem:
-        """Take a key, start the services, and return what will tell of problems; it may tell of one already.
+        """Take a key, start the services, and return the object that reports failures; it may already have one.
 
-        `acquisition_timeout=None` waits for ever. `shutdown` may be called meanwhile. If this is cancelled, everything
-        is shut down first.
+        `acquisition_timeout=None` waits without limit. `shutdown` may be called concurrently. If this call is
+        cancelled, everything is shut down first.
         """
         ttl = check_ttl(leadership_ttl)
         within = _check_timeout(acquisition_timeout)
         if self._launched is not None:
-            raise RuntimeError("replica: it was launched already; make a new Replica to launch again")
+            raise RuntimeError("replica: already launched; create a new Replica to launch again")
         self._launched = asyncio.Event()
         try:
             await self._launch(ttl, within)
@@ -134,26 +134,26 @@ class Replica:
             self._launched.set()
             await self.shutdown()
             raise
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is the problem
+        except Exception as error:  # noqa: BLE001 - any error becomes the problem
             self._trouble(error)
         finally:
             self._launched.set()
         return self._problem
 
     async def shutdown(self) -> Exception | None:
-        """Stop everything, in order; the problem, if there was one. Twice is fine."""
+        """Stop everything in order and return the problem, if any. May be called twice."""
         if self._launched is None:
-            raise RuntimeError("replica: it was never launched; call launch() before shutdown()")
+            raise RuntimeError("replica: never launched; call launch() before shutdown()")
         self._shutting.set()
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._shut_down(self._launched), name="replica: shutdown")
         await asyncio.shield(self._shutdown)
         return self._problem.error
 
-    # Inside
+    # Internal
 
     def _trouble(self, error: Exception) -> None:
-        """All problems are reported here. Who has one must not take another key."""
+        """Report a problem. A replica with a problem must not take another key."""
         self._problem.update(error)
         if self._standing is not None:
             self._standing.cancel()
@@ -169,7 +169,7 @@ class Replica:
             await self._controllers.start(self)
         elif self._problem.error is None and not self._shutting.is_set():
             standing = self._stand_for_the_first(leadership, ttl)
-            self._standing = asyncio.create_task(standing, name="replica: standing for key 1")
+            self._standing = asyncio.create_task(standing, name="replica: acquisition of key 1")
 
     def _hold(self, leadership: Leadership) -> None:
         self._leadership = leadership
@@ -178,7 +178,7 @@ class Replica:
         self._monitors.append(monitor)
 
     async def _monitor(self, leadership: Leadership) -> None:
-        """On loss: stop work first. The killer has been counting since."""
+        """On loss, stop the work first. The killer's grace period runs from the loss."""
         await leadership.wait_lost()
         if leadership.released:
             return
@@ -189,28 +189,28 @@ class Replica:
     async def _stand_for_the_first(self, old: Leadership, ttl: float) -> None:
         try:
             first = await self._stand(range(1, 2), ttl, _Trouble())
-        except Exception as error:  # noqa: BLE001 - whatever it was, it ends the standing and people must know
+        except Exception as error:  # noqa: BLE001 - any error ends the acquisition and must be reported
             self._trouble(error)
             return
         self._hold(first)
         self._promotion = asyncio.create_task(self._promoted(old), name="replica: promotion")
 
     async def _promoted(self, old: Leadership) -> None:
-        """The controllers run under key 1, and the old key is given back."""
-        releasing = asyncio.create_task(old.release(), name="replica: giving the old key back")
+        """Run the controllers under key 1, and release the old key."""
+        releasing = asyncio.create_task(old.release(), name="replica: release of the old key")
         try:
             await self._controllers.start(self)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is the problem
+        except Exception as error:  # noqa: BLE001 - any error becomes the problem
             self._trouble(error)
         await releasing
 
     async def _acquired(self, numbers: range, ttl: float, within: float) -> Leadership | None:
-        """Any of the keys; None if shutdown was called first. Conflict, or what the storage said: none in time."""
+        """Acquire any of the keys; None: shutdown was called first. Conflict, or the storage's error: none in time."""
         trouble = _Trouble()
         standing = asyncio.create_task(self._stand(numbers, ttl, trouble, within), name="replica: acquisition")
-        # A storage that hangs must not make it longer. The first try has its time even if `within` is 0.
+        # A storage that hangs must not extend the wait. The first attempt gets its time even if `within` is 0.
         ends: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._shutting.wait(), name="replica: shutdown wanted"),
+            asyncio.create_task(self._shutting.wait(), name="replica: shutdown requested"),
         ]
         if within < math.inf:
             alarm = self._clock.sleep(within + PATIENCE)
@@ -228,7 +228,7 @@ class Replica:
         raise trouble.error or Unavailable(f"replica: the storage gave no answer within {within:g} s; try again later")
 
     async def _stand(self, numbers: range, ttl: float, trouble: _Trouble, within: float = math.inf) -> Leadership:
-        """Take any of the keys, as soon as one is free. Conflict: none became free in time."""
+        """Take any of the keys as soon as one is free. Conflict: none became free in time."""
         deadline = self._clock.now() + within
         backoff = Backoff(min(0.05, ttl / 100), min(1.0, ttl / 10), rng=self._elections.rng)
         while True:
@@ -252,7 +252,7 @@ class Replica:
                 await self._clock.sleep(min(backoff.next(), left))
 
     async def _wait_for_change(self, numbers: range, within: float, ttl: float) -> None:
-        """Until one of the keys may be free."""
+        """Wait until one of the keys may be free."""
         if not isinstance(self._storage, Watchable):
             await self._clock.sleep(min(within, ttl / 20, POLL))
             return
@@ -261,7 +261,7 @@ class Replica:
             for number in numbers
         ]
         try:
-            # The limit is for a storage that hangs; the others look at `within` themselves.
+            # The timeout is for a storage that hangs; other storages observe `within` themselves.
             done, _ = await asyncio.wait(waits, timeout=within + PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
@@ -280,14 +280,14 @@ class Replica:
             await self._clock.sleep(min(within, 0.1))
 
     async def _shut_down(self, launched: asyncio.Event) -> None:
-        # First, for a service that is just starting would keep the launch from ending.
+        # First, because a service that is starting would keep the launch from ending.
         await self._controllers.stop()
         await self._services.stop()
         await launched.wait()
         if self._standing is not None:
             self._standing.cancel()
             await asyncio.gather(self._standing, return_exceptions=True)
-        if self._promotion is not None:  # its controllers were stopped, so it ends
+        if self._promotion is not None:  # its controllers are stopped, so it ends
             await self._promotion
         for monitor in self._monitors:
             monitor.cancel()
@@ -296,7 +296,7 @@ class Replica:
 
 
 class _Trouble:
-    """What the storage said last, while standing for keys."""
+    """The last error of the storage during the acquisition of keys."""
 
     def __init__(self) -> None:
         self.error: HostlerError | None = None
@@ -314,5 +314,5 @@ def _check_timeout(within: float | None) -> float:
     if within is None:
         return math.inf
     if isinstance(within, bool) or not isinstance(within, int | float) or not within >= 0:
-        raise Invalid(f"acquisition timeout {within!r}: must be at least 0 s, or None for ever")
+        raise Invalid(f"acquisition timeout {within!r}: must be at least 0 s, or None to wait without limit")
     return float(within)

@@ -1,6 +1,6 @@
-"""What a replica says of itself, so that those who stand by can be seen too.
+"""Registration of a replica, so that standby replicas are visible, too.
 
-For people only: who leads is told by the record of the election key and by nothing else.
+For users only: only the record of the election key determines the leader.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 RENEWALS = 4
 PATIENCE = 1.0
-"""Seconds that saying goodbye may take."""
+"""Seconds that removing the record may take."""
 
 
 class Presence:
     """Keeps the record of one replica in the store, on a lease, from `open` to `aclose`.
 
-    As a service of the replica (first among the services, and first among the controllers) it tells what is held.
+    As a service of the replica (first among the services, and first among the controllers) it records which key is
+    held.
     """
 
     name = "presence"
@@ -40,7 +41,7 @@ class Presence:
     def __init__(
         self, store: Store, record: ReplicaRecord, *, clock: Clock | None = None, url: Callable[[], str] = str
     ) -> None:
-        """`url`: where others reach the replica; asked at each renewal, for a new certificate makes another one."""
+        """`url`: the address of the replica; read at each renewal, because a new certificate changes it."""
         self._store, self._record, self._url = store, record, url
         self._clock: Clock = clock or SystemClock()
         self._changed = asyncio.Event()
@@ -48,11 +49,11 @@ class Presence:
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin; a store that does not answer is asked again and again."""
+        """Start; writes are retried while the store does not answer."""
         self._task = asyncio.create_task(self._keep(), name="presence")
 
     async def aclose(self) -> None:
-        """Take the record out; if the store does not answer, it lapses."""
+        """Remove the record; if the store does not answer, it expires."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -75,7 +76,7 @@ class Presence:
     async def stop(self) -> None:
         self._write(msgspec.structs.replace(self._record, key=None, fence=0, held_at=None))
 
-    # Inside
+    # Internal
 
     def _write(self, record: ReplicaRecord) -> None:
         self._record = record
@@ -101,7 +102,7 @@ class Presence:
             except LeaseGone:
                 self._lease = None
                 continue
-            except HostlerError:  # nothing hangs on it, and it may be repeated
+            except HostlerError:  # nothing depends on it, and the write may be repeated
                 pause = backoff.next()
             await self._pause(pause)
 

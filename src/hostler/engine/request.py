@@ -1,4 +1,4 @@
-"""Who asks, what came along with the question, and what a write answers: the same for every door."""
+"""Callers, requests and results of writes, shared by all services."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SHARED = {
     "inject_faults": "simulated hardware serves every org",
     "step_time": "simulated time is that of every org",
 }
-"""Rights about what belongs to no org, and why membership everywhere is needed for it."""
+"""Rights about resources that belong to no org, and why they require membership everywhere."""
 MAX_LIMIT = 1_000
-"""Of what one page has."""
+"""Largest number of items on a page."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Somebody who was authenticated. `rights` say what they may do, `memberships` to what."""
+    """An authenticated caller. `rights` say which actions are allowed, `memberships` on which projects."""
 
     name: str
     """The folded name of the account."""
@@ -35,42 +35,43 @@ class Caller(msgspec.Struct, frozen=True):
     memberships: tuple[str, ...] = ()
     """`*`, `org` or `org/project`."""
     source: str = ""
-    """Where the request came from, for the audit."""
+    """Where the request came from, for the audit log."""
     token: str = ""
-    """The id of the token; it tells nothing of the token itself."""
+    """The id of the token; it does not reveal the token."""
     life: int = 0
-    """The revision that the account was made in: another of the same name is somebody else."""
+    """The revision at which the account was created. It distinguishes a later account of the same name."""
 
     def sees(self, org: str, project: str) -> bool:
-        """Whether the project is one of theirs."""
+        """Return whether the caller is a member of the project."""
         mine = self.memberships
         return EVERYWHERE in mine or org in mine or f"{org}/{project}" in mine
 
     def sees_org(self, org: str) -> bool:
-        """Whether all of the org is theirs, and not only some of its projects."""
+        """Return whether the caller is a member of the whole org, and not only of some projects."""
         return EVERYWHERE in self.memberships or org in self.memberships
 
     def may_change(self, org: str, project: str) -> bool:
-        """Whether machines of the project are theirs to change; those of labs are for who has all labs.
+        """Return whether the caller may change machines of the project; those of labs require all of the lab org.
 
-        Who may not is not shown what their set-up holds (`user_data`): passwords, keys, a lab's solutions.
+        Callers who may not are not shown `user_data`, which may hold passwords, keys or the solutions of a lab.
         """
         return self.rights.modify_workloads and (self.sees_org(org) if org == LABS else self.sees(org, project))
 
     @property
     def is_administrator(self) -> bool:
-        """Whether they manage the accounts of every org: such callers have no budget, and places in reserve."""
+        """Return whether the caller manages the accounts of every org. It has no budget, and slots in reserve."""
         return self.rights.manage_accounts and EVERYWHERE in self.memberships
 
     def require(self, right: str, *, everywhere: bool = False) -> None:
-        """Forbidden: the caller lacks this one of the `Rights`, or membership everywhere that it takes.
+        """Raise Forbidden if the caller lacks this right, or the membership everywhere that it requires.
 
-        Rights on what belongs to no org (`SHARED`) always take that membership; other rights if `everywhere`.
+        Rights on resources that belong to no org (`SHARED`) always require that membership; other rights if
+        `everywhere`.
         """
         if not getattr(self.rights, right):
-            raise Forbidden(f"{self.name}: the right {right} is missing; ask somebody who manages accounts for it")
+            raise Forbidden(f"{self.name}: the right {right} is missing; ask an administrator for it")
         if (everywhere or right in SHARED) and EVERYWHERE not in self.memberships:
-            what = SHARED.get(right, "limits bound those who are members of an org")
+            what = SHARED.get(right, "limits apply to members of an org")
             raise Forbidden(
                 f"{self.name}: {what}: that takes {right} and membership in {EVERYWHERE}; ask an administrator"
                 f" who is a member of {EVERYWHERE} to do it, or for that membership"
@@ -78,51 +79,51 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def may_deploy(self) -> bool:
-        """Whether what runs on every node is theirs to say: slices have no project."""
+        """Return whether the caller may deploy slices. Slices run on every node and have no project."""
         return self.rights.modify_workloads and EVERYWHERE in self.memberships
 
     def require_deploy(self) -> None:
-        """Forbidden: the caller may not deploy."""
+        """Raise Forbidden if the caller may not deploy."""
         self.require("modify_workloads")
         if not self.may_deploy:
             raise Forbidden(
-                f"{self.name}: slices run on every node: that takes membership in {EVERYWHERE} beside modify_workloads;"
-                " ask somebody who manages accounts"
+                f"{self.name}: slices run on every node: that takes modify_workloads and membership in {EVERYWHERE};"
+                " ask an administrator"
             )
 
 
 HOSTLER = Caller("hostler", ROLES[Role.ADMIN], (EVERYWHERE,))
-"""The control plane itself, where it acts unasked."""
+"""The control plane itself, where it acts on its own."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A write that somebody asks for."""
+    """A write request."""
 
     caller: Caller
     key: str | None = None
-    """The Idempotency-Key: the same request with the same key is done once, and answered alike."""
+    """The Idempotency-Key: the same request with the same key is executed once and gets the same response."""
     fingerprint: str = ""
-    """Of method, path and body: tells a repetition from another request with the same key."""
+    """Hash of method, path and body: distinguishes a repetition from another request with the same key."""
     if_match: int | None = None
-    """The revision that the caller has read; the write happens only if it is still the present one."""
+    """The revision that the caller has read; the write happens only if it is still current."""
 
     def check_match(self, subject: str, present: int) -> None:
-        """`present`: the revision of what is to be changed, 0 if it is not there. Stale: the caller read another."""
+        """Raise Stale if the caller read another revision than `present`, that of the record (0: it does not exist)."""
         if self.if_match is not None and self.if_match != present:
             raise Stale(f"{subject}: revision {self.if_match} is not the present one, {present}; read it again")
 
 
 class Written(msgspec.Struct, Generic[T], frozen=True):
-    """A write that is done. `replayed`: it had been done before, and this is the answer that was given then."""
+    """The result of a write. `replayed`: it was done before, and this is the response from then."""
 
     value: T
     revision: int
-    """Of the record that was written, after it."""
+    """The revision of the record after the write."""
     status: int
     replayed: bool = False
 
 
 def check_limit(limit: int) -> None:
-    """Invalid: there is no page of that size."""
+    """Raise Invalid if the page size is out of range."""
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")

@@ -1,6 +1,6 @@
-"""The service for retained machines: list them, bring one back, delete one.
+"""Service for retained machines: list, restore and delete them.
 
-What the caller does not see is NotFound, exactly as if it did not exist.
+Machines that the caller does not see are NotFound, exactly as if they did not exist.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RESTORE = "retained.restore"
 
 
 class RetainedService:
-    """One per process. `retention`: seconds for which a machine is retained."""
+    """Lists, restores and deletes retained machines. One per process. `retention`: seconds for which they are kept."""
 
     def __init__(
         self,
@@ -56,20 +56,20 @@ class RetainedService:
         self._clock, self._new_id, self._retention = clock, new_id, retention
 
     async def list(self, caller: Caller) -> RetainedPage:
-        """All that the caller sees, as this process saw them last; the newest first."""
+        """Return all that the caller sees, from the cache of this process, newest first."""
         entries = [e for e in self._view.retained.entries.values() if caller.sees(e.value.org, e.value.project)]
         entries.sort(key=lambda entry: (-entry.value.retained_at, entry.key))
         items = tuple(self._shown(entry) for entry in entries)
         return RetainedPage(items=items, revision=self._view.retained.revision)
 
     async def get(self, caller: Caller, node: str, name: str) -> RetainedView:
-        """One."""
+        """Return one retained machine."""
         return self._shown(await self._find(caller, node, name))
 
     async def restore(self, request: Request, node: str, name: str, wanted: RetainedRestore) -> Written[VmView]:
-        """Bring its virtual machine back to that disk, on that node; or make a new one of it.
+        """Restore the virtual machine to that disk, on that node; or create a new machine from the disk.
 
-        Conflict: its virtual machine has a newer disk, it is being deleted, or no node has it.
+        Conflict: its virtual machine has a newer disk, the retained machine is being deleted, or no node has it.
         """
         request.caller.require("modify_workloads")
 
@@ -88,10 +88,10 @@ class RetainedService:
     async def _restore(self, request: Request, entry: Entry[Retained], wanted: RetainedRestore) -> Written[VmView]:
         retained, node, name = entry.value, entry.parts["node"], entry.parts["name"]
         if await RETAINED_REQUEST.get(self._store, node=node, name=name) is not None:
-            raise Conflict(f"retained machine {node}/{name}: its deletion was asked for, and waits for its node")
+            raise Conflict(f"retained machine {node}/{name}: its deletion was requested and waits for its node")
         if why := lost(self._view, entry):
             raise Conflict(f"retained machine {node}/{name}: {why}; start the agent of node {node} where its disk is")
-        # Its record is written as it is: what decided from the older one to delete it is refused then.
+        # The record is rewritten unchanged, so that a deletion decided from the older revision is refused.
         held: Pieces = (
             [RETAINED.unchanged(entry), RETAINED_REQUEST.absent(node=node, name=name)],
             [RETAINED.put(retained, node=node, name=name)],
@@ -113,9 +113,9 @@ class RetainedService:
         return await self._vms.change(request, own.value, _RESTORE, bring_back, held)
 
     async def delete(self, request: Request, node: str, name: str) -> Written[RetainedView]:
-        """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it.
+        """Delete it permanently, with disk and snapshots, once its node is reachable. Conflict: a vm needs it.
 
-        If no node has it any more (`RetainedView.lost`), its record is deleted, and the disk stays where it is.
+        If no node has it any more (`RetainedView.lost`), only its record is deleted; the disk stays where it is.
         """
         request.caller.require("manage_accounts")
 
@@ -168,10 +168,10 @@ class RetainedService:
             request, RetainedView, lambda: self._writer.retried(f"retained machine {node}/{name}", attempt)
         )
 
-    # Inside
+    # Internal
 
     async def _own(self, retained: Retained) -> Entry[VirtualMachine] | None:
-        """The virtual machine that it was, wherever that is now; None: it was deleted."""
+        """Return the virtual machine that it belonged to, in any project; None: it was deleted."""
         found = await VM.get(self._store, org=retained.org, project=retained.project, vm=retained.vm)
         return found or own_vm(self._view, retained)
 
@@ -182,7 +182,7 @@ class RetainedService:
         return entry
 
     def _linked(self, entry: Entry[Retained]) -> str:
-        """The virtual machine that was asked to get its disk from it; empty: none."""
+        """Return the virtual machine that is to get its disk from it; empty: none."""
         link = Reinstatement(node=entry.parts["node"], name=entry.value.name)
         return next((vm.value.name for vm in self._view.vms.entries.values() if vm.value.reinstate == link), "")
 

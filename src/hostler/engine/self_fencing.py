@@ -1,8 +1,8 @@
-"""Ends the process when a leadership has ended and the process has not.
+"""Self-fencing: ends the process if it does not stop after it lost a leadership.
 
 A leader that lost its key stops its work and exits. If it does not (its event loop hangs, a service does not stop, the
-machine slept), it must not go on believing: a quarter of the leadership's life after the loss the process is ended from
-a thread of its own, which needs nothing from the event loop but the deadlines it reads.
+host was suspended), it must not continue to act as leader. A dedicated thread ends the process a quarter of the TTL
+after the loss. The thread needs nothing from the event loop except the deadlines that it reads.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 GRACE = 4
-"""A leadership's life divided by this is the time between its loss and the end of the process."""
+"""The TTL of a leadership divided by this is the time between its loss and the end of the process."""
 
 LOOK = 0.25
-"""Seconds between two looks at the deadlines, at most."""
+"""Longest time between two checks of the deadlines, in seconds."""
 
 
 class Killer(Protocol):
-    """What makes sure that a loss is the end. A simulation brings its own, which ends one simulated process."""
+    """Makes sure that the process ends after a loss. A simulation passes its own, which ends one simulated process."""
 
     def guard(self, leadership: Leadership) -> None:
-        """From now on, end the process if this leadership is overdue; not once it was given up in good order."""
+        """Guard a leadership: end the process if it is overdue, unless it was released."""
 
 
 def overdue_at(leadership: Leadership) -> float:
-    """When the process must have ended, on the clock of the elections."""
+    """Return when the process must have ended, on the clock of the elections."""
     ended = leadership.deadline if leadership.lost_at is None else min(leadership.lost_at, leadership.deadline)
     return ended + leadership.ttl / GRACE
 
@@ -62,8 +62,8 @@ class ProcessKiller:
                 overdue = [leadership for leadership in self._guarded if overdue_at(leadership) <= now]
                 if overdue:
                     _kill(overdue)
-                # A deadline only moves away while it is renewed, but comes near at once when the key is lost: so look
-                # several times within the grace that a loss leaves.
+                # Renewals only move a deadline away, but a lost key brings it near at once. So check several times
+                # within the grace period after a loss.
                 waits = [min(overdue_at(each) - now, each.ttl / GRACE / 4, LOOK) for each in self._guarded]
                 self._changed.wait(max(0.001, min(waits)) if waits else None)
 
@@ -71,7 +71,7 @@ class ProcessKiller:
 def _kill(overdue: list[Leadership]) -> None:
     keys = ", ".join(leadership.key for leadership in overdue)
     text = f"hostler: leadership {keys} was lost and the process did not stop in time; ending it now\n"
-    with suppress(Exception):  # the end must come also when nobody is there to read why
+    with suppress(Exception):  # the process must end even if stderr cannot be written
         if select.select([], [2], [], 0)[1]:
             os.write(2, text.encode()[: select.PIPE_BUF])
     os._exit(1)

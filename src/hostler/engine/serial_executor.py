@@ -1,8 +1,9 @@
-"""Long work beside the event loop, one piece at a time: whoever else wants some waits for a while, or comes again.
+"""Serial executor: runs blocking work in a thread, one job at a time.
 
-A thread takes its share of the interpreter from the loop. One such share the loop can spare; ten it cannot, and then
-nothing is renewed in time, leadership among it. Nor are there full collections of garbage meanwhile: of a large tree
-each takes half a second, and the loop stands still.
+Callers wait a limited time for their turn, then get `Unavailable`. A thread competes with the event loop for the
+interpreter. The loop can spare the time of one thread, but not of ten: then nothing is renewed in time, including
+leadership. Full garbage collections are postponed during the work: on a large object tree each blocks the loop for half
+a second.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WITHIN = 5.0
-"""Seconds that one waits for one's turn."""
+"""Seconds that a caller waits for its turn."""
 
 
 class Turn:
-    """One for each kind of work in a process. `busy`: what is said to who waited in vain."""
+    """Executes one kind of work. One per kind and process. `busy`: the message for a caller whose wait timed out."""
 
-    def __init__(self, what: str, *, busy: str = "others are being read", within: float = WITHIN) -> None:
+    def __init__(self, what: str, *, busy: str = "other requests are being processed", within: float = WITHIN) -> None:
         self._what, self._busy, self._within = what, busy, within
         self._taken = asyncio.Lock()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` gives, in a thread of its own. Unavailable: others are at it for too long."""
+        """Return the result of `work`, run in a thread. Unavailable: other jobs took too long."""
         try:
             async with asyncio.timeout(self._within):
                 await self._taken.acquire()
         except TimeoutError:
             raise Unavailable(f"{self._what}: {self._busy}; try again in a moment") from None
         working = asyncio.ensure_future(asyncio.to_thread(_worked, lambda: work(*args, **kwargs)))
-        working.add_done_callback(self._done)  # a thread goes on when nobody waits for it any more
+        working.add_done_callback(self._done)  # a thread continues even if its caller no longer waits
         return await asyncio.shield(working)
 
     def _done(self, working: asyncio.Future[T]) -> None:
         self._taken.release()
         if not working.cancelled():
-            working.exception()  # seen, even if nobody waits for it
+            working.exception()  # retrieve it, even if no caller waits
 
 
 def _worked(work: Callable[[], T]) -> T:

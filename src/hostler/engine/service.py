@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Standing(Protocol):
-    """What a service knows of the replica that runs it."""
+    """The view that a service has of the replica that runs it."""
 
     @property
     def leadership(self) -> Leadership:
-        """The key that the replica holds now; it may change from a higher one to key 1 while a service runs."""
+        """Return the key that the replica holds now; it may change from a higher one to key 1 while a service runs."""
 
 
 def leadership_of(standing: Standing | None, service: str) -> Leadership:
-    """What the replica holds now. LeadershipLost: nothing any more."""
+    """Return the leadership that the replica holds now. LeadershipLost: none."""
     if standing is None:
         raise RuntimeError(f"{service}: used before it was started")
     leadership = standing.leadership
@@ -31,31 +31,31 @@ def leadership_of(standing: Standing | None, service: str) -> Leadership:
 
 
 class Service(Protocol):
-    """Something that a replica runs while it holds a key."""
+    """A unit of work that a replica runs while it holds a key."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Return the name for messages."""
 
     async def start(self, standing: Standing) -> None:
-        """Be ready when this returns. What it raises is the replica's problem, and what was started is stopped.
+        """Be ready when this returns. An exception becomes the replica's problem, and everything started is stopped.
 
-        Cancelled if the replica must stop meanwhile.
+        Cancelled if the replica must stop during the start.
         """
 
     async def run(self) -> None:
-        """Work until cancelled. Returning or raising before that is the replica's problem."""
+        """Work until cancelled. Returning or raising before that becomes the replica's problem."""
 
     async def stop(self) -> None:
-        """Let go of everything. Called once, after `run` has ended, also when it or `start` failed or was cancelled."""
+        """Release everything. Called once, after `run` has ended, also if it or `start` failed or was cancelled."""
 
 
 class ServiceFailed(HostlerError):
-    """A service could not start, ended by itself, or did not stop well."""
+    """A service could not start, ended by itself, or failed to stop."""
 
 
 class Pipeline:
-    """Services that run together. Started once, stopped once; what was stopped starts nothing more."""
+    """Services that run together. Started once, stopped once; a stopped pipeline starts nothing more."""
 
     def __init__(self, services: Sequence[Service], failed: Callable[[Exception], None]) -> None:
         self._services = tuple(services)
@@ -65,9 +65,11 @@ class Pipeline:
         self._stopping: asyncio.Task[None] | None = None
 
     async def start(self, standing: Standing) -> None:
-        """Start all, in order. ServiceFailed: one could not; those before it still run and want to be stopped.
+        """Start all services in order.
 
-        Returns early if it is stopped meanwhile.
+        ServiceFailed: one could not start; those before it still run and must be stopped.
+
+        Returns early if the pipeline is stopped during the start.
         """
         if self._stopping is not None:
             return
@@ -79,10 +81,13 @@ class Pipeline:
         if not starting.cancelled():
             starting.result()
         elif self._stopping is None:
-            raise ServiceFailed("services: starting them was cancelled")
+            raise ServiceFailed("services: the start was cancelled")
 
     async def stop(self) -> None:
-        """Stop all, in reverse, also one that is just starting. Several may ask; all wait for the one stop."""
+        """Stop all services in reverse order, including one that is starting.
+
+        Concurrent callers wait for the same stop.
+        """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name="services: stopping")
         await asyncio.shield(self._stopping)
@@ -96,7 +101,7 @@ class Pipeline:
                 if isinstance(error, Exception):
                     raise ServiceFailed(f"service {service.name}: could not start: {error}") from error
                 raise
-            if self._stopping is not None:  # it did not let itself be cancelled
+            if self._stopping is not None:  # the service ignored the cancellation
                 await self._let_go(service)
                 return
             task = asyncio.create_task(self._run(service), name=f"service {service.name}")
@@ -115,9 +120,9 @@ class Pipeline:
         try:
             await service.run()
         except asyncio.CancelledError:
-            if self._stopping is None:  # by something inside it, which is no better than an error
+            if self._stopping is None:  # cancelled from inside, which counts as an error
                 self._failed(ServiceFailed(f"service {service.name}: ended by itself: cancelled"))
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is the replica's problem
+        except Exception as error:  # noqa: BLE001 - any error becomes the replica's problem
             self._report(f"service {service.name}: failed: {error}", error)
         else:
             if self._stopping is None:
@@ -125,11 +130,11 @@ class Pipeline:
 
     async def _let_go(self, service: Service) -> None:
         stopping = asyncio.create_task(_stopped(service), name=f"service {service.name}: stopping")
-        await asyncio.wait((stopping,))  # whatever it raises, the others still have to be stopped
+        await asyncio.wait((stopping,))  # even if it fails, the others must be stopped
         if stopping.cancelled():
-            self._failed(ServiceFailed(f"service {service.name}: did not stop well: cancelled"))
+            self._failed(ServiceFailed(f"service {service.name}: failed to stop: cancelled"))
         elif (error := stopping.exception()) is not None:
-            self._report(f"service {service.name}: did not stop well: {error}", error)
+            self._report(f"service {service.name}: failed to stop: {error}", error)
 
     def _report(self, message: str, cause: BaseException) -> None:
         failure = ServiceFailed(message)
@@ -138,7 +143,7 @@ class Pipeline:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Until it has ended. It is cancelled once: a second time would interrupt its tidying up."""
+    """Cancel a task and wait until it has ended. It is cancelled once: a second time would interrupt its cleanup."""
     if not task.done():
         if not task.cancelling():
             task.cancel()

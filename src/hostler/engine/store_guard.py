@@ -1,4 +1,4 @@
-"""Ends a process of the control plane whose store was emptied, replaced by an older one, copied away or exchanged."""
+"""Store guard: ends a control-plane process whose store was emptied, replaced by an older one, moved or exchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANSWER_WITHIN = 5.0
 
 
 class StoreGuard:
-    """One per process. `check` before anything is written, then `run` while the process works."""
+    """Checks the identity of the store. One per process: `check` before the first write, then `run`."""
 
     def __init__(
         self,
@@ -40,19 +40,21 @@ class StoreGuard:
         accept: bool = False,
         look_every: float = LOOK_EVERY,
     ) -> None:
-        """`memory` outlives the process; without one only this process's own past counts. `accept`: begin with the
-        store as it is, whatever the memory holds."""
+        """`memory` outlives the process; without one, only what this process has read counts.
+
+        `accept`: start with the store as it is, regardless of the memory.
+        """
         self._store, self._memory, self._clock, self._new_id = store, memory, clock, new_id
         self._accept, self._every = accept, look_every
         self._last: LastControlPlane | None = None
         self._revision = 0
 
     def least_fence(self) -> int:
-        """A new leadership has a fence above this one."""
+        """Return the fence that a new leadership must exceed."""
         return 0 if self._last is None else self._last.fence
 
     async def check(self) -> None:
-        """Give the store an identity if it has none. Refused: this process must not work on it."""
+        """Check the store, and give it an identity if it has none. Refused: this process must not use it."""
         if self._memory is not None and not self._accept:
             self._last = await remembered(self._memory)
         identity = await read_identity(self._store)
@@ -62,9 +64,9 @@ class StoreGuard:
         await self._looked(identity)
 
     async def run(self) -> None:
-        """Look again and again until cancelled. Refused: the store is no longer the one that this process began with.
+        """Check repeatedly until cancelled. Refused: the store is no longer the one that this process started with.
 
-        A store that does not answer is looked at again later.
+        If the store does not answer, it is checked again later.
         """
         while True:
             await self._clock.sleep(self._every)
@@ -79,8 +81,8 @@ class StoreGuard:
         why = self._why_not(identity)
         if why:
             raise Refused(
-                f"store: {why}; nothing is written to it. Name the store that is in service, or, if this one is, start"
-                f" once with {ACCEPT}"
+                f"store: {why}; nothing is written to it. Configure the store that is in service, or, if this one is,"
+                f" start once with {ACCEPT}"
             )
         self._revision = max(self._revision, identity.revision)
         self._last = await remember(self._memory, identity, self._last)
@@ -88,6 +90,6 @@ class StoreGuard:
     def _why_not(self, identity: Identity) -> str:
         if identity.revision < self._revision:
             return (
-                f"it went back from revision {self._revision} to {identity.revision}: another store stands in its place"
+                f"it went back from revision {self._revision} to {identity.revision}: it was replaced by another store"
             )
         return objection(self._last, identity)

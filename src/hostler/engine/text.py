@@ -1,4 +1,4 @@
-"""Words for people that several parts say."""
+"""Text helpers for messages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORT = 80
-"""Characters of what is one part of a sentence."""
+"""Length of a text that is quoted inside a sentence."""
 _NAMED = 5
 
 
 def clipped(text: str, most: int = SHORT) -> str:
-    """Not longer than that."""
+    """Shorten the text to `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def instances(numbers: Sequence[int]) -> str:
-    """Which instances, in a few words."""
+    """Return a short list of instance numbers."""
     shown = ", ".join(map(str, numbers[:_NAMED]))
     more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
     return f"instance{'s' if len(numbers) > 1 else ''} {shown}{more}"

@@ -1,9 +1,11 @@
-"""Tickets: let their bearer through one door of one machine, or to one lab's terminal, once, within half a minute.
-One for the page signs its bearer in there, once, within a minute.
+"""Tickets: one-time credentials for one relay to one machine, or for the terminal of one lab, valid for 30 seconds.
 
-A browser cannot send a header with a WebSocket, and a token in a URL would end up in logs and histories. So a ticket
-goes there: good for nothing else, and for nothing at all once it was used. Processes of the control plane show each
-other tickets, too, where one asks for a machine of the other (`entry.peers`): who can write to the store is trusted.
+A ticket for the web page signs its bearer in once, within a minute.
+
+A browser cannot send a header with a WebSocket, and a token in a URL would end up in logs and histories. So the URL
+carries a ticket: it is valid for one purpose only, and not at all after its use. Processes of the control plane also
+present tickets to each other, when one requests a machine of the other (`entry.peers`): a process that can write to the
+store is trusted.
 """
 
 from __future__ import annotations
@@ -42,34 +44,36 @@ if TYPE_CHECKING:
     from hostler.ports.store import Lease, Store
 
 TERMINAL = "terminal"
-"""In place of a machine's door: the terminal of a user's labs."""
+"""Used as the kind of relay: the terminal of a user's labs."""
 WEB = "web"
-"""In place of a machine's door: the page, for who has a token on the command line."""
+"""Used as the kind of relay: the web page, for a user with a token on the command line."""
 ARTIFACTS, FILE = "artifacts", "file"
-"""In place of a node and a door: the file of an artifact, which stands in the machine's place."""
+"""Used as node and kind of relay: the file of an artifact, which takes the place of the machine."""
 PREFIX = "hstt_"
-"""Every ticket begins so, and no token does."""
+"""Prefix of every ticket; no token has it."""
 LIFE = 30.0
 WEB_LIFE = 60.0
-"""A browser may have to be started first."""
+"""Longer, because a browser may have to be started first."""
 DRIFT = 60.0
-"""Seconds that calendars of replicas may be apart. The lease ends a ticket in time; this is for one without a lease, as
-a copy of a store may hold it."""
+"""Seconds by which wall clocks of replicas may differ.
+
+The lease ends a ticket in time; this is for a ticket without a lease, as a copy of a store may contain.
+"""
 SHARED_FOR = LIFE / 2
-"""Seconds for which processes put new tickets on one lease: the last of them lives for half of its life."""
+"""Seconds for which a process puts new tickets on one lease: the last of them lives for half of the lease's TTL."""
 LONGEST = 128
 CREATED = 201
 SEAL = 16
-"""Characters of a seal."""
+"""Length of a seal."""
 SEAL_AGAIN = 10.0
-"""Seconds until the id of the cluster is read again, where it could not be read."""
+"""Seconds until the cluster id is read again after a failed read."""
 
 
 class Seals:
-    """Tell tickets that a process of this control plane issued from guesses, without a read of the store.
+    """Distinguish tickets issued by this control plane from guesses, without reading the store.
 
-    A seal is made with the cluster's id, which guests and callers do not know. It opens nothing: the store still
-    decides. But a process that slows guesses from an address lets sealed tickets from there be looked up at once.
+    A seal is made with the cluster id, which guests and callers do not know. It grants nothing: the store still
+    decides. But a process that throttles guesses from an address looks up sealed tickets from there at once.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -78,12 +82,12 @@ class Seals:
         self._again_at = 0.0
 
     async def sealed(self, ticket: str) -> str:
-        """The ticket with its seal; as it is, where the cluster has no id yet."""
+        """Return the ticket with its seal; unchanged if the cluster has no id yet."""
         seal = await self._of(ticket)
         return f"{ticket}.{seal}" if seal else ticket
 
     async def fits(self, shown: str) -> bool:
-        """Whether the ticket has a seal of this cluster."""
+        """Return whether the ticket has a seal of this cluster."""
         ticket, _, seal = shown.rpartition(".")
         if len(seal) != SEAL or len(shown) > LONGEST:
             return False
@@ -92,7 +96,7 @@ class Seals:
     async def _of(self, ticket: str) -> str:
         if not self._cluster and self._clock.now() >= self._again_at:
             self._again_at = self._clock.now() + SEAL_AGAIN
-            with suppress(Unavailable, Uncertain, Damaged):  # then tickets have none
+            with suppress(Unavailable, Uncertain, Damaged):  # tickets are issued without a seal
                 found = await CLUSTER.get(self._store)
                 self._cluster = "" if found is None else found.value.id
         if not self._cluster:
@@ -101,37 +105,37 @@ class Seals:
 
 
 class Tickets:
-    """One per process. `secret` makes the random part: 32 random bytes as text."""
+    """Issues and redeems tickets of users. One per process. `secret` returns 32 random bytes as text."""
 
     def __init__(self, store: Store, writer: Writer, *, clock: Clock, secret: Callable[[], str]) -> None:
         self._store, self._writer, self._clock, self._secret = store, writer, clock, secret
         self.seals = Seals(store, clock)
 
     async def issue(self, request: Request, vm: VmView, door: str, token: str, url: str) -> Written[TicketView]:
-        """A ticket for who asks, who may go through that door: whoever calls has checked that.
+        """Issue a ticket for a caller who may use that relay. The calling code has checked that.
 
-        `token` is the SHA-256 of the one that was shown: what the ticket opens closes when that one ends. `url` is
-        where the ticket is taken.
+        `token` is the SHA-256 of the presented token: what the ticket opened closes when that token ends. `url` is
+        where the ticket is accepted.
         """
         ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
         ticket = msgspec.structs.replace(ticket, name=vm.name, revision=vm.revision)
         return await self._issued(ticket, url)
 
     async def issue_terminal(self, request: Request, user: str, token: str, url: str) -> Written[TicketView]:
-        """The same for the terminal of the user's labs, whether there is a lab now or not."""
+        """Issue a ticket for the terminal of the user's labs, whether a lab exists now or not."""
         return await self._issued(
             self._minted("", LABS, lab_project(user), TERMINAL, by=request.caller.name, token=token), url
         )
 
     async def issue_web(self, request: Request, token: str, url: str) -> Written[TicketView]:
-        """The same for the page: its bearer is signed in as who asks."""
+        """Issue a ticket for the web page: its bearer is signed in as the caller."""
         ticket = self._minted("", "", "", WEB, by=request.caller.name, token=token, life=WEB_LIFE)
         return await self._issued(ticket, url, life=WEB_LIFE)
 
     async def read(self, shown: str, door: str) -> Entry[Ticket]:
-        """The ticket of a user, not used yet. Unauthenticated: it counts for nothing, or not at this door.
+        """Return an unused ticket of a user. Unauthenticated: it is invalid, or not for this relay.
 
-        Whether it is for this machine, and its bearer may still go through, is for who asks to see.
+        The calling code checks that it is for this machine, and that its bearer still has access.
         """
         entry = await _found(self._store, self._clock, shown)
         if entry is None or not entry.value.token or entry.value.door != door:
@@ -139,7 +143,10 @@ class Tickets:
         return entry
 
     async def use(self, entry: Entry[Ticket], caller: Caller) -> None:
-        """Delete it, with a line in the audit log: it counts once. Unauthenticated: another one used it first."""
+        """Delete the ticket, with an audit log entry, so that it is valid once.
+
+        Unauthenticated: it was used concurrently.
+        """
         ticket = entry.value
         try:
             await self._writer.commit(
@@ -157,17 +164,17 @@ class Tickets:
         except Uncertain:
             raise _perhaps_used() from None
 
-    # Inside
+    # Internal
 
     async def _issued(self, ticket: Ticket, url: str, *, life: float = LIFE) -> Written[TicketView]:
-        """Keep a ticket. It is audited when it is used: issuing many leaves nothing behind."""
+        """Store a ticket. It is audited when it is used, so unused tickets leave no records."""
         lease, secret = await self._leased(life), await self.seals.sealed(PREFIX + self._secret())
         digest = digest_of(secret)
         try:
             result = await self._store.txn(
                 [TICKET.absent(digest=digest)], [TICKET.put(ticket, lease=lease, digest=digest)]
             )
-        except Uncertain:  # if it is written after all it goes with its lease, and no one knows it
+        except Uncertain:  # if it was written after all, it expires with its lease, and its secret is unknown
             raise _not_issued() from None
         return Written(TicketView(ticket=secret, url=url, expires_at=ticket.expires_at), result.revision, CREATED)
 
@@ -184,7 +191,7 @@ class Tickets:
 
 
 class PeerTickets:
-    """Tickets between the processes of one control plane, which know each other by the store that they share."""
+    """Tickets between the processes of one control plane, which share the store."""
 
     def __init__(self, store: Store, *, clock: Clock, secret: Callable[[], str], by: str) -> None:
         self._store, self._clock, self._secret, self._by = store, clock, secret, by
@@ -194,8 +201,10 @@ class PeerTickets:
         self._shared_until = 0.0
 
     async def issue(self, node: str, vm: str, door: str) -> str:
-        """A ticket for a machine of another process's node, or for a file (`ARTIFACTS`). Unavailable: the store did not
-        take it."""
+        """Issue a ticket for a machine on a node of another process, or for a file (`ARTIFACTS`).
+
+        Unavailable: the store did not accept it.
+        """
         secret = await self.seals.sealed(PREFIX + self._secret())
         ticket = Ticket(
             vm=vm, org="", project="", door=f"{node}/{door}", by=self._by, expires_at=self._clock.wall() + LIFE
@@ -203,28 +212,28 @@ class PeerTickets:
         try:
             try:
                 await self._put(ticket, secret)
-            except LeaseGone:  # as after a restore: that store has never heard of it
+            except LeaseGone:  # for example after a restore: the store does not know the lease
                 self._lease = None
                 await self._put(ticket, secret)
-        except Uncertain:  # should it come yet it goes with its lease; nobody knows it
+        except Uncertain:  # if it was written after all, it expires with its lease, and its secret is unknown
             raise Unavailable(f"ticket for {vm}: the store gave no answer; try again") from None
         return secret
 
     async def redeem(self, shown: str, node: str, vm: str, door: str) -> Ticket:
-        """The ticket, which is none from now on. Unauthenticated: it counts for nothing, or not here."""
+        """Return the ticket, which is invalid from now on. Unauthenticated: it is invalid, or not for this purpose."""
         entry = await _found(self._store, self._clock, shown)
         if entry is None or entry.value.token or (entry.value.vm, entry.value.door) != (vm, f"{node}/{door}"):
             raise worthless()
         await _used(self._store, entry)
         return entry.value
 
-    # Inside
+    # Internal
 
     async def _put(self, ticket: Ticket, secret: str) -> None:
         await self._store.txn([], [TICKET.put(ticket, lease=await self._shared(), digest=digest_of(secret))])
 
     async def _shared(self) -> Lease:
-        """The lease of all tickets of a while: one of each would be a write more, and outlive its ticket."""
+        """Return the lease shared by recent tickets. A lease per ticket would cost a write and outlive the ticket."""
         async with self._granting:
             if self._lease is None or self._clock.now() >= self._shared_until:
                 until = self._clock.now() + SHARED_FOR
@@ -244,7 +253,7 @@ async def _found(store: Store, clock: Clock, shown: str) -> Entry[Ticket] | None
 
 
 async def _used(store: Store, entry: Entry[Ticket]) -> None:
-    """Of all who show it at once, one deletes it."""
+    """Delete the ticket. Of concurrent uses, exactly one succeeds."""
     try:
         result = await store.txn([TICKET.unchanged(entry)], [Delete(entry.key)])
     except Uncertain:
@@ -263,13 +272,13 @@ def _subject(ticket: Ticket) -> str:
 
 
 def _not_issued() -> Unavailable:
-    return Unavailable("ticket: the store gave no answer; nothing was written, ask again")
+    return Unavailable("ticket: the store gave no answer; nothing was written, try again")
 
 
 def _perhaps_used() -> Unavailable:
-    return Unavailable("ticket: the store gave no answer, so it may be used up; take another")
+    return Unavailable("ticket: the store gave no answer, so it may be used up; request another")
 
 
 def worthless() -> Unauthenticated:
-    """What every ticket that counts for nothing is answered, whatever it lacks."""
-    return Unauthenticated("ticket: none that counts here; each counts once, and not for long: take another")
+    """Return the same error for every invalid ticket, regardless of the reason."""
+    return Unauthenticated("ticket: not valid here; a ticket is valid once and for a short time: request another")

@@ -1,7 +1,7 @@
-"""What this process knows of the store: mirrors of the families that are asked for often, and how fresh they are.
+"""The view of a process on the store: caches of frequently read key families, and how current they are.
 
-A mirror follows the store by a moment, or by an outage; `stale_for` tells which. Whoever decides from it writes under
-the revisions it read.
+A cache lags behind the store slightly, or by the length of an outage; `stale_for` tells. A decision from the caches is
+written under the revisions that it read.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
 PROBE_EVERY = 1.0
 PROBE_WITHIN = 2.0
 WRITE_EVERY = 5.0
-"""Seconds between two probes that write."""
+"""Seconds between two write probes."""
 WRITE_TTL = 10.0
-"""Seconds that the lease of such a probe lives."""
+"""TTL of the lease of a write probe, in seconds."""
 FAILURES = 2
-"""Probes in a row that fail before the store counts as out of reach: one lost answer is no outage."""
+"""Failed probes in a row before the store counts as unreachable: one lost answer is no outage."""
 
 
 class View:
-    """Made once per process; `run` keeps it up until it is cancelled."""
+    """Caches of the store. Made once per process; `run` keeps them current until it is cancelled."""
 
-    def __init__(  # noqa: PLR0915 - a line for each mirror
+    def __init__(  # noqa: PLR0915 - one line per cache
         self,
         store: Store,
         *,
@@ -69,7 +69,7 @@ class View:
         probe_within: float = PROBE_WITHIN,
         write_every: float | None = None,
     ) -> None:
-        """`write_every`: seconds between two probes that write; None: none does, and `writable` is `healthy`."""
+        """`write_every`: seconds between two write probes; None: there are none, and `writable` equals `healthy`."""
         self._store, self._clock = store, clock
         self._every, self._within, self._write_every = probe_every, probe_within, write_every
         self.vms = Mirror(store, VM, clock=clock, rng=rng)
@@ -134,16 +134,17 @@ class View:
         }
         self.node_of: dict[str, str] = {}
         """The node that has a command for a machine, by the machine's id."""
-        self._others: dict[str, set[str]] = {}  # more nodes that have one: never, unless somebody meddled
-        self._on: dict[str, dict[str, None]] = {}  # ids of machines by node; in order, so that a seed stays a story
+        self._others: dict[str, set[str]] = {}  # further nodes that have one: none, unless records were edited by hand
+        # ids of machines by node; ordered, so that a simulation seed is reproducible
+        self._on: dict[str, dict[str, None]] = {}
         self.commands.listen(self._index)
-        self._retained_of: dict[str, set[str]] = {}  # keys of what is retained, by the id of the virtual machine
+        self._retained_of: dict[str, set[str]] = {}  # keys of retained machines, by the id of the virtual machine
         self._retained_as: dict[str, str] = {}
         self.retained.listen(self._index_retained)
         self.rolls = Rolls(self)
-        """Instances of workloads by what they are, from when they are first asked for."""
+        """Index of workload instances, built at the first use."""
         self.fleet = Fleet(self)
-        """Slices by what they are and where, likewise."""
+        """Index of slices, built at the first use."""
         self._answered_at = -math.inf
         self._failures = FAILURES
         self._write_failures = 0
@@ -151,7 +152,7 @@ class View:
         self._probed = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep everything up until cancelled. Raises what no waiting will heal (Closed, Damaged)."""
+        """Keep everything current until cancelled. Raises errors that waiting cannot resolve (Closed, Damaged)."""
         mirrors = {name: mirror.run() for name, mirror in self.mirrors.items()}
         probes = {"probe": self._probe()}
         if self._write_every is not None:
@@ -159,13 +160,13 @@ class View:
         await run_together("view", {**mirrors, **probes})
 
     async def ready(self) -> None:
-        """Until every family was read once, and the store has answered."""
+        """Wait until every family was read once, and the store has answered."""
         for mirror in self.mirrors.values():
             await mirror.ready()
         await self._probed.wait()
 
     async def refresh(self, *mirrors: Mirror[Any]) -> None:
-        """Read these families (all, if none is named) now: what was written before the call is in them afterwards."""
+        """Read these families (default: all) now. Afterwards they contain everything written before the call."""
         for mirror in mirrors or self.mirrors.values():
             while True:
                 try:
@@ -174,67 +175,67 @@ class View:
                 except Missed:
                     continue
 
-    # How fresh it is
+    # Freshness
 
     def healthy(self) -> bool:
-        """Whether the store answered when it was last asked. A process that slept has not asked meanwhile."""
+        """Return whether the store answered the last probes. A suspended process sends no probes."""
         return self._failures < FAILURES
 
     def writable(self) -> bool:
-        """Whether the store answers, and took the last write that was tried."""
+        """Return whether the store answers, and accepted the last write probe."""
         return self.healthy() and self._write_failures < FAILURES
 
     def problem(self) -> str:
-        """What keeps the store from taking writes, and what to do; empty while it takes them."""
+        """Return why the store does not accept writes, and what to do; empty while it does."""
         if not self.healthy():
             silent = self.stale_for()
             told = f"no answer for {silent:.1f} s" if math.isfinite(silent) else "no answer yet"
-            return f"store: {told}; look at the store"
+            return f"store: {told}; check the store"
         return "" if self.writable() else self._write_problem
 
     def stale_for(self) -> float:
-        """Seconds since the store last answered; 0.0 while it does; infinite before it first did.
+        """Return the seconds since the store last answered; 0.0 while it does; infinite before the first answer.
 
-        Nobody asks while the process sleeps: an answer that is older than two probes take is old news, too.
+        A suspended process sends no probes, so an answer that is older than two probes counts as stale, too.
         """
         silent = self._clock.now() - self._answered_at
         return 0.0 if self.healthy() and silent <= 2 * (self._every + self._within) else silent
 
-    # Where machines are
+    # Locations of machines
 
     def nodes_of(self, vm: str) -> tuple[str, ...]:
-        """Every node that has a command for a machine of this id; more than one only if somebody meddled."""
+        """Return every node that has a command for this machine; several only if records were edited by hand."""
         first = self.node_of.get(vm)
         if first is None:
             return ()
         return (first, *sorted(self._others[vm])) if vm in self._others else (first,)
 
     def commands_of(self, node: str) -> Iterator[Entry[VmCommand]]:
-        """What the node was told, in no order."""
+        """Yield the commands of a node, in no order."""
         for vm in tuple(self._on.get(node, ())):
             entry = self.commands.get(node=node, vm=vm)
             if entry is not None:
                 yield entry
 
     def count_on(self, node: str) -> int:
-        """How many commands the node has."""
+        """Return the number of commands of a node."""
         return len(self._on.get(node, ()))
 
     def arrivals_of(self, vm: str) -> tuple[Entry[Arrival], ...]:
-        """Every node's that expects a machine of this id; more than one only if somebody meddled."""
+        """Return the arrivals of this machine; several only if records were edited by hand."""
         return tuple(entry for entry in self.arrivals.entries.values() if entry.value.command.vm == vm)
 
     def retained_of(self, vm: str) -> tuple[Entry[Retained], ...]:
-        """What nodes have retained of a virtual machine of this id, the newest first."""
+        """Return the retained machines of a virtual machine, newest first."""
         known = self.retained.entries
         found = [known[key] for key in self._retained_of.get(vm, ()) if key in known and known[key].value.vm == vm]
         return tuple(sorted(found, key=lambda entry: (-entry.value.retained_at, entry.key)))
 
     def arrivals_at(self, node: str) -> tuple[Entry[Arrival], ...]:
-        """What the node expects."""
+        """Return the arrivals at a node."""
         return tuple(entry for entry in self.arrivals.entries.values() if entry.parts["node"] == node)
 
-    # Inside
+    # Internal
 
     def _index(self, key: str) -> None:
         parts = COMMAND.parse(key)
@@ -285,20 +286,21 @@ class View:
                 self._failures += 1
                 await self._clock.sleep(self._every / 4)
             else:
-                # What it answered was true at some instant after the question.
+                # The answer was true at some instant after the request.
                 self._failures, self._answered_at = 0, started
                 self._probed.set()
                 await self._clock.sleep(self._every)
 
     async def _probe_writes(self, every: float) -> None:
-        """A lease is the least that can be written: no key, no revision, no history; it ends by itself."""
+        """Probe with a lease, the smallest possible write: no key, no revision, no history; it expires by itself."""
         while True:
             try:
                 async with asyncio.timeout(self._within):
                     await self._store.grant(WRITE_TTL)
             except (Unavailable, Uncertain, TimeoutError) as error:
                 self._write_failures += 1
-                self._write_problem = str(error) or f"store: a write was not answered within {self._within:g} s; look"
+                unanswered = f"store: a write was not answered within {self._within:g} s; check the store"
+                self._write_problem = str(error) or unanswered
                 await self._clock.sleep(self._every)
             else:
                 self._write_failures = 0

@@ -1,6 +1,6 @@
-"""What each request makes of a wish. Pure: the machine's record in, the changed one out, or why it cannot be.
+"""Changes of a VM record by each request. Pure: takes the record and returns the changed one, or raises the reason.
 
-A function that changes nothing returns the record it got. `generation` is left to the caller.
+A function that changes nothing returns the same record. The caller sets `generation`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 MAX_SNAPSHOTS = 64
 SHAPE = ("cpus", "memory_mib", "disk_gib", "user_data", "ssh_keys")
-"""Fields of the spec that can be changed, and that a running machine keeps until its next boot."""
+"""Fields of the spec that can be changed. A running machine keeps the old values until its next boot."""
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """`name`, if a new machine or snapshot can be called that. Invalid: it cannot."""
+    """Return `name` if it is valid for a new machine or snapshot; otherwise raise Invalid."""
     check_new(name, what)
     if len(name) > MAX_NAME:
         raise Invalid(f"{what} {name[:MAX_NAME]!r}…: has {len(name)} characters, at most {MAX_NAME} are allowed")
@@ -48,7 +48,7 @@ def check_name(name: str, what: str = "name") -> str:
 
 
 def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -> VirtualMachine:
-    """A new machine with the id `vm`. Invalid: it cannot be called that, or be there."""
+    """Return a new machine with the id `vm`. Invalid: the name, org or project is not allowed."""
     check_home(org, project)
     check_user_data(wanted.spec.user_data)
     return VirtualMachine(
@@ -69,9 +69,10 @@ def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -
 
 
 def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmSpec:
-    """The shape of a clone of `origin`: what it leaves open is as there. Conflict: the snapshot is not ready.
+    """Return the spec of a clone of `origin`, with defaults from it. Conflict: the snapshot is not ready.
 
-    Nothing holds the snapshot from now on. A clone that was not made before it is dropped says so, and waits.
+    Nothing keeps the snapshot from now on. A clone that is not created before the snapshot is deleted reports that and
+    waits.
     """
     if spec.origin is None:
         return spec
@@ -104,7 +105,7 @@ def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmS
 
 
 def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMachine:
-    """With what the update names. Invalid: a disk would shrink. Conflict: it is as its workload says."""
+    """Return the machine with the update applied. Invalid: a disk would shrink. Conflict: its workload defines it."""
     _check_kept(vm)
     shape = {name: value for name in SHAPE if (value := getattr(update, name)) is not UNSET}
     check_user_data(shape.get("user_data", ""))
@@ -132,30 +133,30 @@ def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMach
 
 
 def check_user_data(text: str) -> None:
-    """Invalid: it is what stands in place of user_data for those who may not see it."""
+    """Raise Invalid for the placeholder that replaces user_data for callers who may not see it."""
     if text == HIDDEN:
-        raise Invalid(f"user_data: {HIDDEN} stands for what was not shown; write the text itself, or leave it out")
+        raise Invalid(f"user_data: {HIDDEN} is the placeholder for hidden text; write the text itself, or leave it out")
 
 
 def changed_shape(old: VirtualMachine, new: VirtualMachine) -> tuple[str, ...]:
-    """Which fields of the shape differ."""
+    """Return the fields of the spec in `SHAPE` that differ."""
     return tuple(name for name in SHAPE if getattr(old.spec, name) != getattr(new.spec, name))
 
 
 def started(vm: VirtualMachine) -> VirtualMachine:
-    """It shall run."""
+    """Set the desired power to on."""
     _check_kept(vm)
     return msgspec.structs.replace(vm, power=Power.ON)
 
 
 def stopped(vm: VirtualMachine) -> VirtualMachine:
-    """It shall not run."""
+    """Set the desired power to off."""
     _check_kept(vm)
     return msgspec.structs.replace(vm, power=Power.OFF)
 
 
 def reset(vm: VirtualMachine) -> VirtualMachine:
-    """It shall be reset once more. Conflict: it shall not run."""
+    """Request one more reset. Conflict: the desired power is off."""
     _check_kept(vm)
     if vm.power is Power.OFF:
         raise Conflict(f"vm {vm.name}: it is off, there is nothing to reset; start it")
@@ -163,12 +164,12 @@ def reset(vm: VirtualMachine) -> VirtualMachine:
 
 
 def deleted(vm: VirtualMachine) -> VirtualMachine:
-    """It shall be gone, for good."""
+    """Mark the machine for deletion."""
     return vm if vm.deleting else msgspec.structs.replace(vm, deleting=True)
 
 
 def snapshotted(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
-    """It shall have one more snapshot. Conflict: it has one of this name, or too many."""
+    """Add a snapshot. Conflict: it has one of this name, or too many."""
     _check_kept(vm)
     check_name(name, "snapshot")
     if name in vm.snapshots:
@@ -182,7 +183,7 @@ def snapshotted(vm: VirtualMachine, handle: VmHandle | None, name: str) -> Virtu
 
 
 def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
-    """It shall go back to a snapshot. NotFound: it has none of this name; Conflict: it is not ready."""
+    """Request a restore to a snapshot. NotFound: it has none of this name; Conflict: it is not ready."""
     _check_kept(vm)
     _check_has(vm, name)
     _check_ready(vm, handle, name, "restored")
@@ -198,9 +199,9 @@ def moved(
     source: NodeRecord | None,
     target: NodeRecord | None,
 ) -> VirtualMachine:
-    """It shall be on another node. NotFound: there is no such node; Conflict: it cannot go there, or is there.
+    """Request a move to another node. NotFound: there is no such node; Conflict: it cannot move there, or is there.
 
-    `source` is the node that the handle names. Whether there is room is judged when it is done.
+    `source` is the node of the handle. The capacity is checked when the move begins.
     """
     _check_kept(vm)
     if target is None:
@@ -213,7 +214,7 @@ def moved(
         if not node.moves:
             raise Conflict(
                 f"node {node.node}: its machines ({node.driver or 'of an unknown kind'}) cannot be handed from node to"
-                " node; snapshot and clone, or make the machine anew"
+                " node; snapshot and clone, or create the machine again"
             )
     if source.driver != target.driver:
         raise Conflict(
@@ -225,7 +226,7 @@ def moved(
     lost = ready_snapshots(handle)
     if lost and not wanted.drop_snapshots:
         raise Conflict(
-            f"vm {vm.name}: its snapshots would be lost ({', '.join(lost)}), for they do not move; delete them, or"
+            f"vm {vm.name}: its snapshots would be lost ({', '.join(lost)}), because they do not move; delete them, or"
             " allow it: --drop-snapshots"
         )
     number = 1 if vm.move is None else vm.move.number + 1
@@ -233,7 +234,7 @@ def moved(
 
 
 def dropped(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
-    """It shall have this snapshot no more. Conflict: it is just going back to it, or too many are being dropped."""
+    """Delete a snapshot. Conflict: it is being restored, or too many deletions are in progress."""
     _check_kept(vm)
     _check_has(vm, name)
     restore = vm.restore
@@ -248,8 +249,9 @@ def dropped(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMa
 
 
 def _not_answered(vm: VirtualMachine, handle: VmHandle | None) -> dict[str, int]:
-    """Snapshots that were dropped and may be there yet. An agent that answers tells of every one that it finds."""
-    if handle is None or handle.state is MachineState.PLACED:  # the leader's word says nothing of what there is
+    """Return snapshots that were deleted and may still exist. An agent that answers reports every one that it finds."""
+    # the leader wrote this state, which says nothing about existing snapshots
+    if handle is None or handle.state is MachineState.PLACED:
         return vm.dropped
     if not handle.node:  # there is no machine
         return {}

@@ -1,4 +1,4 @@
-"""Finding and listing machines. What the caller does not see is answered as if it did not exist."""
+"""Queries for machines. A machine that the caller does not see is reported as not found."""
 
 from __future__ import annotations
 
@@ -42,38 +42,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOKED_AT = 10_000
-"""Records that one call of `list` reads at most: with rare labels a page may be short, or empty, and not the last."""
+"""Largest number of records that one `list` reads.
+
+With rare labels a page may be short or empty without being the last.
+"""
 VERDICTS = 1_000
 DETAIL = 160
-"""Characters of a row's detail."""
+"""Largest length of a row's detail."""
 _WISHES, _HANDLES = VM.prefix(), HANDLE.prefix()
 
 
 class VmQuery(msgspec.Struct, frozen=True):
-    """Which machines are listed: those of a project; or without one, or without an org, all that the caller sees."""
+    """Selects machines of a project; without a project or an org, all that the caller sees."""
 
     org: str | None = None
     project: str | None = None
     limit: int = 100
     after: str | None = None
-    """What the page before said."""
+    """The `after` of the previous page."""
     labels: Mapping[str, str] = {}
-    """That they have."""
+    """Labels that the machines have."""
     stale: bool = False
-    """As this process saw them last, also while the store is out of reach."""
+    """Read from the cache of this process, also while the store is unreachable."""
 
 
 class VmReader:
-    """Reads of one service. `view` tells which nodes live, and answers where old news will do."""
+    """Reads machines. `view` provides the liveness of nodes, and answers stale reads."""
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
         self._surroundings: Surroundings | None = None
 
-    # One
+    # Single machines
 
     async def find(self, caller: Caller, org: str, project: str, vm: str) -> Entry[VirtualMachine]:
-        """By id, else by name. NotFound: there is none, or none that the caller sees."""
+        """Find a machine by id, else by name. NotFound: there is none, or the caller does not see it."""
         self.check(caller, org, project, vm)
         entry = await VM.get(self._store, org=org, project=project, vm=vm)
         if entry is None:
@@ -83,7 +86,7 @@ class VmReader:
         return entry
 
     def find_stale(self, caller: Caller, org: str, project: str, vm: str) -> Entry[VirtualMachine]:
-        """As this process saw it last."""
+        """Find a machine in the cache of this process."""
         self.check(caller, org, project, vm)
         entry = self._view.vms.get(org=org, project=project, vm=vm)
         if entry is None:
@@ -93,12 +96,12 @@ class VmReader:
         return entry
 
     async def handle(self, entry: Entry[VirtualMachine]) -> VmHandle | None:
-        """What there is of it."""
+        """Return the handle of a machine."""
         found = await self._store.get(_HANDLES + entry.key[len(_WISHES) :])
         return None if found is None else HANDLE.decode(found.value, where=found.key)
 
     async def get(self, caller: Caller, org: str, project: str, vm: str, *, stale: bool) -> VmView:
-        """One machine, as it is now or, if `stale`, as this process saw it last."""
+        """Return one machine, from the store or, if `stale`, from the cache of this process."""
         if stale:
             entry = self.find_stale(caller, org, project, vm)
             seen = self._view.handles.get(**_ids(entry))
@@ -106,15 +109,15 @@ class VmReader:
         self.check(caller, org, project, vm)
         tail = f"{org}/{project}/{vm}"
         both: list[Operation] = [Get(_WISHES + tail), Get(_HANDLES + tail)]
-        wish, handle = (await self._store.txn([], both)).responses
-        if not isinstance(wish, KeyValue):  # not by its id, then by its name
+        record, handle = (await self._store.txn([], both)).responses
+        if not isinstance(record, KeyValue):  # not found by id: try the name
             entry = await self.find(caller, org, project, vm)
             return self.shown(caller, entry, await self.handle(entry))
         seen = self._read(HANDLE, handle, self._view.handles) if isinstance(handle, KeyValue) else None
-        return self.shown(caller, self._read(VM, wish, self._view.vms), None if seen is None else seen.value)
+        return self.shown(caller, self._read(VM, record, self._view.vms), None if seen is None else seen.value)
 
     def _read(self, key: Key[T], kv: KeyValue, mirror: Mirror[T]) -> Entry[T]:
-        """What was read from the store. The mirror has mostly made a record of that very revision already."""
+        """Return the entry read from the store. The cache usually holds the decoded record of the same revision."""
         known = mirror.entries.get(kv.key)
         return known if known is not None and known.mod_revision == kv.mod_revision else key.entry(kv)
 
@@ -126,7 +129,7 @@ class VmReader:
         *,
         at_next_boot: tuple[str, ...] = (),
     ) -> VmView:
-        """What the caller is shown."""
+        """Return the API form for the caller."""
         retained = tuple(
             RetainedRef(node=each.parts["node"], name=each.value.name, retained_at=each.value.retained_at)
             for each in self._view.retained_of(entry.value.id)
@@ -146,29 +149,29 @@ class VmReader:
         return (why,) if why else ()
 
     def alive(self, handle: VmHandle | None) -> bool:
-        """Whether the node that it names gives signs of life."""
+        """Return whether the node of the handle sends heartbeats."""
         if handle is None or not handle.node:
             return False
         return self._view.alive.get(node=handle.node) is not None
 
     def check(self, caller: Caller, org: str, project: str, vm: str | None = None) -> None:
-        """NotFound: the caller does not see the project, as if it did not exist."""
+        """Raise NotFound if the caller does not see the project, as if it did not exist."""
         check_project(caller, org, project, vm)
 
-    # Many
+    # Lists
 
     async def list(self, caller: Caller, query: VmQuery) -> VmPage:
-        """A page, in order of org, project and id."""
+        """Return a page, ordered by org, project and id."""
         items, last, revision = await self._page(_Chosen(caller, query), functools.partial(self.shown, caller))
         return VmPage(items=tuple(items), after=last, revision=revision)
 
     async def rows(self, caller: Caller, query: VmQuery) -> VmRowPage:
-        """The same, each in brief."""
+        """Return a page of short rows."""
         items, last, revision = await self._page(_Chosen(caller, query), self._row_maker())
         return VmRowPage(items=tuple(items), after=last, revision=revision)
 
     def _row_maker(self) -> Callable[[Entry[VirtualMachine], VmHandle | None], VmRow]:
-        """Makes the rows of one page: each node is looked at once."""
+        """Return a function that makes the rows of one page and checks each node once."""
         nodes: dict[str, bool] = {}
 
         def made(entry: Entry[VirtualMachine], handle: VmHandle | None) -> VmRow:
@@ -184,7 +187,7 @@ class VmReader:
     async def _page(
         self, chosen: _Chosen, make: Callable[[Entry[VirtualMachine], VmHandle | None], T]
     ) -> tuple[Sequence[T], str | None, int]:
-        """What `make` makes of each; the page's `after`; the revision."""
+        """Return what `make` makes of each machine, the page's `after`, and the revision."""
         if chosen.stale:
             return self._page_stale(chosen, make)
         items: list[T] = []
@@ -218,11 +221,11 @@ class VmReader:
             try:
                 entry = VM.entry(kv)
             except Damaged:
-                return None  # the mirrors know of it, and the doctor tells
+                return None  # the caches count it, and `hostler doctor` reports it
         return entry if _matches(entry.value, labels) else None
 
     async def _handles(self, vms: tuple[KeyValue, ...], after: str) -> dict[str, VmHandle]:
-        """Of these machines, by the machine's key: one range over the same span, more only where orphans stand."""
+        """Return the handles by key of the machine: one range over the same span, more if it has orphaned handles."""
         found: dict[str, VmHandle] = {}
         if not vms:
             return found
@@ -263,11 +266,11 @@ class VmReader:
         after = _token(keys[limit - 1], chosen.whole) if len(keys) > limit else None
         return items, after, self._view.vms.revision
 
-    # Why
+    # Explanations
 
     async def why(self, caller: Caller, org: str, project: str, vm: str) -> Why:
-        """Why it is where it is, and what placement thinks of each node now."""
-        from hostler.engine.placement import judge, wanted_of  # so that doors that never ask do not pay for it
+        """Return why the machine is on its node, and the current placement verdict for each node."""
+        from hostler.engine.placement import judge, wanted_of  # here, because most processes never need it
 
         entry = await self.find(caller, org, project, vm)
         handle = await self.handle(entry)
@@ -290,7 +293,7 @@ class VmReader:
         return handle.reasons if command is None else command.value.reasons
 
     def _disk(self, vm: VirtualMachine, handle: VmHandle | None) -> tuple[Reason, ...]:
-        """Which disk it has, where that is not the one that its owner knows."""
+        """Return which disk the machine has, if it is not the original one."""
         kept = next(iter(self._view.retained_of(vm.id)), None)
         since = "" if handle is None or not handle.disk_since else f"new disk since {utc_time(handle.disk_since)}"
         if kept is None:
@@ -301,7 +304,7 @@ class VmReader:
         return (Reason(subject="disk", why=f"{since}; {old}" if since else old),)
 
     async def _cluster(self) -> Cluster:
-        """All nodes and what stands on them."""
+        """Return all nodes and their machines."""
         if self._surroundings is None:
             from hostler.engine.placement_snapshot import Surroundings
 
@@ -337,7 +340,7 @@ def _named_in(view: View, org: str, project: str, name: str) -> list[Entry[Virtu
 
 
 class _Chosen:
-    """Which machines are listed. Invalid: there can be no such page. NotFound: the caller does not see the project."""
+    """The selected machines. Invalid: the page is not valid. NotFound: the caller does not see the project."""
 
     def __init__(self, caller: Caller, query: VmQuery) -> None:
         check_limit(query.limit)
@@ -349,14 +352,14 @@ class _Chosen:
 
 
 def shown_spec(caller: Caller, org: str, project: str, spec: VmSpec) -> VmSpec:
-    """The shape of a machine of the project, without what only those who may change it see."""
+    """Return the spec, without the fields that only those who may change the machine see."""
     if not spec.user_data or caller.may_change(org, project):
         return spec
     return msgspec.structs.replace(spec, user_data=HIDDEN)
 
 
 def check_project(caller: Caller, org: str, project: str, vm: str | None = None) -> None:
-    """NotFound: the caller does not see the project, as if it did not exist."""
+    """Raise NotFound if the caller does not see the project, as if it did not exist."""
     check_part(org, "org")
     check_part(project, "project", most=MAX_USER)
     if vm is not None:
@@ -381,7 +384,7 @@ def _matches(vm: VirtualMachine, labels: Mapping[str, str]) -> bool:
 
 
 def _prefixes(caller: Caller, org: str | None, project: str | None) -> tuple[str, ...]:
-    """What to look through, in order, nothing twice."""
+    """Return the prefixes to scan, ordered and without overlap."""
     if project is not None:
         if org is None:
             raise Invalid(f"project {project!r}: name its org, too")
@@ -402,30 +405,30 @@ def _memberships(caller: Caller, org: str | None) -> Iterator[str]:
 
 
 def _start(org: str | None, project: str | None, after: str | None) -> str:
-    """The key after which to begin; empty: from the beginning."""
+    """Return the key to start after; empty: from the beginning."""
     if after is None:
         return ""
     if org is not None and project is not None:
         return VM.fill(org=org, project=project, vm=after)
     parts = after.split("/")
     if len(parts) != 3:
-        raise Invalid(f"after {after!r}: must be what the page before said")
+        raise Invalid(f"after {after!r}: must be the `after` of the previous page")
     return VM.fill(org=parts[0], project=parts[1], vm=parts[2])
 
 
 def _within(prefix: str, start: str) -> str | None:
-    """Where to begin in a prefix; empty: at its beginning; None: all of it is behind."""
+    """Return where to start within a prefix; empty: at its beginning; None: all of it is done."""
     if not start or start < prefix:
         return ""
     return start if start.startswith(prefix) else None
 
 
 def _token(key: str, whole: bool) -> str:
-    """What `after` says: the last id, or where ids of several projects are listed, its org and project, too."""
+    """Return the `after` of a page: the last id, with org and project if several projects are listed."""
     return key[len(_WISHES) :] if whole else key.rpartition("/")[2]
 
 
 def _shared(first: str, last: str) -> str:
-    """The prefix that both have, up to a slash."""
+    """Return the common prefix, up to a slash."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first.split("/")[:-1], last.split("/")[:-1]))
     return "".join(f"{segment}/" for segment, _ in same)

@@ -1,7 +1,8 @@
-"""The VM service: what every door calls about machines.
+"""VM service: all operations on machines for the API.
 
-A write changes the wish, in one transaction that compares what was read; controllers and agents make it true. `vm` is
-an id or, if there is none, a name. What the caller does not see is NotFound, exactly as if it did not exist.
+A write changes the spec in one transaction that compares what was read; controllers and agents carry it out. `vm` is an
+id or, if no machine has that id, a name. A machine that the caller does not see is NotFound, exactly as if it did not
+exist.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Wish: TypeAlias = "Callable[[VirtualMachine, VmHandle | None], VirtualMachine]"
 
 
 class VmService:
-    """One per process. `view` tells which nodes live, and answers reads for which old news will do."""
+    """Operations on machines. One per process. `view` provides the liveness of nodes, and answers stale reads."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class VmService:
         lock_ttl: float = LOCK_TTL,
         holder: Callable[[], str] | None = None,
     ) -> None:
-        """`holder`: the replica's holder id, as `hostler leader` shows it; locks name it."""
+        """`holder`: the replica's holder id, as `hostler leader` shows it; locks contain it."""
         self._store, self._writer, self._clock, self._rng, self._new_id = store, writer, clock, rng, new_id
         self._view, self._reader = view, VmReader(store, view)
         self._lock_ttl = lock_ttl
@@ -75,30 +76,30 @@ class VmService:
         self._holder = holder or (lambda: own)
         self._turns = Turns()
         self.projects = Projects(store, writer, view, clock=clock)
-        self._limited: set[Bound] = set()  # projects and orgs that had a quota when last looked
+        self._limited: set[Bound] = set()  # projects and orgs that had a quota at the last check
 
     # Reading
 
     async def get(self, caller: Caller, org: str, project: str, vm: str, *, stale: bool = False) -> VmView:
-        """One machine. `stale`: as this process saw it last, also while the store is out of reach."""
+        """Return one machine. `stale`: from the cache of this process, also while the store is unreachable."""
         return await self._reader.get(caller, org, project, vm, stale=stale)
 
     async def list(self, caller: Caller, query: VmQuery) -> VmPage:
-        """A page of the machines that are asked for. One with an `after` is not the last, however short it is."""
+        """Return a page of the selected machines. A page with an `after` is not the last, even if it is short."""
         return await self._reader.list(caller, query)
 
     async def rows(self, caller: Caller, query: VmQuery) -> VmRowPage:
-        """The same, each machine in brief: for long lists."""
+        """Return a page of short rows, for long lists."""
         return await self._reader.rows(caller, query)
 
     async def why(self, caller: Caller, org: str, project: str, vm: str) -> Why:
-        """The reasons for where it is, or for being nowhere."""
+        """Return the reasons for the machine's node, or for having none."""
         return await self._reader.why(caller, org, project, vm)
 
     # Writing
 
     async def create(self, request: Request, org: str, project: str, wanted: VmCreate) -> Written[VmView]:
-        """A new machine. Conflict: the project has one of that name. QuotaExceeded: it has too much already."""
+        """Create a machine. Conflict: the project has one of that name. QuotaExceeded: its quota is exhausted."""
         self._reader.check(request.caller, org, project)
         request.caller.require(_RIGHT)
         vm = vm_changes.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
@@ -113,7 +114,7 @@ class VmService:
         return await self._writer.once(request, VmView, clone)
 
     async def add(self, request: Request, vm: VirtualMachine, verb: str, held: Pieces) -> Written[VmView]:
-        """A new machine as it stands, with what is `held`: one that gets its disk from a retained one."""
+        """Create a machine from a complete record, with the pieces in `held`. It gets its disk from a retained one."""
         self._reader.check(request.caller, vm.org, vm.project)
         check_part(vm.name, "vm")
         return await self._writer.once(request, VmView, lambda: self._create(request, vm, verb, held))
@@ -121,56 +122,54 @@ class VmService:
     async def change(
         self, request: Request, vm: VirtualMachine, verb: str, change: Wish, held: Pieces
     ) -> Written[VmView]:
-        """A change of the spec that another service asks for, with what is `held`."""
+        """Change the spec for another service, with the pieces in `held`."""
         return await self._change(request, vm.org, vm.project, vm.id, _Change(verb, change, status=ACCEPTED, held=held))
 
     async def update(self, request: Request, org: str, project: str, vm: str, update: VmUpdate) -> Written[VmView]:
-        """Change what the update names. `at_next_boot` of the answer says what a running machine does not have yet."""
+        """Apply the update. `at_next_boot` of the answer lists what a running machine gets at its next boot."""
         wall = self._clock.wall()
         sized = any(getattr(update, name) is not UNSET for name in ("cpus", "memory_mib", "disk_gib"))
         change = _Change("vm.update", lambda found, _: vm_changes.updated(found, update, wall=wall), sized=sized)
         return await self._change(request, org, project, vm, change)
 
     async def start(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
-        """It shall run."""
         return await self._locked(
             request, org, project, vm, _Change("vm.start", lambda found, _: vm_changes.started(found))
         )
 
     async def stop(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
-        """It shall not run."""
         return await self._change(
             request, org, project, vm, _Change("vm.stop", lambda found, _: vm_changes.stopped(found))
         )
 
     async def reset(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
-        """It shall be switched off and on, once."""
+        """Switch the machine off and on, once."""
         return await self._change(
             request, org, project, vm, _Change("vm.reset", lambda found, _: vm_changes.reset(found))
         )
 
     async def delete(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
-        """It shall be gone. Asking again while it goes is fine."""
+        """Delete the machine. Repeated calls are allowed while it is being deleted."""
         change = _Change("vm.delete", lambda found, _: vm_changes.deleted(found), status=ACCEPTED)
         return await self._change(request, org, project, vm, change)
 
     async def snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
-        """It shall have a snapshot of this name, taken once."""
+        """Take a snapshot with this name, once."""
         change = _Change("vm.snapshot", lambda found, handle: vm_changes.snapshotted(found, handle, name))
         return await self._locked(request, org, project, vm, change)
 
     async def restore(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
-        """It shall go back to the snapshot, once."""
+        """Restore the machine to the snapshot, once."""
         change = _Change("vm.restore", lambda found, handle: vm_changes.restored(found, handle, name))
         return await self._locked(request, org, project, vm, change)
 
     async def drop_snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
-        """It shall have this snapshot no more."""
+        """Delete a snapshot."""
         change = _Change("vm.drop-snapshot", lambda found, handle: vm_changes.dropped(found, handle, name))
         return await self._change(request, org, project, vm, change)
 
     async def move(self, request: Request, org: str, project: str, vm: str, wanted: MoveRequest) -> Written[VmView]:
-        """It shall be on another node, once. `moved` of the machine tells when that is over."""
+        """Move the machine to another node, once. `moved` of the machine tells when the move has ended."""
         self._reader.check(request.caller, org, project, vm)
         check_part(wanted.to, "node")
         target = await MEMBER.get(self._store, node=wanted.to)
@@ -188,14 +187,14 @@ class VmService:
         return await self._locked(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
 
     async def tell_opened(self, request: Request, vm: VmView, door: str) -> None:
-        """For the audit: somebody goes through this door of it, or has a shell in it. Who calls checks the right."""
+        """Write an audit log entry for an opened relay or shell of the machine. The calling code checks the right."""
         subject = VM.fill(org=vm.org, project=vm.project, vm=vm.id)
         await self._writer.commit(request, f"{door}.open", subject, vm.revision, [], [], status=DONE, name=vm.name)
 
     # Creating
 
     async def _cloned(self, request: Request, org: str, project: str, spec: VmSpec) -> VmSpec:
-        """The shape of a clone, with its origin's id. NotFound: there is no such machine or snapshot."""
+        """Return the spec of a clone, with its origin's id. NotFound: there is no such machine or snapshot."""
         if spec.origin is None:
             return spec
         origin = await self._reader.find(request.caller, org, project, spec.origin.vm)
@@ -224,14 +223,14 @@ class VmService:
             return await self._writer.retried(f"vm {vm.name}", attempt, rng=self._rng)
 
     def _turn(self, org: str, project: str) -> asyncio.Lock:
-        """Of the org where that has a quota, else of the project."""
+        """Return the lock of the org if it has a quota, else of the project."""
         whole = Bound(org)
         return self._turns.of(whole if whole in self._limited else Bound(org, project))
 
     async def _enter(
         self, request: Request, vm: VirtualMachine, quotas: Quotas, verb: str, more: Pieces
     ) -> Written[VmView]:
-        """The one transaction of a create. Beaten: something but the name stands in the way."""
+        """Commit the transaction of a create. Beaten: something other than the name conflicts."""
         place: dict[str, Any] = {"org": vm.org, "project": vm.project}
         when, then = claim(quotas, share(vm.spec))
         put, name = VM.put(vm, vm=vm.id, **place), NAME.put(vm.id, name=vm.name, **place)
@@ -261,7 +260,7 @@ class VmService:
     # Changing
 
     async def _change(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
-        """A change in one transaction."""
+        """Change a machine in one transaction."""
         self._reader.check(request.caller, org, project, vm)
         request.caller.require(_RIGHT)
 
@@ -278,7 +277,7 @@ class VmService:
         return await self._writer.once(request, VmView, once)
 
     async def _locked(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
-        """A change in several steps: nobody else makes such a one of this machine meanwhile."""
+        """Change a machine under its lock, so that no other such change of this machine runs concurrently."""
         self._reader.check(request.caller, org, project, vm)
         request.caller.require(_RIGHT)
 
@@ -321,12 +320,12 @@ class VmService:
         return Written(msgspec.structs.replace(view, revision=revision), revision, change.status)
 
     async def _handle(self, entry: Entry[VirtualMachine]) -> VmHandle | None:
-        with suppress(Damaged):  # a wish can be changed, and a machine deleted, whatever became of its handle
+        with suppress(Damaged):  # the spec can be changed, and a machine deleted, even if its handle is damaged
             return await self._reader.handle(entry)
         return None
 
     async def _renamed(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
-        """For the change of a name: the new one is taken, the old one given back."""
+        """Return the pieces for a new name: the new one is taken, the old one released."""
         old = entry.value
         if new.name == old.name:
             return [], []
@@ -339,14 +338,14 @@ class VmService:
         when: list[Comparison] = [NAME.absent(name=new.name, **place)]
         then: list[Operation] = [NAME.put(new.id, name=new.name, **place)]
         before = None
-        with suppress(Invalid):  # a name from another program may be none that a key can hold
+        with suppress(Invalid):  # a name written by another program may be invalid in a key
             before = await NAME.get(self._store, name=old.name, **place)
         if before is None or before.value != old.id:
             return when, then
         return [*when, NAME.unchanged(before)], [*then, NAME.delete(name=old.name, **place)]
 
     async def _resized(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
-        """For the change of a shape: the quota is charged with the difference."""
+        """Return the pieces for a new size: the quota is charged with the difference."""
         more = share(new.spec).minus(share(entry.value.spec))
         if more == Share():
             return [], []
@@ -356,9 +355,9 @@ class VmService:
 
     @asynccontextmanager
     async def _hold(self, org: str, project: str, vm: str) -> AsyncIterator[Pieces]:
-        """The machine's lock, and what the last transaction under it has to compare and to do.
+        """Hold the machine's lock; yield what the last transaction under it has to compare and to do.
 
-        It ends with this scope, whatever happens in it, or with its lease: then that transaction fails.
+        The lock ends with this scope, whatever happens in it, or with its lease: then that transaction fails.
         """
         try:
             lease = await self._store.grant(self._lock_ttl)
@@ -378,16 +377,16 @@ class VmService:
                 created = await self._writer.retried(
                     f"vm {vm}", take, rng=self._rng, conflict=lambda beaten: _lock_held(vm, beaten)
                 )
-            except Uncertain:  # should the lock come yet it goes with its lease; the wish is untouched
+            except Uncertain:  # if the lock was written after all, it expires with its lease; the spec is unchanged
                 raise Unavailable(f"vm {vm}: the store gave no answer; nothing was written, try again") from None
             yield [CreateRevision(lock.key) == created], [LOCK.delete(**ids)]
         finally:
-            with suppress(Unavailable, Uncertain):  # then it lapses by itself
+            with suppress(Unavailable, Uncertain):  # then it expires by itself
                 await lease.revoke()
 
 
 class _Change(msgspec.Struct, frozen=True):
-    """What becomes of a wish, and how that is told. `sized`: it may change what the project has."""
+    """A change of the spec, and how it is recorded. `sized`: it may change the usage of the project."""
 
     verb: str
     wish: Wish
@@ -397,12 +396,12 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 def _with(entry: Entry[VirtualMachine], vm: VirtualMachine) -> Entry[VirtualMachine]:
-    """As it will stand; its revision is not known yet."""
+    """Return the entry as it will be stored; its revision is not known yet."""
     return Entry(vm, entry.parts, entry.key, entry.create_revision, 0, entry.version + 1)
 
 
 def _lock_held(vm: str, beaten: Beaten) -> LockHeld:
-    """Who holds the lock since when, as far as its record says, and when it ends."""
+    """Return the error with the holder of the lock, the time since, and when it ends, as far as its record says."""
     found = beaten.responses[0] if beaten.responses else None
     if not isinstance(found, KeyValue):
         return LockHeld(f"vm {vm}: its lock was held until now; nothing was written, try again")

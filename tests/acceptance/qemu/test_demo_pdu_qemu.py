@@ -17,9 +17,10 @@ SCRIPT = Path(__file__).parents[1] / "labs" / "demo_pdu_process.py"
 STEPS = (
     r"lab 5: its machine is running, it is available \(labs,",
     r"placed on r2-b1: score [\d.]+, the best of 1 that will do, of 2 \(machines,",
-    r"taken from r1-b1: it is off, hostler stands for that \(machines,",
-    r"node r1-b1: it was silent for \d+ s, and was switched off \(nodes,",
-    r"node r1-b1: it fell silent: no heartbeat came before its lease ended, \d+ s ago; it hangs on pdu r1/pdu1,",
+    r"taken from r1-b1: it is off, confirmed by hostler \(machines,",
+    r"node r1-b1: it was unreachable for \d+ s, and was switched off \(nodes,",
+    r"node r1-b1: it became unreachable: no heartbeat came before its lease ended, \d+ s ago;"
+    r" it depends on pdu r1/pdu1,",
     r"placed on r1-b1: score [\d.]+, the best of 1 that will do, of 1 \(machines,",
     r"lab 5 is started \(labs,",
     r"lab 5 requested through the queue \(ada,",
@@ -49,7 +50,7 @@ async def test_a_pdu_fails_its_lab_and_machine_go_on_elsewhere_and_every_step_te
 
     lab, web = found["why"], found["why of the other"]
     assert re.search(".*\n.*".join(STEPS), lab, re.DOTALL), lab
-    assert re.search(".*\n.*".join((*STEPS[1:6], "wished for by admin")), web, re.DOTALL), web
+    assert re.search(".*\n.*".join((*STEPS[1:6], "requested by admin")), web, re.DOTALL), web
 
     assert re.search(r"^b1 +silent \(on duty\) .* pdu1:1 +tor1:1 +0/", found["dark"], re.MULTILINE), found["dark"]
     assert re.search(r"^b1 +on duty .* pdu1:1 +tor1:1 +0/", found["lit"], re.MULTILINE), found["lit"]

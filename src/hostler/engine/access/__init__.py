@@ -1,4 +1,5 @@
-"""Accounts, tokens and the door: who is who, and who may change that.
+"""Accounts, tokens and authentication: who a caller is, and who may change that.
 
-Not here: HTTP, hashing itself (a port), what rights mean to virtual machines and nodes (their services ask for them).
+Not here: HTTP, password hashing (a port), and the meaning of rights for virtual machines and nodes (their services
+check them).
 """

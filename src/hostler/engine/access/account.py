@@ -1,4 +1,4 @@
-"""Accounts: made, shown, changed and deleted, by those who may."""
+"""Accounts: create, read, change and delete, with permission checks."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 _TRIES = 4
 _OWN = frozenset(("full_name", "password", "old_password"))
-"""What everybody may change of the own account."""
+"""Fields of the own account that every user may change."""
 _PAGE = 500
 
 
 class Accounts:
-    """Every verb checks for itself whether the caller may."""
+    """Operations on accounts. Every method checks the caller's permission."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Accounts:
         self._prove = prove
 
     async def create(self, request: Request, asked: UserCreate) -> Written[UserView]:
-        """A new account. Conflict: the name is taken."""
+        """Create an account. Conflict: the name is taken."""
         request.caller.require("manage_accounts")
         rights = rights_of(asked.role, asked.rights) or Rights()
         memberships = check_memberships(asked.memberships)
@@ -95,13 +95,13 @@ class Accounts:
         return await self._once(_sealed(request, key, plain.encode()), asked.name, asked.password, do)
 
     async def get(self, caller: Caller, name: str, *, stale: bool = False) -> UserView:
-        """One's own account; with manage_accounts, any that belongs only to what the caller belongs to."""
+        """Return the caller's own account; with manage_accounts, any whose memberships the caller has, too."""
         return view_of(await self.seen(caller, name, stale=stale))
 
     async def page(
         self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False
     ) -> UserPage:
-        """Those within the caller's reach, in order of their folded names."""
+        """Return a page of the accounts that the caller may manage, ordered by folded name."""
         caller.require("manage_accounts")
         if stale:
             entries = [entry for entry in self._known.users if after is None or entry.parts["user"] > fold(after)]
@@ -114,10 +114,10 @@ class Accounts:
         return UserPage(items=tuple(map(view_of, entries)), after=last, revision=revision)
 
     async def update(self, request: Request, name: str, asked: UserUpdate) -> Written[UserView]:
-        """Change an account. Another password ends its sessions, disabling it all its tokens as well.
+        """Change an account. A new password ends its sessions; disabling it also ends all its tokens.
 
-        A session does not prove that its user knows the password: a new password for the caller's own account needs
-        the old one, also if the caller manages accounts.
+        A session does not prove that its user knows the password: a new password for the caller's own account needs the
+        old one, also if the caller manages accounts.
         """
         named = frozenset(field for field in UserUpdate.__struct_fields__ if getattr(asked, field) is not UNSET)
         if fold(name) != request.caller.name or named - _OWN:
@@ -145,28 +145,28 @@ class Accounts:
         return await self._once(seal, name, password, do)
 
     async def delete(self, request: Request, name: str) -> Written[UserView]:
-        """Delete an account, and with it its tokens; what it was."""
+        """Delete an account with its tokens; return its last state."""
         request.caller.require("manage_accounts")
         return await self._writer.once(request, UserView, lambda: self._deleted(request, name))
 
     async def seen(self, caller: Caller, name: str, *, stale: bool = False) -> Entry[User]:
-        """An account that the caller may see. NotFound: there is none, or none within reach."""
+        """Return an account that the caller may see. NotFound: there is none, or the caller may not see it."""
         own = fold(name) == caller.name
         if not own:
             caller.require("manage_accounts")
         entry = self._known.user(name) if stale else await USER.get(self._store, user=name)
         if entry is None or not (own or within_reach(caller, entry.value)):
-            raise NotFound(f"user {name!r}: there is none; list the users to see which there are")
+            raise NotFound(f"user {name!r}: not found; list the users to see which exist")
         return entry
 
     async def touched(self, caller: Caller, name: str) -> Entry[User]:
-        """An account that the caller may act for. Forbidden: it may do what the caller may not."""
+        """Return an account that the caller may act for. Forbidden: it has rights that the caller lacks."""
         entry = await self.seen(caller, name)
         if entry.parts["user"] != caller.name:
             check_touch(caller, entry.value)
         return entry
 
-    # Inside: the transactions
+    # Transactions
 
     async def _created(self, request: Request, user: User) -> Written[UserView]:
         key = USER.fill(user=user.name)
@@ -248,7 +248,7 @@ class Accounts:
             return Written(answer, revision, 200)
         raise Conflict(f"user {name!r}: others kept changing it; nothing was written, try again")
 
-    # Inside: the rest
+    # Helpers
 
     def _changed(self, user: User, asked: UserUpdate, kept: str | None) -> User:
         fields: dict[str, object] = {}
@@ -270,10 +270,10 @@ class Accounts:
         return msgspec.structs.replace(user, **fields)
 
     async def _somebody_left(self, entry: Entry[User], after: User | None) -> list[Comparison]:
-        """Comparisons by which another account manages accounts when this one no longer does. Forbidden: none does.
+        """Return comparisons which ensure that another account still manages accounts. Forbidden: none does.
 
-        Where this one does so everywhere, so must the other. The other one's record is compared, so that two who lock
-        out each other at once do not both succeed.
+        If this account does so everywhere, the other one must, too. The record of the other account is compared, so
+        that of two concurrent requests that would lock out each other only one succeeds.
         """
         everywhere = EVERYWHERE in entry.value.memberships
 
@@ -317,17 +317,20 @@ class Accounts:
         password: str | None,
         do: Callable[[Request], Awaitable[Written[UserView]]],
     ) -> Written[UserView]:
-        """`do`, or the answer that it was given before. The fingerprint leaves the password out, so it is compared."""
+        """Run `do`, or return the earlier response.
+
+        The fingerprint excludes the password, so it is compared separately.
+        """
         written = await self._writer.once(request, UserView, lambda: do(request))
         if written.replayed and password is not None:
             entry = await USER.get(self._store, user=name)
             if entry is None or not await self._hasher.verify(entry.value.password_hash, password):
-                raise KeyReused(f"Idempotency-Key {request.key!r}: it was used for another request; take a new key")
+                raise KeyReused(f"Idempotency-Key {request.key!r}: used for another request; use a new key")
         return written
 
 
 def view_of(entry: Entry[User]) -> UserView:
-    """An account as it may be shown."""
+    """Return the API form of an account."""
     return _shown(entry.value, entry.mod_revision)
 
 
@@ -358,20 +361,20 @@ def _check_match(request: Request, entry: Entry[User]) -> None:
 
 def _checked_name(name: str) -> str:
     if name != name.strip():
-        raise Invalid(f"user {name!r}: a name neither begins nor ends with a space")
+        raise Invalid(f"user {name!r}: a name must not begin or end with a space")
     check_new(name, "user")
     if fold(name) == HOSTLER.name:
-        raise Invalid(f"user {name!r}: this name stands for the control plane itself; choose another")
+        raise Invalid(f"user {name!r}: this name is reserved for the control plane; choose another")
     return name
 
 
 def _checked_full_name(name: str) -> str:
-    """Anything that can be read, or nothing. One that stands already is kept as it is."""
+    """Check a full name; it may be empty. An unchanged one is not checked."""
     return check_line(name, "full name") if name else name
 
 
 def _sealed(request: Request, key: str, plain: bytes) -> Request:
-    """The request with a fingerprint that a password has no part in: a fast hash of one could be guessed."""
+    """Return the request with a fingerprint that excludes the password: a fast hash of a password could be guessed."""
     if request.key is None:
         return request
     fingerprint = hashlib.sha256(key.encode() + b"\0" + plain).hexdigest()

@@ -1,4 +1,4 @@
-"""What this replica knows of accounts and tokens: the mirrors, and its own writes before the mirrors have them."""
+"""Cache of accounts and tokens: the caches of the store, overlaid with own writes that they do not have yet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Mirrors(Protocol):
 
 
 class Overlaid(Generic[T]):
-    """A mirror with our own writes laid over it, each until the mirror has come that far."""
+    """A cache overlaid with own writes, each until the cache has caught up."""
 
     def __init__(self, mirror: Mirror[T], key: Key[T], changed: Callable[[str], None]) -> None:
         self._mirror, self._key, self._changed = mirror, key, changed
@@ -48,16 +48,16 @@ class Overlaid(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether the mirror was ever listed: until then nothing is known to be absent."""
+        """Return whether the cache was ever filled: until then a missing key is not known to be absent."""
         return self._mirror.revision > 0
 
     def get(self, key: str) -> Entry[T] | None:
-        """What stands at the key, as far as we know."""
+        """Return the latest known entry of the key."""
         entry = self._mirror.entries.get(key)
         written = self._written.get(key)
         if written is None or self._mirror.revision > written[0]:
             return entry
-        # The mirror may be at our revision with a part of that transaction yet to come.
+        # The cache may be at our revision while a part of that transaction is still to come.
         return entry if entry is not None and entry.mod_revision >= written[0] else written[1]
 
     def __iter__(self) -> Iterator[Entry[T]]:
@@ -67,7 +67,7 @@ class Overlaid(Generic[T]):
                 yield entry
 
     def wrote(self, value: T | None, revision: int, before: Entry[T] | None = None, **parts: str | int) -> None:
-        """We wrote `value` (None: deleted) in `revision`, over `before`."""
+        """Note that this process wrote `value` (None: deleted) at `revision`, over `before`."""
         key = self._key.fill(**parts)
         if revision >= self._mirror.revision:
             created, version = (before.create_revision, before.version + 1) if before else (revision, 1)
@@ -78,10 +78,10 @@ class Overlaid(Generic[T]):
         self._changed(key)
 
     def learned(self, entry: Entry[T]) -> None:
-        """Take what the store has just answered: another replica wrote it, and the cache is behind. Never goes back."""
+        """Add an entry just read from the store, which the cache does not have yet. Never replaces a newer one."""
         written = self._written.get(entry.key)
         if written is not None and written[0] >= entry.mod_revision:
-            return  # this replica wrote it, or deleted it, while the store was read
+            return  # this replica wrote or deleted it while the store was read
         if entry.mod_revision >= self._mirror.revision:
             self._written[entry.key] = (entry.mod_revision, entry)
         self._changed(entry.key)
@@ -94,7 +94,7 @@ class Overlaid(Generic[T]):
 
 
 class Known:
-    """Accounts and tokens, for reading without the store. `changed` hears the key of each that changes."""
+    """Accounts and tokens, readable without the store. `changed` is called with each changed key."""
 
     def __init__(self, mirrors: Mirrors, changed: Callable[[str], None]) -> None:
         self._owner: dict[str, str] = {}
@@ -108,15 +108,15 @@ class Known:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether this process's calendar is not that of the nodes: then nothing is deleted because it has expired."""
+        """Return whether the wall clock disagrees with those of the nodes: then nothing is deleted as expired."""
         return self._calendar.apart() is not None
 
     def user(self, name: str) -> Entry[User] | None:
-        """The account with this folded name."""
+        """Return the account with this folded name."""
         return self.users.get(USER.fill(user=name))
 
     def tokens_of(self, name: str) -> list[Entry[Token]]:
-        """What we know of an account's tokens, those that no longer count among them; oldest first."""
+        """Return the known tokens of an account, including invalid ones, oldest first."""
         found = (self.tokens.get(key) for key in self._tokens_of.get(name, ()))
         return sorted((entry for entry in found if entry is not None), key=_age)
 
@@ -140,11 +140,11 @@ def _age(entry: Entry[Token]) -> tuple[float, str]:
 
 
 def counts(token: Token, user: User | None, at: float) -> bool:
-    """Whether the token stands for the account at this instant of the calendar."""
+    """Return whether the token is valid for the account at this time."""
     if user is None or not user.enabled:
         return False
     if token.expires_at is not None and token.expires_at <= at:
         return False
-    if not token.purpose.is_known:  # it may stand for less than all that the account may do
+    if not token.purpose.is_known:  # it may grant less than the account's rights
         return False
     return token.era == (user.session_era if token.purpose is TokenKind.SESSION else user.era)

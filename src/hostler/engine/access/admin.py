@@ -1,6 +1,6 @@
-"""The first account, and the way back for those who lost it.
+"""The first account, and its recovery.
 
-Both work on the store alone: who can write there needs no right.
+Both need access to the store only: a process that can write there needs no right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH = 64
 
 
 class Admin:
-    """Makes the account `admin`: protected, with every right, member of everything."""
+    """Creates the account `admin`: protected, with every right, member of everything."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Admin:
         self._new_id, self._secret = new_id, secret
 
     async def first(self, keep: Callable[[str], None]) -> str | None:
-        """An API token of the new admin; None: there are accounts already. Of several at once one gets it.
+        """Create the admin and return its API token; None: accounts exist already. Of concurrent callers one succeeds.
 
-        `keep` gets the token before the account is made: whoever dies between the two leaves a token that counts for
-        nothing, and not an account that nobody has the token of.
+        `keep` gets the token before the account is created: a crash between the two leaves a token that is invalid, and
+        not an account whose token is lost.
         """
         if (await self._store.range(USER.prefix(), limit=1, keys_only=True)).items:
             return None
@@ -66,9 +66,9 @@ class Admin:
         return token
 
     async def recover(self, *, remove_password: bool = False) -> str:
-        """A new API token of the admin, who is made if need be. All its other tokens end.
+        """Return a new API token of the admin, who is created if necessary. All its other tokens end.
 
-        Its password stays unless it is removed: the admin then sets one without knowing the old one.
+        Its password stays unless it is removed: the admin then sets one without the old one.
         """
         for _ in range(_TRIES):
             entry = await USER.get(self._store, user=ADMIN)
@@ -81,7 +81,7 @@ class Admin:
             return token
         raise Conflict(f"user {ADMIN}: others kept changing it; nothing was written, try again")
 
-    # Inside
+    # Internal
 
     async def _write(
         self,
@@ -117,7 +117,7 @@ class Admin:
                 status=201,
             )
         except Uncertain:
-            # The token is known to nobody else: if it is there, it was us who wrote it.
+            # No other process knows the token: if it exists, this process wrote it.
             found = await TOKEN.get(self._store, digest=digest)
             if found is None:
                 raise
@@ -126,7 +126,7 @@ class Admin:
         self._known.tokens.wrote(record, revision, digest=digest)
 
     async def _sweep(self, kept: str) -> None:
-        """Old tokens have ended already; their keys go."""
+        """Delete old tokens, which are already invalid."""
         listing = await TOKEN.list(self._store, strict=False)
         old = [e.key for e in listing.entries if e.value.user == ADMIN and e.parts["digest"] != kept]
         for start in range(0, len(old), _BATCH):

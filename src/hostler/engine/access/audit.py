@@ -1,4 +1,4 @@
-"""Which writes of the audit a caller may see."""
+"""Visibility of audit log entries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def sees(caller: Caller, written: Entry[Audit], known: Mirrors) -> bool:
-    """Whether the write was about a project of the caller's, or about an account within their reach.
+    """Return whether the write concerns a project of the caller, or an account that the caller may manage.
 
-    Everything else, also an account or a token that is gone, is for those who belong everywhere.
+    Everything else, including deleted accounts and tokens, is visible to members of every org only.
     """
     audit = written.value
     workload = WORKLOAD.match(audit.subject)
@@ -33,10 +33,11 @@ def sees(caller: Caller, written: Entry[Audit], known: Mirrors) -> bool:
 
 
 def sees_workload(caller: Caller, name: str, revision: int, at: float | None, known: Mirrors) -> bool:
-    """Whether what was done to the workload then was about a project of the caller's.
+    """Return whether a past write to the workload concerned a project of the caller.
 
-    Its key names no project. What is older than its record was about a namesake, maybe of somebody else: revisions tell
-    that, and where a store was filled from another one, all at once, the time does.
+    The key of a workload names no project. A write older than its record concerned an earlier workload of the same
+    name, possibly of another owner. Revisions show that; in a store that was filled from another one in bulk, the time
+    does.
     """
     entry = known.workloads.get(workload=name)
     if entry is None or revision < entry.create_revision:
@@ -47,7 +48,7 @@ def sees_workload(caller: Caller, name: str, revision: int, at: float | None, kn
 
 
 def sees_subject(caller: Caller, subject: str, revision: int, known: Mirrors) -> bool:
-    """The same, of something that was done to the record `subject` in that revision."""
+    """Return whether a write to the record `subject` at that revision concerns the caller."""
     if EVERYWHERE in caller.memberships:
         return True
     parts = VM.match(subject) or QUOTA.match(subject) or PROJECT.match(subject)
@@ -61,7 +62,7 @@ def sees_subject(caller: Caller, subject: str, revision: int, known: Mirrors) ->
         return caller.sees(ORG, lab_project(lab["user"]))
     token = known.tokens.entries.get(subject) if TOKEN.match(subject) is not None else None
     user = known.users.entries.get(subject if token is None else USER.fill(user=token.value.user))
-    # A write from before the account was made was about a namesake, who may have belonged elsewhere.
+    # A write from before the account was created concerned an earlier account of that name, possibly elsewhere.
     if user is None or revision < user.create_revision:
         return False
     return user.parts["user"] == caller.name or within_reach(caller, user.value)

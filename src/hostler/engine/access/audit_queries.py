@@ -1,5 +1,4 @@
-"""Reading the audit, from the store and from files: page by page, forwards or newest first, and of it what the caller
-sees and asks for."""
+"""Queries of the audit log, from the store and from files: paged, forwards or newest first, filtered by visibility."""
 
 from __future__ import annotations
 
@@ -31,27 +30,27 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue, Store
 
 LOOKED_AT = 5000
-"""Writes of the audit that one request goes through at most, about."""
+"""Approximate number of entries that one request scans at most."""
 AT_ONCE = 500
-"""Of these, read by one call of the store, after the first."""
+"""Number of entries that one read of the store returns, after the first read."""
 SLACK = 0.00001
-"""Seconds by which an instant may differ from what its key says: keys count microseconds, and floats not quite."""
+"""Seconds by which an instant may differ from its key: keys have microseconds, and floats are not exact."""
 DAY = 86400.0
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which writes. What is empty asks for nothing."""
+    """A filter. Empty fields match everything."""
 
     day: str = ""
     who: str = ""
     verb: str = ""
-    """`vm.create`, or the beginning of one: `vm.`."""
+    """`vm.create`, or a prefix: `vm.`."""
     subject: str = ""
-    """Any part of the key of what was written, or of its name."""
+    """Any part of the key that was written, or of its name."""
 
     def has(self, written: Audit, name: Callable[[str], str]) -> bool:
-        """Whether it is one of them. The day is not looked at. `name`: what the record at a key is called."""
+        """Return whether the entry matches. The day is not checked. `name`: returns the name of the record at a key."""
         return (
             (not self.who or written.who.casefold() == self.who.casefold())
             and written.verb.startswith(self.verb)
@@ -76,8 +75,11 @@ async def page(
     name: Callable[[str], str] = lambda _: "",
     files: AuditFiles | None = None,
 ) -> AuditPage:
-    """A page, which may be short, or empty, and not be the last. To those who do not belong everywhere, only what
-    concerns them. `name`: what people call the record at a key. `files`: lines that are no longer in the store."""
+    """Return a page, which may be short or empty without being the last.
+
+    Callers who are not members of every org get only entries that concern them. `name`: returns the name that users
+    know for a key. `files`: entries that are no longer in the store.
+    """
     place = None if after is None else _Place.read(after)
     items: list[AuditView] = []
     looked, last = 0, None
@@ -87,7 +89,7 @@ async def page(
     async with aclosing(lines):
         async for kv, where in lines:
             if len(items) == limit or looked == LOOKED_AT:
-                break  # there is this one more
+                break  # there is at least one more
             await fairness.share()
             entry = AUDIT.entry(kv)
             looked, last = looked + 1, where
@@ -101,7 +103,7 @@ async def page(
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """After which line a page goes on: `2026-11-15/10:15:30.123456-5f3a` in the store, `2026-11-15/@4096` in a file."""
+    """Position after an entry: `2026-11-15/10:15:30.123456-5f3a` in the store, `2026-11-15/@4096` in a file."""
 
     day: str
     write: str = ""
@@ -112,31 +114,31 @@ class _Place(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """In the store."""
+        """Return the key in the store."""
         return AUDIT.fill(day=self.day, write=self.write)
 
     @classmethod
     def of(cls, kv: KeyValue) -> Self:
-        """Of a line that is in the store."""
+        """Return the position of an entry in the store."""
         parts = AUDIT.parse(kv.key)
         return cls(parts["day"], parts["write"])
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Invalid: it is no such place."""
+        """Parse a position; otherwise raise Invalid."""
         day, slash, write = text.partition("/")
         if slash and write[:1] == "@" and write[1:].isdecimal() and len(write) < 20 and _DAY.fullmatch(day):
             return cls(day, offset=int(write[1:]))
         if not slash:
-            raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
+            raise Invalid("query after: not a cursor of an audit page; use the `after` of the last page")
         AUDIT.fill(day=day, write=write)
         return cls(day, write)
 
 
 class _Reading:
-    """The lines of the store and of the files, one after the other, each with its place.
+    """Entries of the store and of the files in sequence, each with its position.
 
-    A line that is moved to a file meanwhile may come twice in two pages, but none is left out.
+    An entry that is moved to a file during the query may occur in two pages, but none is left out.
     """
 
     def __init__(self, store: Store, files: AuditFiles | None, day: str, place: _Place | None, clock: Clock) -> None:
@@ -144,7 +146,7 @@ class _Reading:
         self._seen: set[str] = set()
 
     async def forth(self, limit: int) -> AsyncGenerator[tuple[KeyValue, _Place], None]:
-        """The oldest first: the files, then the store as it was before the files were read."""
+        """Yield oldest first: the files, then the store as it was before the files were read."""
         place = self._place
         prefix = AUDIT.prefix(day=self._day) if self._day else AUDIT.prefix()
         after = place.key if place is not None and place.offset is None else None
@@ -158,12 +160,12 @@ class _Reading:
                     yield kv, _Place.of(kv)
             if not found.more:
                 return
-            # What was asked for is rare: many at once.
+            # Matches are rare: read more at once.
             many, after = max(limit + 1, AT_ONCE), found.items[-1].key
             found = await self._store.range(prefix, after=after, limit=many, revision=found.revision)
 
     async def back(self) -> AsyncGenerator[tuple[KeyValue, _Place], None]:
-        """The newest first: the store, then the files."""
+        """Yield newest first: the store, then the files."""
         place = self._place
         if place is None or place.offset is None:
             async with aclosing(
@@ -199,7 +201,7 @@ class _Reading:
                         yield line.kv, _Place(day, offset=line.end)
 
     async def _may_be_in_files(self, place: _Place | None) -> bool:
-        """Whether a line that follows may be in a file; not so while lines of the store precede the place."""
+        """Return whether a following entry may be in a file; False while the store has entries before the position."""
         if self._files is None:
             return False
         if place is None or place.offset is not None:
@@ -213,7 +215,7 @@ class _Reading:
 
 
 async def _elsewhere(store: Store, files: AuditFiles | None, day: str) -> tuple[AuditElsewhere, ...]:
-    """Files that the store recorded and that this process does not have."""
+    """Return files that the store recorded and that this process does not have."""
     recorded = (await AUDIT_FILE.list(store, strict=False)).entries
     if not recorded:
         return ()
@@ -236,17 +238,17 @@ async def _elsewhere(store: Store, files: AuditFiles | None, day: str) -> tuple[
 
 
 async def _back(store: Store, day: str, place: str | None, clock: Clock) -> AsyncGenerator[KeyValue, None]:
-    """Newest first."""
+    """Yield the entries of the store, newest first."""
     end, ahead = clock.wall() + AHEAD, AHEAD
     if day:
         midnight = instant_of(AUDIT.fill(day=day, write="00:00:00.000000-"))
         if midnight is None:
-            raise Invalid(f"query day: {day} is no day; write it as 2026-11-15")
+            raise Invalid(f"query day: {day} is not a day; write it as 2026-11-15")
         end, ahead = midnight + DAY, 0.0
     if place is not None:
         instant = instant_of(place)
         if instant is None:
-            raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
+            raise Invalid("query after: not a cursor of an audit page; use the `after` of the last page")
         if instant + SLACK < end:
             end, ahead = instant + SLACK, 0.0
     prefix = AUDIT.prefix(day=day) if day else ""
@@ -260,12 +262,12 @@ async def _back(store: Store, day: str, place: str | None, clock: Clock) -> Asyn
 
 
 def _called(written: Audit, name: Callable[[str], str]) -> str:
-    """As it was called then; of what was written before that was kept, as it is called now."""
+    """Return the name at the time of the write; for entries without it, the current name."""
     return written.name or name(written.subject)
 
 
 async def _border(store: Store) -> int:
-    """The revision up to which a copy or restore wrote this store: what a line led to there had another number."""
+    """Return the revision up to which a copy or restore wrote this store: entries there had other revisions."""
     begun = (await EPOCH.list(store, strict=False)).entries
     return max((one.mod_revision for one in begun if one.value.begun_by is not EpochKind.ACTIVATION), default=0)
 

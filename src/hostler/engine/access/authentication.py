@@ -1,7 +1,7 @@
-"""The door: who brings a token is known from memory; who brings a password waits for the hash.
+"""Authentication: tokens are checked in memory; passwords are checked with the hasher.
 
-Nothing here tells whether an account exists: unknown, disabled, without a password and wrong are one answer, after the
-same work.
+Nothing here reveals whether an account exists: an unknown or disabled account, one without a password and a wrong
+password get the same answer after the same work.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 ACCOUNT_TRIES = 5
 SOURCE_TRIES = 20
 FAMILIAR = 10_000
-"""Addresses from which accounts have logged in that are remembered."""
+"""Number of remembered addresses from which accounts have logged in."""
 _LONGEST_TOKEN = 256
 _TRIES = 4
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """Who a token stands for, as long as neither it nor the account changes."""
+    """The caller of a token, valid as long as neither the token nor the account changes."""
 
     name: str
     rights: Rights
@@ -75,23 +75,23 @@ class Door:
         self._by_token = Slowing("token", clock=clock, free=SOURCE_TRIES)
 
     def changed(self, key: str) -> None:
-        """A token or an account is another than it was."""
+        """Drop cached callers after a change of a token or an account."""
         if key.startswith(self._prefix):
             self._holders.pop(key, None)
         else:
             self._holders.clear()
 
     def is_strange(self, known: Known, token: str) -> bool:
-        """Return whether the store must be asked about a token (`introduce`): the caches do not say that it counts."""
+        """Return whether the store must be read for a token (`introduce`): the caches do not show that it is valid."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return False
         return self.is_unheard_of(known, digest_of(token))
 
     def is_unheard_of(self, known: Known, digest: str) -> bool:
-        """The same by the token's digest.
+        """Return the same for the digest of a token.
 
-        Tokens and accounts are cached separately, and either cache may be behind. So a token that does not count by
-        what is cached may still count; only one that has expired cannot.
+        Tokens and accounts are cached separately, and either cache may lag. So a token that is invalid by the caches
+        may still be valid; only an expired one cannot.
         """
         key = self._prefix + digest
         if key in self._holders:
@@ -106,8 +106,8 @@ class Door:
         return user is None or not counts(token, user.value, now)
 
     async def introduce(self, known: Known, digest: str, source: str) -> None:
-        """Ask the store who the strange token with this digest is. Who guesses too often is no reason to ask it."""
-        with suppress(TooManyTries, Unavailable, Uncertain, Damaged):  # then what we know has to do
+        """Read the token with this digest from the store. It is not read for a source that guesses too often."""
+        with suppress(TooManyTries, Unavailable, Uncertain, Damaged):  # then the caches have to suffice
             self._by_token.check(origin(source))
             entry = await TOKEN.get(self._store, digest=digest)
             user = None if entry is None else await USER.get(self._store, user=entry.value.user)
@@ -116,16 +116,16 @@ class Door:
                 known.tokens.learned(entry)
 
     def authenticate(self, known: Known, token: str, source: str) -> Caller:
-        """Who brings this token. Unauthenticated: nobody that counts. TooManyTries: the source has guessed too often.
+        """Return the caller of a token. Unauthenticated: it is invalid. TooManyTries: the source has guessed too often.
 
-        A token that counts is let in however often others at the same source have guessed.
+        A valid token is accepted however often others at the same source have guessed.
         """
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             raise self.guessed(source)
         return self.stood_for(known, digest_of(token), source)
 
     def stood_for(self, known: Known, digest: str, source: str) -> Caller:
-        """Who the token with this digest stands for: the same for whoever was given something on the strength of it."""
+        """Return the caller of the token with this digest, also for credentials that were issued with it."""
         key = self._prefix + digest
         holder = self._holders.get(key)
         if holder is None:
@@ -137,23 +137,23 @@ class Door:
         return Caller(holder.name, holder.rights, holder.memberships, source, holder.token, holder.life)
 
     def check_guesses(self, source: str) -> None:
-        """TooManyTries: the source has guessed too often for the store to be asked about one more secret."""
+        """Raise TooManyTries if the source has guessed too often for another read of the store."""
         self._by_token.check(origin(source))
 
     def guessed(self, source: str) -> Unauthenticated | TooManyTries:
-        """What a secret that stands for nobody is answered; it is counted."""
+        """Count an invalid secret, and return the error for it."""
         where = origin(source)
         try:
             self._by_token.begin(where)
         except TooManyTries as error:
             return error
-        return Unauthenticated("token: none that counts; log in again, or take a token that is neither old nor revoked")
+        return Unauthenticated("token: not valid; log in again, or use a token that is neither expired nor revoked")
 
     async def login(self, tokens: Tokens, asked: Login, source: str) -> TokenIssued:
-        """A session for a caller that shows the password.
+        """Start a session for a caller with the right password.
 
-        Where the account has logged in from this address before, tries from there are counted separately: guesses from
-        elsewhere do not lock its owner out.
+        If the account has logged in from this address before, tries from there are counted separately, so that guesses
+        from elsewhere do not lock its owner out.
         """
         name, where = fold(asked.name), origin(source)
         self._by_source.check(where)
@@ -163,7 +163,7 @@ class Door:
         try:
             user = await self._account(name)
             right = await self._hasher.verify(_kept(user), asked.password)
-        except HostlerError:  # it was no guess, for there was no answer
+        except HostlerError:  # not a guess, because there was no answer
             self._by_account.take_back(tried)
             self._by_source.take_back(where)
             raise
@@ -172,11 +172,12 @@ class Door:
         self._by_account.forget(name)
         self._by_account.forget(tried)
         self._remember(name, where)
-        self._by_source.take_back(where)  # not forgotten: one's own password is no way to go on guessing others'
+        # not forgotten: a caller's own password must not reset the count of guesses for others
+        self._by_source.take_back(where)
         return await self._begun(tokens, user, source)
 
     async def prove(self, user: Entry[User], password: str) -> None:
-        """Forbidden: this is not the password of the account. Tries are slowed as those to log in are."""
+        """Raise Forbidden if this is not the password of the account. Tries are throttled like logins."""
         name = user.parts["user"]
         self._by_account.begin(name)
         try:
@@ -189,7 +190,7 @@ class Door:
         self._by_account.forget(name)
 
     async def enter(self, tokens: Tokens, digest: str, source: str) -> TokenIssued:
-        """A session for whoever has the token with this digest, if the store says that it counts."""
+        """Start a session for the holder of the token with this digest, if the token is valid in the store."""
         for _ in range(_TRIES):
             token = await self._token(digest)
             user = None if token is None else await self._account(token.value.user)
@@ -201,7 +202,7 @@ class Door:
                 continue
         raise _busy()
 
-    # Inside
+    # Internal
 
     def _remember(self, name: str, where: str) -> None:
         self._familiar[name, where] = None
@@ -226,7 +227,7 @@ class Door:
     async def _account(self, name: str) -> Entry[User] | None:
         try:
             return await USER.get(self._store, user=name)
-        except (Invalid, Damaged):  # no name that an account can have; nothing that one can log in to
+        except (Invalid, Damaged):  # no valid account name, or an unreadable account
             return None
 
     async def _token(self, digest: str) -> Entry[Token] | None:

@@ -1,8 +1,8 @@
-"""How many requests and writes an account may make, and how many requests may come from an address without one.
+"""Budgets: how many requests and writes an account may make, and how many requests an address without an account.
 
-Kept in memory, per replica. Administrators with membership everywhere have no budget (the server does not ask for it):
-they can always disable an account. The writes of an administrator of some orgs to accounts are counted apart from its
-other writes.
+Kept in memory, per replica. Administrators with membership everywhere have no budget (the server does not check it):
+they can always disable an account. For an administrator of some orgs, writes to accounts are counted separately from
+its other writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates a second, and how many at once after a while without. A rate of 0: no limit."""
+    """Rates per second, and burst sizes. A rate of 0: no limit."""
 
     request_rate: float = 500.0
     request_burst: float = 5000.0
@@ -32,7 +32,7 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget:
-    """One per server."""
+    """Counts requests against the budgets. One per server."""
 
     def __init__(self, plan: BudgetPlan, *, clock: Clock) -> None:
         self._requests = TokenBuckets(plan.request_rate, plan.request_burst, now=clock.now)
@@ -52,7 +52,7 @@ class Budget:
                 raise _over(f"account {caller.name}", "writes", buckets, after, "write_rate")
 
     def spend_anonymous(self, source: str) -> None:
-        """Count a request that no account made. OverBudget: it must wait."""
+        """Count a request without an account. OverBudget: it must wait."""
         after = self._addresses.take(origin(source))
         if after > 0:
             raise _over(f"address {source}", "requests without an account", self._addresses, after, "address_rate")

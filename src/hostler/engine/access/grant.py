@@ -1,7 +1,7 @@
-"""Who may give what to whom. Pure.
+"""Rules for granting rights and memberships. Pure.
 
-Nobody gives what they lack, and nobody touches an account that may do more, or more widely, than they themselves:
-whoever sets a password or issues a token can act as that account.
+A caller cannot grant what it lacks, and cannot change an account that has more rights or wider memberships than itself:
+setting a password or issuing a token is enough to act as that account.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ RIGHTS = tuple(name for name in Rights.__struct_fields__ if name != "unknown")
 
 
 def lacking(held: Rights, wanted: Rights) -> tuple[str, ...]:
-    """Those of the rights `wanted` that are not `held`."""
+    """Return the rights in `wanted` that are not in `held`."""
     return tuple(name for name in RIGHTS if getattr(wanted, name) and not getattr(held, name))
 
 
 def covers(held: Iterable[str], wanted: str) -> bool:
-    """Whether the memberships `held` reach as far as `wanted`."""
+    """Return whether the memberships `held` include `wanted`."""
     org = wanted.partition("/")[0]
     return any(mine in (EVERYWHERE, wanted, org) for mine in held)
 
 
 def within_reach(caller: Caller, user: User) -> bool:
-    """Whether the account belongs only to what the caller belongs to. What is not is as if it did not exist.
+    """Return whether the caller has all memberships of the account. Other accounts are treated as nonexistent.
 
-    One without memberships is for those who belong everywhere: who had its token, or set its password, would act as it
-    in any org that it is made a member of later.
+    An account without memberships is visible to members of every org only: a caller with its token or password would
+    act as it in any org that it joins later.
     """
     if not user.memberships:
         return EVERYWHERE in caller.memberships
@@ -45,34 +45,34 @@ def within_reach(caller: Caller, user: User) -> bool:
 
 
 def check_touch(caller: Caller, user: User) -> None:
-    """Forbidden: the account may do what the caller may not."""
+    """Raise Forbidden if the account has rights that the caller lacks."""
     missing = lacking(caller.rights, user.rights)
     if missing:
         raise Forbidden(
             f"user {user.name}: may do what {caller.name} may not ({', '.join(missing)});"
-            " ask somebody who has these rights"
+            " ask an administrator who has these rights"
         )
 
 
 def check_gift(caller: Caller, rights: Rights, memberships: Iterable[str]) -> None:
-    """Forbidden: the caller would give what they lack."""
+    """Raise Forbidden if the caller would grant what it lacks."""
     missing = lacking(caller.rights, rights)
     if missing:
-        raise Forbidden(f"rights: {caller.name} lacks {', '.join(missing)} and cannot give what is lacking")
+        raise Forbidden(f"rights: {caller.name} lacks {', '.join(missing)} and cannot grant it")
     outside = [membership for membership in memberships if not covers(caller.memberships, membership)]
     if outside:
-        raise Forbidden(f"memberships: {caller.name} is no member of {outside[0]!r} and cannot make others one")
+        raise Forbidden(f"memberships: {caller.name} is not a member of {outside[0]!r} and cannot grant it")
 
 
 def check_home_given(caller: Caller, memberships: tuple[str, ...]) -> None:
-    """Invalid: a new account would belong nowhere, so that its maker would not see it."""
+    """Raise Invalid if a new account would have no membership, so that its creator could not see it."""
     if EVERYWHERE not in caller.memberships and not memberships:
         mine = caller.memberships[0] if caller.memberships else "ORG"
-        raise Invalid(f"memberships: {caller.name} makes accounts of their own orgs only; give one, such as {mine!r}")
+        raise Invalid(f"memberships: {caller.name} creates accounts in its own orgs only; give one, such as {mine!r}")
 
 
 def check_protected(before: User, after: User) -> None:
-    """Forbidden: a protected account would lose something."""
+    """Raise Forbidden if a protected account would lose something."""
     if not before.protected:
         return
     if not after.enabled:
@@ -84,21 +84,21 @@ def check_protected(before: User, after: User) -> None:
 
 
 def rights_of(role: Role | None, rights: Rights | None) -> Rights | None:
-    """What was asked for, as rights; None: nothing was. Invalid: both were."""
+    """Return the requested rights; None: none were requested. Invalid: both a role and rights were given."""
     if role is not None and rights is not None:
         raise Invalid("user: give either a role or rights, not both")
     return ROLES[role] if role is not None else rights
 
 
 def check_memberships(memberships: tuple[str, ...]) -> tuple[str, ...]:
-    """The memberships, each once. Invalid: one is neither `*`, `org` nor `org/project`."""
+    """Return the memberships, each once. Invalid: one is neither `*`, `org` nor `org/project`."""
     for membership in memberships:
         if membership == EVERYWHERE:
             continue
         org, slash, project = membership.partition("/")
         check_part(org, "membership: org")
         if org == EVERYWHERE:
-            raise Invalid(f"membership {membership!r}: '*' stands alone, for every org")
+            raise Invalid(f"membership {membership!r}: '*' must stand alone, for every org")
         if slash:
             check_part(project, f"membership {org!r}: project", most=MAX_USER)
     return tuple(dict.fromkeys(memberships))

@@ -1,7 +1,7 @@
-"""Refused requests in the audit log: one line per account, address, kind and minute, with a count.
+"""Refused requests in the audit log: one entry per account, address, kind and minute, with a count.
 
-Each replica counts in memory and writes once a minute, at most `LINES` lines and one for all others: an attack cannot
-fill the store with them. A name that no account has is not written: users type passwords there, too.
+Each replica counts in memory and writes once a minute, at most `LINES` entries and one for all others, so that an
+attack cannot fill the store. A name that no account has is not written, because users also type passwords there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 EVERY = 60.0
 LINES = 20
-"""Lines that a replica writes in a minute, and one for all others."""
+"""Number of entries that a replica writes per minute, plus one for all others."""
 HELD = 1000
-"""Combinations that are counted one by one."""
+"""Number of combinations that are counted individually."""
 OTHERS = ("", "", "others")
 LAST_WITHIN = 1.0
 """Seconds for the last write at the end of a process."""
@@ -37,7 +37,7 @@ SIGN_IN, CREDENTIAL, RIGHT, BUDGET = "sign-in", "credential", "right", "budget"
 
 
 class Refusals:
-    """One per server. `exists` tells whether there is an account of that name."""
+    """Counts refused requests. One per server. `exists` returns whether there is an account of that name."""
 
     def __init__(self, store: Store, *, clock: Clock, new_id: Callable[[], str], exists: Callable[[str], bool]) -> None:
         self._store, self._clock, self._new_id, self._exists = store, clock, new_id, exists
@@ -45,7 +45,7 @@ class Refusals:
         self._routes: dict[tuple[str, str, str], str] = {}
 
     def note(self, kind: str, account: str, source: str, route: str) -> None:
-        """Count a refused request. `account`: the one that asked, or that a sign-in named."""
+        """Count a refused request. `account`: the one that made it, or that a sign-in named."""
         key = (account if account and self._exists(account) else "", origin(source), kind)
         if key not in self._counts and len(self._counts) >= HELD:
             key = OTHERS
@@ -53,19 +53,19 @@ class Refusals:
         self._routes[key] = route
 
     async def run(self) -> None:
-        """Write once a minute, until it is cancelled."""
+        """Write once a minute, until cancelled."""
         while True:
             await self._clock.sleep(EVERY)
             await self.flush()
 
     async def aclose(self) -> None:
-        """Write what is left, if the store answers soon."""
+        """Write the remaining counts, if the store answers soon."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WITHIN):
                 await self.flush()
 
     async def flush(self) -> None:
-        """Write what was counted. What the store does not take is counted on."""
+        """Write the counts. Counts that the store does not accept are kept."""
         if not self._counts:
             return
         counts, routes = self._counts, self._routes

@@ -1,7 +1,7 @@
-"""Tokens: issued once, kept as a digest, listed without their secret, revoked by id.
+"""Tokens: issued once, stored as a digest, listed without their secret, revoked by id.
 
-A token counts while its account is enabled and has the era that the token was issued in: so one write of the account
-ends all of them at once, wherever they are. The keys of those that no longer count are garbage, swept when convenient.
+A token is valid while its account is enabled and has the same era as the token: so one write to the account ends all of
+its tokens at once. The keys of invalid tokens are garbage and are deleted when convenient.
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 PREFIX = "hst_"
-"""Every token begins so: programs that look for leaked secrets know ours."""
+"""Prefix of every token, so that secret scanners recognise it."""
 MOST = 100
-"""API tokens of an account; sessions as well, but there the oldest makes room."""
+"""Largest number of API tokens of an account.
+
+The same limit applies to sessions, but there the oldest one is deleted.
+"""
 SESSION = 12 * 3600.0
 _SWEPT = 64
-"""Keys that are swept in one transaction."""
+"""Number of keys that are deleted in one transaction."""
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token. It has 256 random bits: nothing slower is needed."""
+    """Return the stored digest of a token. A token has 256 random bits, so no slow hash is needed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Tokens:
-    """The tokens of all accounts. Whoever calls it has checked that the caller may."""
+    """The tokens of all accounts. The calling code has checked the permission."""
 
     def __init__(
         self,
@@ -63,11 +66,11 @@ class Tokens:
         self._new_id, self._secret = new_id, secret
 
     async def issue(self, request: Request, user: Entry[User], asked: TokenCreate) -> Written[TokenIssued]:
-        """A new API token. Conflict: this very request was answered before, and the token is told only once."""
+        """Issue an API token. Conflict: this request was answered before, and the secret is returned only once."""
         await self._refuse_replay(request)
         name = user.parts["user"]
         if not user.value.enabled:
-            raise Conflict(f"user {user.value.name}: is disabled, so no token of it counts; enable it first")
+            raise Conflict(f"user {user.value.name}: is disabled, so its tokens are not valid; enable it first")
         if sum(1 for entry in self._live(user) if entry.value.purpose is TokenKind.API) >= MOST:
             raise QuotaExceeded(f"user {user.value.name}: has {MOST} API tokens already; revoke one first")
         token = self.minted(user, TokenKind.API, name=asked.name, within=asked.expires_in)
@@ -76,15 +79,15 @@ class Tokens:
         except (Conflict, Refused) as error:
             await self._refuse_replay(request)
             if isinstance(error, Beaten):
-                raise Conflict(f"user {name}: changed meanwhile; issue the token again") from None
+                raise Conflict(f"user {name}: changed concurrently; issue the token again") from None
             raise
 
     async def begin_session(
         self, request: Request, user: Entry[User], of: Entry[Token] | None = None
     ) -> Written[TokenIssued]:
-        """A new session; on the strength of a token (`of`) one that ends no later than that.
+        """Start a session; one that is based on a token (`of`) ends no later than that token.
 
-        Beaten: the account changed since it was read, or the token is gone.
+        Beaten: the account changed since it was read, or the token was deleted.
         """
         sessions = [entry for entry in self._live(user) if entry.value.purpose is TokenKind.SESSION]
         too_many = sessions[: max(0, len(sessions) - MOST + 1)]
@@ -95,7 +98,7 @@ class Tokens:
         return await self.write(request, "session.begin", user, token, sweep=sweep, of=of)
 
     def minted(self, user: Entry[User], purpose: TokenKind, *, name: str = "", within: float | None = None) -> Token:
-        """A token for the account as it is, not written yet."""
+        """Return a token for the account in its current state, not written yet."""
         now = self._clock.wall()
         return Token(
             id=self._new_id(),
@@ -117,7 +120,7 @@ class Tokens:
         sweep: Iterable[Entry[Token]] = (),
         of: Entry[Token] | None = None,
     ) -> Written[TokenIssued]:
-        """Write a token for an account that must not have changed since it was read, nor `of`; or Beaten."""
+        """Write a token. Beaten: the account, or `of`, has changed since it was read."""
         secret = PREFIX + self._secret()
         digest = digest_of(secret)
         garbage = list(sweep)[:_SWEPT]
@@ -131,7 +134,7 @@ class Tokens:
             status=201,
             answer=view_of(token),
         )
-        # Another replica may have created the account a moment ago. The commit compared it, so it counts here too.
+        # Another replica may have created the account a moment ago. The commit compared it, so it is valid here, too.
         self._known.users.learned(user)
         self._known.tokens.wrote(token, revision, digest=digest)
         for entry in garbage:
@@ -140,7 +143,7 @@ class Tokens:
         return Written(told, revision, 201)
 
     async def all_of(self, user: Entry[User]) -> TokenPage:
-        """Those that count, oldest first."""
+        """Return the valid tokens of the account, oldest first."""
         listing = await TOKEN.list(self._store, strict=False)
         name, now = user.parts["user"], self._clock.wall()
         live = [e.value for e in listing.entries if e.value.user == name and counts(e.value, user.value, now)]
@@ -150,18 +153,18 @@ class Tokens:
     async def revoke(
         self, request: Request, name: str, token_id: str, verb: str = "token.revoke"
     ) -> Written[TokenView]:
-        """End one token of the account with this folded name."""
+        """Revoke one token of the account with this folded name."""
         return await self._writer.once(request, TokenView, lambda: self._revoke(request, name, token_id, verb))
 
     async def end_session(self, request: Request) -> Written[TokenView]:
-        """End the session that the request came with."""
+        """End the session that the request was made with."""
         entry = await self._find(request.caller.name, request.caller.token)
         if entry is not None and entry.value.purpose is TokenKind.API:
             raise Invalid("session: this is an API token; revoke it by its id")
         return await self.revoke(request, request.caller.name, request.caller.token, "session.end")
 
     async def sweep(self, name: str) -> None:
-        """Delete what no longer counts of an account's tokens. Whether that succeeds does not matter."""
+        """Delete invalid tokens of an account. Failures are ignored."""
         user = self._known.user(name)
         now = -math.inf if self._known.is_in_doubt else self._clock.wall()
         dead = [e for e in self._known.tokens_of(name) if not counts(e.value, user.value if user else None, now)]
@@ -174,7 +177,7 @@ class Tokens:
         except HostlerError:
             return
 
-    # Inside
+    # Internal
 
     async def _revoke(self, request: Request, name: str, token_id: str, verb: str) -> Written[TokenView]:
         entry = await self._find(name, token_id)
@@ -198,7 +201,10 @@ class Tokens:
         return Written(answer, revision, 200)
 
     async def _find(self, name: str, token_id: str) -> Entry[Token] | None:
-        """By its id: the keys are digests. What another replica issued a moment ago only the store knows."""
+        """Find a token by its id: the keys are digests.
+
+        Tokens that another replica just issued are in the store only.
+        """
         for entry in self._known.tokens_of(name):
             if entry.value.id == token_id:
                 return entry
@@ -212,7 +218,7 @@ class Tokens:
         return [e for e in self._known.tokens_of(user.parts["user"]) if counts(e.value, user.value, now)]
 
     def _dead(self, user: Entry[User]) -> list[Entry[Token]]:
-        # Only what has expired: the era of a token may be newer than the account that we have read.
+        # Only expired tokens: the era of a token may be newer than the account that was read.
         if self._known.is_in_doubt:
             return []
         now = self._clock.wall()
@@ -224,11 +230,11 @@ class Tokens:
 
     async def _refuse_replay(self, request: Request) -> None:
         if await self._writer.replay(request) is not None:
-            raise Conflict("token: already issued, and told only once; revoke it and issue another with a new key")
+            raise Conflict("token: already issued, and shown only once; revoke it and issue another with a new key")
 
 
 def view_of(token: Token) -> TokenView:
-    """What may be told of a token."""
+    """Return the API form of a token, without its secret."""
     return TokenView(
         id=token.id,
         user=token.user,
@@ -240,4 +246,4 @@ def view_of(token: Token) -> TokenView:
 
 
 def _no_token(name: str, token_id: str) -> NotFound:
-    return NotFound(f"token {token_id!r}: user {name} has none with this id; list them to see which there are")
+    return NotFound(f"token {token_id!r}: user {name} has none with this id; list them to see which exist")

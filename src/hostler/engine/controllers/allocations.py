@@ -1,7 +1,7 @@
-"""Who takes how much room where: the cluster as placement sees it, from the mirrors and from the leader's own writes.
+"""Allocations per node: the cluster as placement sees it, from the caches and the leader's own writes.
 
-An own decision counts from the instant it is made, long before the mirrors know of it, so that many at once never give
-the same room away twice. It is taken back if its transaction failed.
+An own decision counts from the instant it is made, before the caches contain it, so that concurrent placements never
+allocate the same capacity twice. It is withdrawn if its transaction fails.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ VMS = VM.prefix()
 
 
 class _Own(msgspec.Struct):
-    """A decision of our own: in flight, or written at `revision`."""
+    """A decision of this leader: in flight, or written at `revision`."""
 
     name: str
     revision: int | None = None
 
 
 def on_its_way(vm: str) -> str:
-    """Under this id room is kept for a machine that is on its way."""
+    """Return the id under which capacity is reserved for an arriving machine."""
     return f"{vm} on its way"
 
 
 class Books:
-    """`freed` is called when there may be room that was not there before."""
+    """Tracks allocations. `freed` is called when capacity may have become available."""
 
     def __init__(self, view: View, freed: Callable[[], None]) -> None:
         self._view, self._freed = view, freed
         self.cluster = Cluster()
         self._own: dict[str, _Own] = {}
         self._names: dict[str, str] = {}  # org/project/vm by the machine's id
-        self._expected: dict[str, int] = {}  # own departures, by the machine: in flight (0) or written
+        self._expected: dict[str, int] = {}  # own migrations, by machine: in flight (0) or written
 
     async def load(self) -> None:
-        """Begin from what the view holds. Changes that come meanwhile have to be told, as always."""
+        """Load from the view. Changes that arrive during the load must be reported, as always."""
         view, fairness = self._view, Fairness()
         self.cluster = Cluster(self._state(entry.parts["node"], entry.value) for entry in view.members.entries.values())
         self._own.clear()
@@ -62,11 +62,11 @@ class Books:
             self.sync_arrival(entry.parts["vm"])
 
     def name_of(self, vm: str) -> str | None:
-        """`org/project/vm` of a machine that takes room."""
+        """Return `org/project/vm` of a machine with an allocation."""
         return self._names.get(vm)
 
     def sync_node(self, node: str) -> None:
-        """The node's record or heartbeat has changed, or what the inventory says of it."""
+        """Update a node after a change of its record, its heartbeat or its inventory data."""
         member = self._view.members.get(node=node)
         if member is None:
             self.cluster.remove_node(node)
@@ -90,11 +90,11 @@ class Books:
         )
 
     def sync(self, vm: str) -> None:
-        """The machine's command or wish has changed."""
+        """Update a machine after a change of its command or spec."""
         own = self._own.get(vm)
         if own is not None:
             if own.revision is None or self._view.commands.revision < own.revision:
-                return  # what we decided is newer
+                return  # our decision is newer
             del self._own[vm]
         node = self._view.node_of.get(vm)
         if node is None:
@@ -108,11 +108,14 @@ class Books:
             return
         command = entry.value
         name = self._names[vm] = f"{command.org}/{command.project}/{command.vm}"
-        wish = self._view.vms.entries.get(VMS + name)
-        self.cluster.use(vm, node, wanted_of_command(command, None if wish is None else wish.value))
+        vm_entry = self._view.vms.entries.get(VMS + name)
+        self.cluster.use(vm, node, wanted_of_command(command, None if vm_entry is None else vm_entry.value))
 
     def sync_arrival(self, vm: str) -> None:
-        """Whether a node expects the machine has changed: there it takes room, too, until it has come or will not."""
+        """Update an arriving machine.
+
+        It has an allocation on the target, too, until it has arrived or the migration ends.
+        """
         own = self._expected.get(vm)
         if own is not None:
             if own == 0 or self._view.arrivals.revision < own:
@@ -125,17 +128,22 @@ class Books:
                 self._freed()
             return
         command = arrivals[0].value.command
-        wish = self._view.vms.entries.get(f"{VMS}{command.org}/{command.project}/{command.vm}")
-        self._expect(wanted_of_command(command, None if wish is None else wish.value), arrivals[0].parts["node"])
+        vm_entry = self._view.vms.entries.get(f"{VMS}{command.org}/{command.project}/{command.vm}")
+        self._expect(
+            wanted_of_command(command, None if vm_entry is None else vm_entry.value), arrivals[0].parts["node"]
+        )
 
     def _expect(self, wanted: Wanted, node: str) -> None:
-        """Rules count there from now on, too: otherwise two that must be apart could be sent to the same node."""
+        """Reserve capacity on the target.
+
+        Rules apply there from now on: otherwise two machines with anti-affinity could meet.
+        """
         kept = msgspec.structs.replace(wanted, vm=on_its_way(wanted.vm))
         self.cluster.use(kept.vm, node, kept)
 
     @contextmanager
     def alone(self, vm: str) -> Iterator[Cluster]:
-        """The cluster, to choose a node for that machine: what is kept for it on its way is not in its own way."""
+        """Yield the cluster for choosing a node for that machine, without its own reservation for an arrival."""
         if self.cluster.node_of(on_its_way(vm)) is None:
             yield self.cluster
             return
@@ -145,12 +153,12 @@ class Books:
     # Own decisions
 
     def expect(self, node: str, wanted: Wanted) -> None:
-        """A machine departs there: the room is taken from now on. `expected` has to follow."""
+        """Reserve capacity for a migration that begins. `expected` has to follow."""
         self._expected[wanted.vm] = 0
         self._expect(wanted, node)
 
     def expected(self, vm: str, revision: int | None) -> None:
-        """It was written in this revision; None: it was not, and what the mirror says counts again."""
+        """Report that it was written in this revision; None: it was not, and the cache counts again."""
         if revision is None:
             self._expected.pop(vm, None)
         elif vm in self._expected:
@@ -158,18 +166,18 @@ class Books:
         self.sync_arrival(vm)
 
     def reserve(self, vm: str, node: str, wanted: Wanted) -> None:
-        """The room is taken from now on. `keep` or `cancel` has to follow."""
+        """Reserve capacity. `keep` or `cancel` has to follow."""
         self._own[vm] = _Own("")
         self.cluster.use(vm, node, wanted)
 
     def keep(self, vm: str, revision: int) -> None:
-        """It was written in this revision."""
+        """Report that it was written in this revision."""
         own = self._own.get(vm)
         if own is not None:
             own.revision = revision
             self.sync(vm)
 
     def cancel(self, vm: str) -> None:
-        """It was not written: what the mirror says counts again."""
+        """Report that it was not written: the cache counts again."""
         if self._own.pop(vm, None) is not None:
             self.sync(vm)

@@ -1,8 +1,9 @@
-"""The brake on mass failure: when many nodes become unreachable together, none of them is fenced.
+"""Brake on mass failure: when many nodes become unreachable together, none of them is fenced.
 
-One cause that cuts off many agents (a firewall before the store, a certificate, a bad release) looks like the death of
-all their nodes. Switching them off, or starting their machines elsewhere with new disks, would turn a disturbance into
-a loss. So the leader waits, says so, and leaves the decision to an operator. Otherwise nodes are fenced one at a time.
+One cause that cuts off many agents (a firewall in front of the store, a certificate, a bad release) looks like the
+failure of all their nodes. Switching them off, or starting their machines elsewhere with new disks, would turn a
+disturbance into data loss. So the leader waits, reports it, and leaves the decision to an operator. Otherwise nodes are
+fenced one at a time.
 
 `failed_together` and `holding` are pure. `Brake` keeps the instants at which nodes became unreachable, answers the
 controllers of nodes and machines, and keeps the record that the API, `hostler doctor` and later leaders read.
@@ -42,9 +43,9 @@ SHARE = 1 / 3
 WINDOW = 60.0
 """Seconds within which they became unreachable."""
 FENCE_EVERY = 10.0
-"""Seconds between two nodes that are fenced."""
+"""Seconds between the fencing of two nodes."""
 FEW = 2
-"""So many nodes are no mass failure, unless they are all."""
+"""This many nodes are no mass failure, unless they are all."""
 LOOK_EVERY = 1.0
 
 
@@ -58,9 +59,9 @@ def failed_together(
 ) -> frozenset[str]:
     """Return the nodes that became unreachable within one window and are too many; empty: no mass failure.
 
-    `unreachable` has the instants; None is one that is not known, and counts in every window. Too many are all nodes,
-    or more than two and more than `share` of those that were reachable when the window began. `of`: how many nodes
-    there were when they failed; nodes that joined later do not make the failed ones fewer.
+    `unreachable` has the instants; None is an unknown one, which counts in every window. All nodes are too many, and so
+    are more than two nodes that exceed `share` of those that were reachable when the window began. `of`: the number of
+    nodes at the time of the failure; nodes that joined later do not reduce the share of the failed ones.
     """
     failed = {node: at for node, at in unreachable.items() if node in nodes}
     total = len(nodes) if of is None else min(of, len(nodes))
@@ -69,8 +70,8 @@ def failed_together(
     unknown = [node for node, at in failed.items() if at is None]
     known = sorted((at, node) for node, at in failed.items() if at is not None)
     found: set[str] = set()
-    taken = end = 0  # `found` has all known up to `taken`; the window reaches up to `end`
-    for start in range(len(known) + 1):  # the last window begins after all instants that are known
+    taken = end = 0  # `found` has all known instants up to `taken`; the window reaches up to `end`
+    for start in range(len(known) + 1):  # the last window begins after all known instants
         while start < len(known) and end < len(known) and known[end][0] <= known[start][0] + window:
             end += 1
         count = end - start + len(unknown)
@@ -81,7 +82,7 @@ def failed_together(
 
 
 def reachable_before(nodes: Collection[str], unreachable: Collection[str], group: Collection[str]) -> int:
-    """Return of how many nodes the group is a part: those that were unreachable before do not count."""
+    """Return the number of nodes that the group is a part of. Nodes that were unreachable before do not count."""
     return sum(node in group or node not in unreachable for node in nodes)
 
 
@@ -94,12 +95,12 @@ def holding(
     window: float = WINDOW,
     recorded_at: float | None = None,
 ) -> frozenset[str]:
-    """Return the nodes because of which the brake holds; empty: it does not.
+    """Return the nodes that make the brake hold; empty: it does not hold.
 
-    What an earlier leader recorded holds on: those nodes count in every window until they are back, also after their
-    removal, and the number of all nodes does not grow. What an operator released no longer counts; further nodes do.
-    `recorded_at`: when that was recorded, on the clock of `unreachable`; None: not known. Nodes that were unreachable
-    long before that are no part of it: they may never be back.
+    The record of an earlier leader stays in force: its nodes count in every window until they are back, also after
+    their removal, and the total number of nodes does not grow. Nodes that an operator released no longer count; further
+    nodes do. `recorded_at`: when the record was written, on the clock of `unreachable`; None: unknown. Nodes that were
+    unreachable long before that do not count: they may never return.
     """
     if record is None:
         return failed_together(nodes, unreachable, share=share, window=window)
@@ -123,11 +124,11 @@ class _Unreachable(msgspec.Struct, frozen=True):
     since: float | None
     """None: before this process led, and no record says when."""
     registered_at: float
-    """Of the node's record: a node that came and went unseen has registered again."""
+    """From the node's record: a node that returned and left unnoticed has registered again."""
 
 
 class Brake:
-    """A service for a replica's controllers, started before those that ask it. Each leader has its own."""
+    """Keeps the brake. Started before the controllers that ask it. Each leader has its own."""
 
     name = "brake"
 
@@ -158,10 +159,13 @@ class Brake:
         self._listeners: list[Callable[[], None]] = []
         self._ends_of_listening: list[Callable[[], None]] = []
 
-    # What the controllers ask
+    # For the controllers
 
     def may_fence(self, node: str) -> bool:
-        """Whether an unreachable node may be switched off, and its machines taken, now. Asking takes its turn."""
+        """Return whether an unreachable node may be fenced, and its machines taken, now.
+
+        A call that succeeds uses a turn.
+        """
         self._look()
         if self._group or node not in self._unreachable:
             return False
@@ -185,7 +189,7 @@ class Brake:
     # The service
 
     async def start(self, standing: Standing) -> None:
-        """Read which nodes are unreachable, and since when as far as records say."""
+        """Read which nodes are unreachable, and since when, as far as records say."""
         self._standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
@@ -206,7 +210,7 @@ class Brake:
         ]
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: another replica leads."""
+        """Run until cancelled. LeadershipLost: another replica leads."""
         while True:
             self._changed = True  # nodes that shut down count while they have machines
             self._look()
@@ -221,10 +225,10 @@ class Brake:
         for end in self._ends_of_listening:
             end()
 
-    # Inside
+    # Internal
 
     def _recorded(self, member: Entry[NodeRecord]) -> float | None:
-        """When the node became unreachable, at the latest, by records of earlier leaders; on this process's clock."""
+        """Return when the node became unreachable, at the latest, from records of earlier leaders, on our clock."""
         silent, record = self._view.silences.get(**member.parts), member.value
         if silent is not None and silent.value.registered_at == record.registered_at:
             at = silent.value.at
@@ -233,7 +237,7 @@ class Brake:
         else:
             return None
         ago = self._clock.wall() - at
-        return self._clock.now() - ago if ago >= 0 else None  # clocks disagree: nothing is known
+        return self._clock.now() - ago if ago >= 0 else None  # the clocks disagree: unknown
 
     def _node_changed(self, node: str) -> None:
         self._changed = True
@@ -257,7 +261,10 @@ class Brake:
         return [entry.parts["node"] for entry in self._view.members.entries.values() if self._counts(entry)]
 
     def _counts(self, member: Entry[NodeRecord]) -> bool:
-        """Nodes that left for good do not; one whose agent was stopped does, while it has machines."""
+        """Return whether the node counts.
+
+        Decommissioned nodes do not; a node with a stopped agent does while it has machines.
+        """
         lifecycle = member.value.lifecycle
         if lifecycle is Lifecycle.SHUTTING_DOWN:
             return self._view.count_on(member.parts["node"]) > 0
@@ -268,7 +275,7 @@ class Brake:
             return frozenset()
         instants = {node: one.since for node, one in self._unreachable.items()}
         ago = -1.0 if record is None else self._clock.wall() - record.at
-        at = self._clock.now() - ago if ago >= 0 else None  # clocks disagree: nothing is known
+        at = self._clock.now() - ago if ago >= 0 else None  # the clocks disagree: unknown
         return holding(self._nodes(), instants, record, share=self._share, window=self._window, recorded_at=at)
 
     def _look(self) -> None:
@@ -285,13 +292,13 @@ class Brake:
         elif self._held_at is not None:
             lasted, self._held_at = now - self._held_at, None
             if entry is None or not entry.value.released:
-                # What is still unreachable was so for long: it gets time to return like the others.
+                # Nodes that are still unreachable have been so for long. They get time to return like the others.
                 self._next_at = max(self._next_at, now + min(self._window, lasted))
             for ended in self._listeners:
                 ended()
 
     async def _keep_record(self) -> None:
-        """Write, change or delete the record, so that it says what holds."""
+        """Write, change or delete the record, so that it matches the current state."""
         entry, group = self._record(), self._group
         record = None if entry is None else entry.value
         if group:
@@ -312,7 +319,7 @@ class Brake:
     async def _announce(
         self, entry: Entry[BrakeRecord] | None, group: frozenset[str], held: BrakeRecord | None
     ) -> None:
-        """`held`: what holds already; its nodes stay, and its number of all nodes does not grow."""
+        """Write the record. `held`: the current record; its nodes stay, and its total number of nodes does not grow."""
         of, nodes = reachable_before(self._nodes(), self._unreachable, group), sorted(group)
         if held is not None:
             nodes = sorted({*group, *(node for node in held.nodes if self._view.alive.get(node=node) is None)})
@@ -335,7 +342,7 @@ class Brake:
         self._trace(then, "brake_ended", why, entry)
         if await self._write(entry, then):
             self._count("brake_ended")
-            self._tell(f"brake: it no longer holds: {why}")
+            self._tell(f"brake: no longer holds: {why}")
 
     def _trace(self, then: list[Operation], what: str, why: str, entry: Entry[BrakeRecord] | None) -> None:
         if self._tracer is not None:
@@ -344,7 +351,7 @@ class Brake:
             self._tracer.add(then, what=what, subject=subject, why=why, read=[entry], fence=fence)
 
     async def _write(self, entry: Entry[BrakeRecord] | None, then: list[Operation]) -> bool:
-        """False: another process changed the record; the next pass looks at it again."""
+        """Commit a change of the record; False: another process changed it, and the next pass reads it again."""
         guard = leadership_of(self._standing, self.name).guard()
         same: Comparison = BRAKE.absent(scope=FENCING) if entry is None else BRAKE.unchanged(entry)
         if (await self._store.txn([guard, same], then)).succeeded:

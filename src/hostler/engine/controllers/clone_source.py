@@ -1,7 +1,7 @@
-"""Where a clone can be made: where its origin is, and nowhere else. Pure, but for the mirrors it looks at.
+"""Source of a clone: a clone can only be created on the node of its origin. Pure, except that it reads the caches.
 
-Nothing holds a snapshot for a clone that is not made yet: it may be dropped, and its machine deleted or moved. Such a
-clone then waits and says why; its owner deletes it.
+Nothing keeps a snapshot for a clone that is not created yet: the snapshot may be deleted, and its machine deleted or
+moved. Such a clone then waits and reports the reason; its owner deletes it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _INSTEAD = "delete this machine, and clone another snapshot"
 
 
 def node_of(view: View, vm: VirtualMachine, origin: Origin) -> tuple[str, str]:
-    """The node of its origin and empty words; or no node, and why."""
+    """Return the node of the origin and an empty text; or no node, and the reason."""
     ids = {"org": vm.org, "project": vm.project, "vm": origin.vm}
-    wish, handle = view.vms.get(**ids), view.handles.get(**ids)
-    if wish is None or wish.value.deleting:
-        return "", f"its origin, machine {origin.vm}, is gone; {_INSTEAD}"
-    name = wish.value.name
-    if origin.snapshot not in wish.value.snapshots:
+    origin_vm, handle = view.vms.get(**ids), view.handles.get(**ids)
+    if origin_vm is None or origin_vm.value.deleting:
+        return "", f"its origin, machine {origin.vm}, was deleted; {_INSTEAD}"
+    name = origin_vm.value.name
+    if origin.snapshot not in origin_vm.value.snapshots:
         return "", f"its origin, snapshot {origin.snapshot!r} of {name}, was dropped; {_INSTEAD}"
     if handle is None or not handle.value.node:
         return "", f"its origin {name} is on no node at present"
@@ -37,6 +37,6 @@ def node_of(view: View, vm: VirtualMachine, origin: Origin) -> tuple[str, str]:
 
 
 def nowhere(origin: Origin, why: str) -> Decision:
-    """No node will do, for that reason."""
+    """Return the decision that no node fits, with that reason."""
     reasons = (Reason(subject=f"machine {origin.vm}", why=why),)
     return Decision(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")

@@ -1,9 +1,9 @@
-"""Compaction: the leader forgets old history of a store that does not do so by itself.
+"""Compaction: the leader compacts the history of a store that does not do so itself.
 
-Embedded stores keep an hour of history and forget the rest. etcd keeps all of it until a client asks it to forget. The
-leader notes the store's revision every few seconds, and compacts to what it was an hour ago, or less where there are
-too many revisions since. A watch resumes from the last revision that the server named, which is minutes old at most;
-where a watch of this process needs more, history is kept for it, up to `PATIENCE` times the bounds.
+Embedded stores keep an hour of history and delete the rest. etcd keeps everything until a client requests a compaction.
+The leader notes the store's revision every few seconds, and compacts to the revision of an hour ago, or to a later one
+if there are too many revisions since. A watch resumes from the last revision that the server reported, which is minutes
+old at most; if a watch of this process needs older history, it is kept, up to `PATIENCE` times the limits.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 EVERY = 10.0
 PATIENCE = 2
 LEAST = 1_000
-"""Revisions that are worth a compaction."""
+"""Smallest number of revisions that justifies a compaction."""
 
 
 class Compaction:
-    """A service for a replica's controllers. `age`: seconds of history that are kept; `revisions`: at most so many."""
+    """Compacts the store. `age`: seconds of history to keep; `revisions`: at most this many."""
 
     name = "compaction"
 
@@ -45,17 +45,17 @@ class Compaction:
     ) -> None:
         self._store, self._watched, self._clock, self._tell = store, watched, clock, tell
         self._age, self._revisions = age, revisions
-        self._noted: deque[tuple[float, int]] = deque()  # when, by the clock that only goes forward; which revision
+        self._noted: deque[tuple[float, int]] = deque()  # (monotonic time, revision)
         self._compacted = 0
         self._standing: Standing | None = None
         self.counters: dict[str, int] = {}
 
     async def start(self, standing: Standing) -> None:
-        """Nothing is done before the first look."""
+        """Remember the replica. The first compaction is considered in `run`."""
         self._standing = standing
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: this process no longer leads."""
+        """Run until cancelled. LeadershipLost: this process no longer leads."""
         while True:
             try:
                 await self.look()
@@ -66,10 +66,10 @@ class Compaction:
             await self._clock.sleep(EVERY)
 
     async def stop(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     async def look(self) -> None:
-        """Note the present revision, and compact if that forgets enough."""
+        """Note the current revision, and compact if that removes enough."""
         leadership_of(self._standing, self.name)
         page = await self._store.range(CLUSTER.fill(), limit=1, keys_only=True)
         self._noted.append((self._clock.now(), page.revision))
@@ -85,7 +85,7 @@ class Compaction:
         self.counters["compactions"] = self.counters.get("compactions", 0) + 1
 
     def _target(self, now: int) -> int:
-        """The revision to compact to; below what is kept, 0."""
+        """Return the revision to compact to; 0: none."""
         wanted = self._bound(now, 1)
         needed = self._watched.oldest_needed()
         if needed is not None and needed < wanted:
@@ -95,7 +95,7 @@ class Compaction:
         return wanted
 
     def _bound(self, now: int, times: int) -> int:
-        """The first revision that `times` the bounds keep."""
+        """Return the first revision that is kept with `times` the limits."""
         before = self._clock.now() - times * self._age
         by_age = max((revision for at, revision in self._noted if at <= before), default=0)
         return max(by_age, now - times * self._revisions, 0)

@@ -1,4 +1,4 @@
-"""What does not fit together in the records, in words for people. What is done about it is decided name by name."""
+"""Consistency check of the records, as messages for operators. The repair is decided per name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 MOST = 20
-"""Lines of one kind."""
+"""Largest number of messages per kind."""
 
 
 def inspected(view: View, counters: dict[str, int]) -> Iterator[str]:
-    """One line for each finding, and how many there are of a kind that has too many. They are counted, too."""
+    """Yield a message per finding, and the number of those beyond the limit of a kind. Findings are counted, too."""
     for kind, findings in (
         ("unreadable", _unreadable(view)),
         ("handle_without_vm", _handles_without_vm(view)),
@@ -40,7 +40,7 @@ def inspected(view: View, counters: dict[str, int]) -> Iterator[str]:
 
 
 async def names_without_vm(store: Store, view: View, counters: dict[str, int]) -> list[str]:
-    """The same for names that stand for no machine: nobody else can have them. Of the names nobody keeps a mirror."""
+    """Return the same for names that belong to no machine and therefore block the name. Names have no cache."""
     lines: list[str] = []
     number = 0
     async for found in NAME.scan(store):
@@ -48,7 +48,7 @@ async def names_without_vm(store: Store, view: View, counters: dict[str, int]) -
             continue
         number += 1
         if number <= MOST:
-            lines.append(f"{found.key}: a name of no machine, so that no other can have it")
+            lines.append(f"{found.key}: reserved for a machine that does not exist, so no other machine can use it")
     if number > MOST:
         lines.append(f"name without vm: {number - MOST} more")
     if number:
@@ -63,7 +63,7 @@ async def _stands_for_nothing(store: Store, view: View, name: Entry[str]) -> boo
         return True
     if key in view.vms.entries or key in view.vms.unreadable:
         return False
-    # The machine may be younger, or gone since: both are looked at in one instant.
+    # The machine may be newer, or deleted since: read both at one revision.
     kept, vm = (await store.txn([], [Get(name.key), Get(key)])).responses
     return vm is None and kept is not None and kept.mod_revision == name.mod_revision  # type: ignore[union-attr]
 
@@ -76,28 +76,28 @@ def _unreadable(view: View) -> Iterator[str]:
 
 def _handles_without_vm(view: View) -> Iterator[str]:
     for key in view.handles.entries:
-        wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
-        if wish not in view.vms.entries and wish not in view.vms.unreadable:
+        vm_key = VM.prefix() + key.removeprefix(HANDLE.prefix())
+        if vm_key not in view.vms.entries and vm_key not in view.vms.unreadable:
             yield f"{key}: a handle without a machine; it is deleted"
 
 
 def _commands_without_vm(view: View) -> Iterator[str]:
     for key, entry in view.commands.entries.items():
-        wish = f"{VM.prefix()}{entry.value.org}/{entry.value.project}/{entry.value.vm}"
-        if wish not in view.vms.entries and wish not in view.vms.unreadable:
-            yield f"{key}: a command without a machine; it is deleted, and its node destroys what it has of it"
+        vm_key = f"{VM.prefix()}{entry.value.org}/{entry.value.project}/{entry.value.vm}"
+        if vm_key not in view.vms.entries and vm_key not in view.vms.unreadable:
+            yield f"{key}: a command without a machine; it is deleted, and its node retains the machine, if it has one"
 
 
 def _nodes_without_command(view: View) -> Iterator[str]:
     for key, entry in view.handles.entries.items():
         node = entry.value.node
-        wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
-        if node and wish in view.vms.entries and node not in view.nodes_of(entry.value.id):
-            yield f"{key}: names node {node}, which has no command for it; the node is told again once it lives"
+        vm_key = VM.prefix() + key.removeprefix(HANDLE.prefix())
+        if node and vm_key in view.vms.entries and node not in view.nodes_of(entry.value.id):
+            yield f"{key}: names node {node}, which has no command for it; it gets one again once it is reachable"
 
 
 def _told_twice(view: View) -> Iterator[str]:
     for vm in view.node_of:
         nodes = view.nodes_of(vm)
         if len(nodes) > 1:
-            yield f"machine {vm}: nodes {', '.join(nodes)} have a command for it; all but the handle's forget it"
+            yield f"machine {vm}: nodes {', '.join(nodes)} have a command for it; only the node of its handle keeps it"

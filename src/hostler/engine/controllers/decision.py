@@ -1,10 +1,10 @@
 """The leader's next step for one virtual machine. Pure.
 
-What is known of a machine: the wish, its handle, the command and the node that has it. Everything that holds or ends a
-machine's stay on a node is decided here:
+The inputs are the spec, the handle, the command and the node that has the command. All rules that keep a machine on a
+node or remove it are here:
 
-- a command is only taken from a node that said GONE, or that is certainly harmless;
-- a command that says `deleting` never takes it back: the machine may be half destroyed;
+- a command is only removed from a node that reported GONE, or on which the machine certainly does not run;
+- a command with `deleting` stays so: the machine may be half destroyed;
 - a machine counts as fenced if the first command on its node said so, or if its agent has answered the one that did.
 """
 
@@ -28,64 +28,64 @@ if TYPE_CHECKING:
 
 
 class NodeCase(enum.Enum):
-    """What the leader knows of the node that has the command."""
+    """State of the node that has the command, as known to the leader."""
 
     UNKNOWN = enum.auto()
     """It has no record."""
     ALIVE = enum.auto()
     SILENT = enum.auto()
     LONG_SILENT = enum.auto()
-    """For longer than its fencing time, as this leader has seen itself: fenced machines have stopped."""
+    """Unreachable for longer than its fencing time, as observed by this leader: fenced machines have stopped."""
     OFF = enum.auto()
-    """Silent, and somebody stands for it that it is off."""
+    """Unreachable, and confirmed to be off."""
 
 
 class Duty(enum.Enum):
-    """What the node's lifecycle means for this machine now."""
+    """Meaning of the node's lifecycle for this machine now."""
 
     SERVE = enum.auto()
     LEAVE = enum.auto()
-    """The node is drained by moving; this machine waits for its turn, or for another node that would take it."""
+    """The node is drained by moving; this machine waits for its turn, or for another node that accepts it."""
     MOVE = enum.auto()
-    """The same, it is its turn, and another node would take it."""
+    """The node is drained by moving, it is this machine's turn, and another node accepts it."""
     STAY_OFF = enum.auto()
-    """The node is drained by stopping: what is off stays off."""
+    """The node is drained by stopping: machines that are off stay off."""
     STOP = enum.auto()
-    """The same, and it is this machine's turn to be stopped."""
+    """The node is drained by stopping, and it is this machine's turn to be stopped."""
 
 
 class Act(enum.Enum):
-    """What to do."""
+    """The action of a step."""
 
     NOTHING = enum.auto()
     PLACE = enum.auto()
-    """Find a node and tell it; or say why there is none."""
+    """Find a node and write its command; or report why there is none."""
     INSTRUCT = enum.auto()
-    """Write the step's command over the present one."""
+    """Replace the command with that of the step."""
     RELEASE = enum.auto()
-    """The node said GONE: delete the command, and let the machine be placed anew."""
+    """The node reported GONE: delete the command, so that the machine is placed again."""
     TAKE = enum.auto()
-    """The node is silent and harmless: the same."""
+    """The node is unreachable and the machine certainly does not run there: delete the command, as for RELEASE."""
     FORGET = enum.auto()
-    """Delete wish, name, handle and command."""
+    """Delete VM record, name, handle and command."""
     FORGET_LOST = enum.auto()
-    """The same, on a node that is silent and harmless."""
+    """As FORGET, on an unreachable node on which the machine certainly does not run."""
     SWEEP = enum.auto()
-    """There is no VM record: delete handle and command; the node retains what it has without one."""
+    """There is no VM record: delete handle and command; the node retains a machine without a command."""
     ADOPT = enum.auto()
-    """A node has the command and the handle does not name it: make it so."""
+    """A node has the command and the handle does not name it: update the handle."""
     TELL_AGAIN = enum.auto()
-    """The handle names a living node that has no command: tell the node again, for the machine may be there."""
+    """The handle names a live node that has no command: write it again, because the machine may be there."""
     MOVE = enum.auto()
-    """Let it depart to the node that was asked for; or say why it cannot."""
+    """Start the migration to the requested node; or report why it is not possible."""
     STAY = enum.auto()
-    """Give its departure up."""
+    """Give the migration up."""
     UNPLACE = enum.auto()
-    """The handle names a node that has no command, and no machine is there: let it be placed anew."""
+    """The handle names a node that has no command, and no machine is there: place it again."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step, with the new command where it writes one."""
+    """One step, with the new command if it writes one."""
 
     act: Act
     command: VmCommand | None = None
@@ -95,30 +95,30 @@ class Step(msgspec.Struct, frozen=True):
 NOTHING = Step(Act.NOTHING)
 _LOSS = "on_node_loss"
 DRAIN = "drain"
-"""The subject of the reason that says why a machine is still on a node that is drained."""
+"""Subject of the reason why a machine is still on a drained node."""
 
 
 def chosen(handle: VmHandle | None, nodes: Iterable[str]) -> str | None:
-    """Of the nodes that have a command, the one that counts: the handle's, else the first by name."""
+    """Return which of the nodes with a command counts: the handle's, else the first by name."""
     having = sorted(nodes)
     if handle is not None and handle.node in having:
         return handle.node
     return having[0] if having else None
 
 
-def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
+def decide(  # noqa: PLR0917 - desired state, observed state and node
     vm: VirtualMachine | None,
     handle: VmHandle | None,
     command: VmCommand | None,
     node: str,
     case: NodeCase = NodeCase.ALIVE,
     duty: Duty = Duty.SERVE,
-    way: Way = Way(),  # noqa: B008 - a value
+    way: Way = Way(),  # noqa: B008 - immutable
 ) -> Step:
-    """The next single step; NOTHING exactly when there is nothing to do or something to wait for.
+    """Return the next single step; NOTHING exactly when there is nothing to do or something to wait for.
 
-    `node` has `command`; without one it is the handle's, or empty. `case` and `duty` are the node's, `way` is that to
-    the node that it departs to.
+    `node` has `command`; without a command it is the handle's, or empty. `case` and `duty` describe the node, `way` the
+    migration target.
     """
     if vm is None:
         return NOTHING if handle is None and command is None else Step(Act.SWEEP)
@@ -141,14 +141,14 @@ def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
         return Step(Act.STAY, why=why)
     if wanted != command:
         return Step(Act.INSTRUCT, wanted)
-    # What is placed and not told of yet keeps the handle that it was placed with: by that its agent knows what is a
-    # leftover.
+    # A placed machine without a report keeps the handle that it was placed with: its agent needs it to detect
+    # leftovers.
     known = case is NodeCase.ALIVE and handle.state is not MachineState.PLACED
     return Step(Act.MOVE) if known and command.departing is None and wished(vm, handle) else NOTHING
 
 
 def harmless(command: VmCommand, handle: VmHandle | None, case: NodeCase) -> bool:
-    """Whether the machine certainly does not run on its silent node."""
+    """Return whether the machine certainly does not run on its unreachable node."""
     if case is not NodeCase.LONG_SILENT or not command.fenced:
         return case is NodeCase.OFF
     if command.fenced_since == 0:
@@ -156,7 +156,7 @@ def harmless(command: VmCommand, handle: VmHandle | None, case: NodeCase) -> boo
     return (
         handle is not None
         and handle.generation >= command.fenced_since
-        and _LOSS not in handle.at_next_boot  # it runs, and is not fenced before it is started again
+        and _LOSS not in handle.at_next_boot  # it runs, and is not fenced until it is restarted
     )
 
 
@@ -167,14 +167,14 @@ def _without_command(vm: VirtualMachine, handle: VmHandle | None, case: NodeCase
         return Step(Act.PLACE)
     if case in (NodeCase.UNKNOWN, NodeCase.OFF) or handle.state is MachineState.GONE:
         return Step(Act.UNPLACE)
-    return Step(Act.TELL_AGAIN) if case is NodeCase.ALIVE else NOTHING  # nobody tells a silent node anything new
+    return Step(Act.TELL_AGAIN) if case is NodeCase.ALIVE else NOTHING  # an unreachable node gets no new commands
 
 
-# What is written
+# Records
 
 
 def to_reinstate(vm: VirtualMachine, handle: VmHandle | None) -> Reinstatement | None:
-    """The retained machine that its owner asked to get the disk from; None: none, or that is done."""
+    """Return the retained machine whose disk the owner requested; None: none, or done."""
     wanted = vm.reinstate
     done = wanted is not None and handle is not None and handle.reinstated == wanted.name
     return None if done else wanted
@@ -188,8 +188,10 @@ def ordered(
     reasons: tuple[Reason, ...],
     reinstate: str | None = None,
 ) -> VmCommand:
-    """The first command for a machine on a node. Snapshots that failed, or went with an earlier node, are lost; with a
-    disk that is reinstated they come back."""
+    """Return the first command for a machine on a node.
+
+    Snapshots that failed, or were lost with an earlier node, are marked as lost; they return with a reinstated disk.
+    """
     seen = {} if handle is None or reinstate is not None else handle.snapshots
     gone = {name for name, snapshot in seen.items() if snapshot.state is SnapshotState.FAILED}
     return VmCommand(
@@ -216,15 +218,17 @@ def ordered(
 
 
 def tags_of(vm: VirtualMachine) -> dict[str, str]:
-    """What people see of it at the provider: its owner's labels, and when it expires."""
+    """Return the tags that the provider shows: the owner's labels, and the expiry."""
     return vm.labels if vm.expires_at is None else {**vm.labels, "expires": utc_time(vm.expires_at)}
 
 
 def told(
     vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float, new_disk: bool = False
 ) -> VmHandle:
-    """The handle of a machine whose node was told, and has not answered yet. `new_disk`: it had one, and gets another
-    that is made of its image."""
+    """Return the handle of a machine whose node has a command and has not answered yet.
+
+    `new_disk`: the machine had a disk, and gets a new one from its image.
+    """
     journeys = _journeys(handle)
     if new_disk:
         journeys |= {"disk_since": at}
@@ -241,16 +245,16 @@ def told(
 
 
 def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: Duty = Duty.SERVE) -> VmCommand:
-    """The command as the wish, and the node's duty, want it now."""
+    """Return the command for the current spec and the node's duty."""
     power = vm.power
     if duty is Duty.STOP or (duty is Duty.STAY_OFF and command.power is Power.OFF):
         power = Power.OFF
     fenced, since = vm.is_fenced, command.fenced_since
     if fenced and not command.fenced:
-        # An answer to this generation that stands already was given when the machine was not fenced.
+        # An existing answer to this generation was given when the machine was not fenced.
         since = max(vm.generation, handle.generation + 1)
     deleting = command.deleting or vm.deleting or duty is Duty.MOVE or _restored_elsewhere(vm, command, handle)
-    # Of what its owner did not delete the disk is kept.
+    # The disk is kept, unless the owner deleted the machine.
     given_up = vm.deleting and not vm.keep_disk
     retain = deleting and not given_up and (command.retain or not command.deleting)
     return msgspec.structs.replace(
@@ -276,13 +280,13 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
 
 
 def _restored_elsewhere(vm: VirtualMachine, command: VmCommand, handle: VmHandle) -> bool:
-    """Whether its owner asked for the disk of a retained machine since the command was written."""
+    """Return whether the owner requested the disk of a retained machine after the command was written."""
     wanted = to_reinstate(vm, handle)
     return wanted is not None and command.generation != vm.generation and command.reinstate != wanted.name
 
 
 def stuck(reasons: tuple[Reason, ...], why: str) -> tuple[Reason, ...]:
-    """The reasons, with why the machine cannot leave the node that is drained; nothing of that if `why` is empty."""
+    """Return the reasons, with why the machine cannot leave the drained node; without it if `why` is empty."""
     kept = tuple(reason for reason in reasons if reason.subject != DRAIN)
     return (*kept, Reason(subject=DRAIN, why=why)) if why else kept
 
@@ -297,8 +301,10 @@ def unplaced(
     at: float,
     lost: bool = False,
 ) -> VmHandle:
-    """The handle of a machine that was taken from `node`, and its snapshots with it. `lost`: the node is lost, and its
-    disk may come back with it."""
+    """Return the handle of a machine that was taken from `node`, together with its snapshots.
+
+    `lost`: the node is lost, and the disk may return with it.
+    """
     taken_from = "" if handle is None else handle.taken_from
     new_disk = {}
     if lost and has_disk(handle):
@@ -317,7 +323,7 @@ def unplaced(
         snapshots={
             name: _lost(seen.get(name), node, at)
             for name in names
-            if name in vm.snapshots  # what is no longer wished for needs no mourning
+            if name in vm.snapshots  # deleted snapshots need no record
         },
         **(_journeys(handle) | {"taken_from": taken_from} | new_disk),
         seen_at=at,
@@ -325,7 +331,7 @@ def unplaced(
 
 
 def _journeys(handle: VmHandle | None) -> dict[str, Any]:
-    """What is kept of its moves, wherever it is made anew: no number is ever given twice."""
+    """Return the fields about migrations and disks to keep when a machine is placed again: numbers are never reused."""
     if handle is None:
         return {}
     return {

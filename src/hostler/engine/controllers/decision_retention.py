@@ -1,4 +1,4 @@
-"""Retention of the decision log and the audit log: the oldest records go beyond an age or a count."""
+"""Retention of the decision log and the audit log: delete the oldest records beyond an age or a count."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 KEPT = 7 * 86400.0
 MOST = 200_000
-"""Records that are kept, however young they are."""
+"""Largest number of records to keep, regardless of age."""
 BATCH = 100
-"""That go in one transaction."""
+"""Number of records deleted in one transaction."""
 SETTLED = 10.0
-"""Seconds after which a record counts: a write that was under way may yet put an older one before a younger one."""
+"""Seconds after which a record is counted: a write in progress may still insert an older record before a newer one."""
 RECOUNT_EVERY = 600.0
-"""Seconds after which all are counted again: some may have come later than that."""
+"""Seconds after which all records are counted again: some may have been inserted late."""
 _PAGE = 1_000
 
 
 class Attic:
-    """Counts the records of `family`, and from then on those that were added. `kept`: seconds; 0: none are kept.
+    """Counts the records of `family`, incrementally after the first time. `kept`: seconds; 0: none are kept.
 
-    `most`: None, as many as there are. `values`: `oldest` reads them with their values.
+    `most`: None: no limit. `values`: `oldest` reads the values, too.
     """
 
     def __init__(
@@ -44,11 +44,14 @@ class Attic:
 
     @property
     def filling(self) -> bool:
-        """Whether there are so many that it may soon be too many."""
+        """Return whether more than half of the limit is used."""
         return self._most is not None and self._count > self._most // 2
 
     async def count(self, wall: float) -> int:
-        """How many there are, but for the newest. What others remove, or add late, is noticed at the next recount."""
+        """Return the number of records except the newest.
+
+        Records removed by others or inserted late count at the next recount.
+        """
         if not self._last or abs(wall - self._began_at) >= RECOUNT_EVERY:
             self._count, self._last, self._began_at = 0, "", wall
         end = self._key(wall - SETTLED)
@@ -63,7 +66,7 @@ class Attic:
         return self._count
 
     async def oldest(self, wall: float) -> tuple[list[KeyValue], str]:
-        """Those that go now, at most `BATCH`, and why. To be called after `count`."""
+        """Return the records to delete now, at most `BATCH`, and the reason. Call it after `count`."""
         page = await self._store.range(self._family.prefix(), limit=BATCH, keys_only=not self._values)
         if not self.kept:
             return list(page.items), "none are kept"
@@ -73,13 +76,13 @@ class Attic:
             return old, f"older than {self.kept / 86400:g} days"
         if self._most is None or self._count <= self._most:
             return [], ""
-        # A whole batch at once: the round leaves a trace, too, and would be the next one too many.
+        # A whole batch at once: the retention pass writes a decision record, too, which would exceed the limit again.
         return list(page.items), f"more than {self._most:,} of them"
 
     def _key(self, wall: float) -> str:
-        """Before every record of that instant, or of a later one."""
+        """Return a key before every record of that instant or a later one."""
         return self._family.prefix() + "/".join(instants(wall))
 
     def removed(self, number: int) -> None:
-        """So many of them are gone."""
+        """Report that records were deleted."""
         self._count = max(0, self._count - number)

@@ -1,4 +1,4 @@
-"""Emptying a node: whose turn it is. One machine at a time, and none that has nowhere to go."""
+"""Draining of a node: selects the next machine. One machine at a time, and only one that another node accepts."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
 
 SETTLE = 60.0
-"""Seconds that a machine which has left has to come up elsewhere before the next one goes anyway."""
+"""Seconds that a machine which has left has to start elsewhere before the next one goes anyway."""
 UNTOLD = 5.0
-"""Seconds after which it is looked whether a node has said what it has."""
+"""Seconds after which to check again whether a node has reported its machine."""
 _UP = (MachineState.RUNNING, MachineState.STOPPED, MachineState.FAILED)
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What is next on a node. `again`: look again after so many seconds; 0.0: news will come."""
+    """The next machine of a node. `again`: check again after this many seconds; 0.0: a change will trigger it."""
 
     name: str | None = None
     duty: Duty = Duty.SERVE
     to: str = ""
-    """The node that it is handed to, as it is; empty: it is destroyed, and made anew elsewhere."""
+    """The node to migrate to; empty: the machine is destroyed, and created again elsewhere."""
     stuck: tuple[tuple[str, str], ...] = ()
-    """Machines that cannot go, and why."""
+    """Machines that cannot leave, and why."""
     again: float = 0.0
 
 
@@ -48,11 +48,11 @@ class _Left(msgspec.Struct, frozen=True):
     name: str
     until: float
     attempt: int
-    """The number of its last departure before this one."""
+    """The number of its last migration before this one."""
 
 
 def duty_of(record: NodeRecord) -> Duty:
-    """What the node's lifecycle means for a machine whose turn it is not."""
+    """Return the meaning of the node's lifecycle for a machine whose turn it is not."""
     if record.lifecycle is Lifecycle.DECOMMISSIONED:
         return Duty.LEAVE
     if record.lifecycle is not Lifecycle.DRAINING or not record.drain.is_known:
@@ -61,23 +61,23 @@ def duty_of(record: NodeRecord) -> Duty:
 
 
 class Drains:
-    """All nodes that are drained. A new leader may let one more go than this one would have."""
+    """State of all drained nodes. After a change of leader, one more machine may leave at once."""
 
     def __init__(self, view: View, books: Books, moves: Moves, *, clock: Clock, stuck: set[str]) -> None:
-        """`stuck`: it keeps there which nodes have machines that found no other one."""
+        """`stuck`: receives the nodes with machines that no other node accepts."""
         self._view, self._books, self._moves, self._clock = view, books, moves, clock
         self._left: dict[str, _Left] = {}
-        self._later: dict[str, float] = {}  # machines that could not be handed over, and when to try again
+        self._later: dict[str, float] = {}  # machines whose migration failed, and when to retry
         self._stuck = stuck
 
     def next(self, node: str, record: NodeRecord) -> Turn:
-        """Whose turn it is."""
+        """Return the next machine."""
         here = sorted(((named(e.value), e) for e in self._view.commands_of(node)), key=itemgetter(0))
         self._stuck.discard(node)
         if duty_of(record) is Duty.STAY_OFF:
             return self._next_to_stop(here)
         if any((e.value.deleting or e.value.departing) and self._stays(name) for name, e in here):
-            return Turn()  # it is on its way; what its owner wished away may take as long as it likes
+            return Turn()  # it is leaving; a machine that its owner deleted is not waited for
         left = self._left.get(node)
         if left is not None:
             wait = left.until - self._clock.now()
@@ -87,16 +87,16 @@ class Drains:
         return self._next_to_move(node, record, here)
 
     def began(self, node: str, name: str) -> None:
-        """The machine was told to leave, or to stop."""
+        """Record that the machine was commanded to leave or to stop."""
         handle = self._handle(name)
         self._left[node] = _Left(name, self._clock.now() + SETTLE, 0 if handle is None else handle.attempt)
 
     def arrives(self, vm: str) -> None:
-        """The machine is about to be placed: the room that was kept for it is given back."""
+        """Release the reservation of a machine that is about to be placed."""
         self._books.cluster.free(_kept(vm))
 
     def said(self, seen: Seen, why: str) -> Step:
-        """Keep with the command why its machine is still here."""
+        """Return the step that stores with the command why the machine is still here."""
         if seen.command is None or seen.command.value.deleting:
             return NOTHING
         reasons = stuck(seen.command.value.reasons, why)
@@ -104,7 +104,7 @@ class Drains:
             return NOTHING
         return Step(Act.INSTRUCT, msgspec.structs.replace(seen.command.value, reasons=reasons))
 
-    # Inside
+    # Internal
 
     def _next_to_stop(self, here: list[tuple[str, Entry[VmCommand]]]) -> Turn:
         on: list[str] = []
@@ -159,17 +159,17 @@ class Drains:
         return Turn(stuck=tuple(stays), again=again)
 
     def _is_unmade(self, name: str, command: Entry[VmCommand]) -> bool:
-        """Whether it is certain that nothing was made of it: it was placed, and its agent has not said that it began.
+        """Return whether certainly nothing was created: it was placed, and its agent has not reported a start.
 
-        A handle that names no machine does not tell that: one that was handed over, or whose handle got lost, has none
-        until its agent speaks, and what stands there is all there is of it.
+        A handle without a machine does not prove that: a migrated machine, or one whose handle was lost, has none until
+        its agent reports, and the machine on the node may be its only copy.
         """
         entry = self._view.handles.entries.get(HANDLES + name)
         placed = entry is not None and entry.value.state is MachineState.PLACED
         return placed and entry is not None and entry.mod_revision == command.create_revision
 
     def _came_back(self, left: _Left, node: str) -> bool:
-        """Whether its departure was given up: it is the next one's turn, and later its own again."""
+        """Return whether its migration was given up: the next machine has its turn, and this one is retried later."""
         handle = self._handle(left.name)
         if handle is None or handle.node != node or handle.attempt <= left.attempt or not handle.unmoved:
             return False
@@ -183,7 +183,7 @@ class Drains:
         return handle.state in _UP and handle.node != node
 
     def _stays(self, name: str) -> bool:
-        """Whether its owner wants it: a command that takes it from the node is then a move."""
+        """Return whether its owner wants it: a command that removes it from the node is then a move."""
         vm = self._vm(name)
         return vm is not None and not vm.deleting
 
@@ -197,5 +197,5 @@ class Drains:
 
 
 def _kept(vm: str) -> str:
-    """Under this id room is kept for a machine that will be placed anew."""
+    """Return the id under which capacity is reserved for a machine that will be placed again."""
     return f"{vm} to be placed"

@@ -1,4 +1,4 @@
-"""The transactions of a leader: under its leadership, traced, counted, and remembered until the mirrors know of it."""
+"""Guarded writer of the leader: transactions are guarded, recorded as decisions, counted, and tracked until cached."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _PREFIXES = (
 
 
 class Writing:
-    """Made for one leadership, which is given to it when that begins (`standing`)."""
+    """Writes for one leadership, which is set when it begins (`standing`)."""
 
     def __init__(self, store: Store, view: View, counters: dict[str, int], tracer: Tracer | None = None) -> None:
         self._store, self._view, self._counters, self._tracer = store, view, counters, tracer
-        self._ahead: dict[str, dict[str, int]] = {}  # revisions that the mirrors have to reach, by name and family
+        self._ahead: dict[str, dict[str, int]] = {}  # revisions that the caches have to reach, by name and family
         self.standing: Standing | None = None
 
     def leader(self) -> Leader:
-        """The leadership that the replica holds now. LeadershipLost: none."""
+        """Return the leadership that the replica holds now. LeadershipLost: none."""
         leadership = leadership_of(self.standing, "machines")
         return Leader(leadership.guard(), leadership.fence)
 
     async def write(self, seen: Seen, txn: Txn, what: str, told: Told) -> int | None:
-        """The revision; None: a condition did not hold."""
+        """Commit a transaction; return the revision. None: a condition did not hold."""
         if self._tracer is not None:
             self._tracer.add(
                 txn.then,
@@ -64,7 +64,7 @@ class Writing:
         return result.revision
 
     def learned(self, seen: Seen) -> None:
-        """This was read from the store, and some of it we may have written without an answer."""
+        """Note what was read from the store, because it may contain own writes that were not acknowledged."""
         found = {"vms": (seen.vm,), "handles": (seen.handle,), "arrivals": seen.arrivals}
         ahead = self._ahead.setdefault(seen.name, {})
         for family, entries in {**found, "commands": (seen.command, *seen.extra)}.items():
@@ -72,7 +72,7 @@ class Writing:
             ahead[family] = max(ahead.get(family, 0), *revisions, 0)
 
     def is_ahead(self, name: str) -> bool:
-        """Whether the mirrors do not know yet what we wrote ourselves."""
+        """Return whether the caches lack our own writes."""
         ahead = self._ahead.get(name, {})
         if any(self._view.mirrors[family].revision < revision for family, revision in ahead.items()):
             return True
@@ -80,5 +80,5 @@ class Writing:
         return False
 
     def count(self, what: str) -> None:
-        """One more of these, for metrics."""
+        """Increment a counter for metrics."""
         self._counters[what] = self._counters.get(what, 0) + 1

@@ -1,7 +1,7 @@
-"""Since when nodes give no sign of life, as this process saw it itself.
+"""Heartbeat monitor: since when nodes are unreachable, as this process observed it.
 
-What counts is an unbroken silence on one monotonic clock. It is bound to the node's record: a node that came and went
-unseen has written its record anew, and then the count starts again.
+Only an unbroken time without heartbeats on one monotonic clock counts. It is bound to the node's record: a node that
+returned and left unnoticed has rewritten its record, and then the count starts again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 class _Count(msgspec.Struct, frozen=True):
     since: float
     record: int
-    """Its revision."""
+    """The revision of the record."""
 
 
 class Silence:
-    """Made anew by each leader: what another one saw does not count."""
+    """Observations of one leader; those of another leader do not count."""
 
     def __init__(self, view: View, *, clock: Clock) -> None:
         self._view, self._clock = view, clock
         self._counts: dict[str, _Count] = {}
 
     def look(self, node: str) -> None:
-        """To be called after each change of the node's record or heartbeat."""
+        """Update a node. Call it after each change of the node's record or heartbeat."""
         member = self._view.members.get(node=node)
         if member is None or self._view.alive.get(node=node) is not None:
             self._counts.pop(node, None)
@@ -41,16 +41,16 @@ class Silence:
             self._counts[node] = _Count(self._clock.now(), member.mod_revision)
 
     def look_at_all(self) -> None:
-        """At every node that is known."""
+        """Update every known node."""
         for node in [*self._counts, *(entry.parts["node"] for entry in self._view.members.entries.values())]:
             self.look(node)
 
     def nodes(self) -> tuple[str, ...]:
-        """Those that are silent."""
+        """Return the unreachable nodes."""
         return tuple(self._counts)
 
     def lasted(self, member: Entry[NodeRecord]) -> float:
-        """Seconds of silence under this very record; 0.0 if it lives, or if none was counted."""
+        """Return the seconds without heartbeats under this record; 0.0: the node is alive, or was not observed."""
         count = self._counts.get(member.parts["node"])
         if count is None or count.record != member.mod_revision:
             return 0.0

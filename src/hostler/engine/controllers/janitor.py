@@ -1,4 +1,4 @@
-"""What has expired: virtual machines, tokens, old audit and traces, retained machines. One bounded batch at a time."""
+"""Janitor: deletes expired virtual machines, tokens, audit log entries, decisions and retained machines in batches."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ EVERY = 1.0
 TOKENS_EVERY = 60.0
 RETENTION_EVERY = 60.0
 FILLING_EVERY = 10.0
-"""Where there is half of what is allowed."""
+"""Used when half of the limit is reached."""
 AUDIT_KEPT = 90 * 86400.0
 RETAINED_EVERY = 60.0
 ROUND = 1.0
-"""Seconds of one round of retention."""
+"""Seconds of one retention pass."""
 BATCH = 50
-"""Operations of one transaction, and machines of one round."""
+"""Operations per transaction, and machines per pass."""
 WHO = "hostler"
 
 
 class Janitor:
-    """A service for a replica's controllers. `audit_kept`, `traces_kept`: seconds that those stay in the store, of each
-    at most `most_audit` and `most_traces`. `files`: where lines of the audit go then; None: they are deleted.
-    `retention`: seconds that retained machines are kept.
+    """Deletes what has expired.
 
-    Without `tracer` its decisions leave no trace.
+    `audit_kept`, `traces_kept`: seconds that audit log entries and decisions stay in the store, at most `most_audit`
+    and `most_traces` of them. `files`: where audit log entries are moved then; None: they are deleted. `retention`:
+    seconds that retained machines are kept. Without `tracer` its decisions are not recorded.
     """
 
     name = "janitor"
@@ -87,23 +87,23 @@ class Janitor:
         self._tracer, self._tell, self._files = tracer, tell, files
         self._retention = retention
         self._attic = Attic(store, kept=traces_kept, most=most_traces)
-        # Without files young lines would be lost.
+        # Without files recent entries would be lost.
         self._audit = Attic(store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True)
         self._compared = False
         self._unfiled = ""
         self._recalled = False
         self._recorded_at: float | None = None
-        """What the calendar said when it was recorded last."""
+        """The wall clock at the last record."""
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
         self.counters: dict[str, int] = {}
         self._standing: Standing | None = None
         self._listening = False
         self._ends_of_listening: list[Callable[[], None]] = []
-        self._ends: list[tuple[float, str]] = []  # a heap; what it says is looked up before it is believed
-        self._unlisted: dict[str, None] = {}  # keys of retained machines, which may be new
+        self._ends: list[tuple[float, str]] = []  # a heap; each item is checked before it is used
+        self._unlisted: dict[str, None] = {}  # keys of retained machines that may be new
 
     async def start(self, standing: Standing) -> None:
-        """Note who expires when."""
+        """Collect when machines expire."""
         self._standing, self._recalled = standing, False
         self._listening = True
         self._ends_of_listening = [
@@ -115,7 +115,7 @@ class Janitor:
         self._unlisted.update(dict.fromkeys(self._view.retained.entries))
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. LeadershipLost: another process leads."""
         tokens_at = audit_at = traces_at = retained_at = self._clock.now()
         clock_at = self._clock.now() + RECORD_AFTER
         while True:
@@ -151,25 +151,25 @@ class Janitor:
             await self._clock.sleep(pause)
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._listening = False
         for end in self._ends_of_listening:
             end()
 
-    # Inside
+    # Internal
 
     def _is_due(self) -> bool:
-        """Whether a machine ends now, there are retained ones, which are listed or end, or a dispute may end."""
+        """Return whether a machine expires now, retained machines exist, or a clock dispute may end."""
         if self._view.retained.entries or self._view.clock_disputes.entries:
             return True
         return bool(self._ends) and self._ends[0][0] <= self._clock.wall()
 
     async def _recall_clock(self) -> None:
-        """Compare the calendar with what the leader before recorded: before a disk goes because of its time."""
+        """Compare the wall clock with the time that the previous leader recorded, before anything expires."""
         try:
             told = await LAST_CLOCK.get(self._store, name=LEADER_CLOCK)
         except Damaged as error:
-            self._tell(f"janitor: {error}; the time that the leader before recorded is not known")
+            self._tell(f"janitor: {error}; the time that the previous leader recorded is unknown")
             told = None
         self._recalled = True
         if told is not None:
@@ -177,7 +177,7 @@ class Janitor:
             self._view.calendar.compare_with(told.value.at)
 
     async def _is_in_doubt(self) -> bool:
-        """Return whether this calendar is not that of the nodes, and report it. Nothing expires while it is not."""
+        """Return whether this wall clock disagrees with those of the nodes, and report it. Nothing expires then."""
         apart, told = self._view.calendar.apart(), self._view.clock_disputes.get(name=LEADER_CLOCK)
         self.counters["clock_in_doubt"] = int(apart is not None)
         if apart is None and told is None:
@@ -190,7 +190,7 @@ class Janitor:
                 agrees = "is no longer in doubt: it was set right, or no node contradicted it for an hour"
             self._trace(done, "clock_agrees", CLOCK_DISPUTE.fill(name=LEADER_CLOCK), f"the leader's clock {agrees}")
             if await self._write([], done):
-                self._tell(f"clock: it {agrees}; what has expired goes")
+                self._tell(f"clock: it {agrees}; expired objects are deleted again")
             return False
         if told is None or told.value.fence != fence:
             why = f"the leader's clock is {apart}"
@@ -204,7 +204,7 @@ class Janitor:
         return True
 
     async def _record_clock(self) -> None:
-        """Record what the calendar says, for a leader that starts when this process is gone."""
+        """Record the wall clock for a later leader."""
         at = self._clock.wall()
         if self._recorded_at is not None and abs(at - self._recorded_at) < RECORD_EVERY:
             return
@@ -221,7 +221,7 @@ class Janitor:
         for _ in range(BATCH):
             if not self._ends or self._ends[0][0] > now:
                 return
-            # Taken out before the wait: another that ends earlier may be noted meanwhile, and stand first then.
+            # Removed before the wait: a machine that expires earlier may be added during it and become the first.
             end = heapq.heappop(self._ends)
             entry = self._view.vms.entries.get(end[1])
             if entry is None or not _expired(entry.value, now):
@@ -233,10 +233,10 @@ class Janitor:
                 if not done:
                     heapq.heappush(self._ends, end)
             if not done:
-                return  # it has just changed, and the mirror will know in a moment
+                return  # it has just changed, and the cache will have it in a moment
 
     async def _expire(self, entry: Entry[VirtualMachine]) -> bool:
-        """Wish it away, in its owner's place; whether it was done."""
+        """Delete it on behalf of its owner; return whether it was done."""
         vm = msgspec.structs.replace(entry.value, deleting=True, generation=entry.value.generation + 1)
         at = self._clock.wall()
         day, instant = instants(at)
@@ -245,14 +245,14 @@ class Janitor:
             Put(entry.key, VM.encode(vm)),
             AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}"),
         ]
-        self._trace(then, "expire", entry.key, f"its time was over at {utc_time(vm.expires_at or at)}", read=[entry])
+        self._trace(then, "expire", entry.key, f"it expired at {utc_time(vm.expires_at or at)}", read=[entry])
         done = await self._write([VM.unchanged(entry)], then)
         if done:
             self._count("expired_vms", 1)
         return done
 
     async def _list_retained(self) -> None:
-        """Record when a retained machine was first seen here: the clock of its node may be wrong."""
+        """Record when a retained machine was first listed here: the clock of its node may be wrong."""
         for key in tuple(self._unlisted)[:BATCH]:
             entry = self._view.retained.entries.get(key)
             if entry is not None and not entry.value.listed_at:
@@ -261,7 +261,7 @@ class Janitor:
             self._unlisted.pop(key, None)  # if it has changed, the cache reports it again
 
     async def _expire_retained(self) -> bool:
-        """Ask the agents to delete one batch of retained machines; whether there may be more."""
+        """Request the deletion of one batch of retained machines from the agents; return whether there may be more."""
         await self._withdraw_requests()
         at, view = self._clock.wall(), self._view
         due = [entry for entry in view.retained.entries.values() if entry.value.kept_since + self._retention <= at]
@@ -269,7 +269,8 @@ class Janitor:
         for entry in due:
             if not is_due(view, entry, retention=self._retention, now=at):
                 continue
-            if view.vms.revision < entry.mod_revision:  # a restore writes both records, and one may be known before
+            # a restore writes both records, and one may be cached before the other
+            if view.vms.revision < entry.mod_revision:
                 await view.vms.refresh()
                 if not is_due(view, entry, retention=self._retention, now=at):
                     continue
@@ -279,7 +280,7 @@ class Janitor:
         return False
 
     async def _withdraw_requests(self) -> None:
-        """Take a deletion for age back that its node has not carried out, if a virtual machine needs the disk now."""
+        """Withdraw a deletion for age that its node has not carried out, if a virtual machine needs the disk now."""
         for entry in tuple(self._view.retained_requests.entries.values()):
             kept = self._view.retained.get(**entry.parts) if entry.value.by == WHO else None
             if kept is not None and kept_for(self._view, kept):
@@ -289,9 +290,9 @@ class Janitor:
                 await self._write([RETAINED_REQUEST.unchanged(entry)], then)
 
     async def _expire_one(self, entry: Entry[Retained], at: float) -> bool:
-        """Garbage-collect a retained machine, if its virtual machine is as it was seen.
+        """Garbage-collect a retained machine, if its virtual machine is unchanged.
 
-        Of one that no node has any more the record goes, and nothing else can.
+        If no node has it any more, only its record is deleted.
         """
         retained = entry.value
         vm = {"org": retained.org, "project": retained.project, "vm": retained.vm}
@@ -328,7 +329,7 @@ class Janitor:
         return done
 
     async def _expire_tokens(self) -> bool:
-        """One batch; whether there may be more."""
+        """Delete one batch of expired tokens; return whether there may be more."""
         now = self._clock.wall()
         entries = (entry for entry in self._view.tokens.entries.values())
         over = [entry for entry in entries if entry.value.expires_at is not None and entry.value.expires_at <= now]
@@ -344,17 +345,17 @@ class Janitor:
         return len(over) > len(batch)
 
     async def _forget_audit(self) -> bool:
-        """Move what is too old, or too much, to files; whether there may be more."""
+        """Move entries that are too old or too many to files; return whether there may be more."""
         return await self._forget(self._audit, "audit", AUDIT.prefix(), "line", "lines")
 
     async def _forget_traces(self) -> bool:
-        """Delete what is too old, or too much; whether there may be more."""
+        """Delete decisions that are too old or too many; return whether there may be more."""
         if self._attic.kept == 0 and self._view.silences.entries:
             await self._write([], [DeletePrefix(SILENT.prefix())])
         return await self._forget(self._attic, "traces", TRACE.prefix(), "trace", "traces")
 
     async def _forget(self, attic: Attic, what: str, subject: str, one: str, many: str) -> bool:
-        """One round; whether there may be more. The round leaves a trace, if the store has room for one."""
+        """Run one pass; return whether there may be more. The pass is recorded as a decision, if the store has room."""
         more, gone, reason = await self._batches(attic, what)
         if gone:
             then: list[Operation] = []
@@ -365,10 +366,10 @@ class Janitor:
         return more
 
     async def _batches(self, attic: Attic, what: str) -> tuple[bool, int, str]:
-        """Batch after batch for `ROUND` seconds, so that nothing else waits long: whether there may be more, how many
-        are gone, and why.
+        """Delete batches for `ROUND` seconds, so that nothing else waits long.
 
-        A batch is a transaction that only deletes: a store that is full still takes it.
+        Return whether there may be more, how many were deleted, and why. A batch is a transaction that only deletes: a
+        store that is full still accepts it.
         """
         gone, reason, until = 0, "", self._clock.now() + ROUND
         while True:
@@ -390,10 +391,10 @@ class Janitor:
                 return True, gone, reason
 
     async def _file(self, files: AuditFiles, lines: Sequence[KeyValue]) -> bool:
-        """Put lines into files, durably, and record in the store where they are. Only then may they be deleted.
+        """Append entries to files, durably, and record in the store where they are. Only then may they be deleted.
 
-        False: they cannot be written, or are not those that the store recorded. That is reported once, the lines stay
-        in the store, and everything else goes on.
+        False: they cannot be written, or the files do not match those that the store recorded. That is reported once,
+        the entries stay in the store, and everything else continues.
         """
         recorded = () if self._compared else (await AUDIT_FILE.list(self._store, strict=False)).entries
         try:
@@ -404,7 +405,7 @@ class Janitor:
         except (Unavailable, Damaged) as error:
             if str(error) != self._unfiled:
                 self._unfiled = str(error)
-                self._tell(f"janitor: {error}; the audit log stays in the store, and grows there until that is done")
+                self._tell(f"janitor: {error}; the audit log stays and grows in the store until that is solved")
             return False
         self._unfiled, at = "", self._clock.wall()
         records: list[Operation] = [
@@ -416,18 +417,18 @@ class Janitor:
             for file in written
         ]
         if not await self._write([], records):
-            raise Unavailable("audit: where its lines are filed was not recorded; try again")
+            raise Unavailable("audit: the location of its files was not recorded; try again")
         return True
 
     async def _compare(self, files: AuditFiles, recorded: Sequence[Entry[AuditFile]]) -> None:
-        """Damaged: the newest file is older, or shorter, than the store recorded."""
+        """Raise Damaged if the newest file is older, or shorter, than the store recorded."""
         own = {one.parts["day"]: one.value for one in recorded if one.parts["place"] == files.place}
         if not own:
             return
         day, newest = max(own), await files.newest()
         if newest is None or newest.day < day or (newest.day == day and newest.lines < own[day].lines):
             raise Damaged(
-                f"audit files {files.folder}: lines of {day} are missing that the store recorded; restore the folder,"
+                f"audit files {files.folder}: entries of {day} that the store recorded are missing; restore the folder,"
                 " or move it aside: then a new one is begun (hostler audit verify)"
             )
 
@@ -439,7 +440,7 @@ class Janitor:
             self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=fence)
 
     async def _write(self, when: list[Comparison], then: list[Operation]) -> bool:
-        """False: what it was about has changed. LeadershipLost: somebody else leads."""
+        """Return False if the records have changed. LeadershipLost: another process leads."""
         guard = leadership_of(self._standing, "janitor").guard()
         if (await self._store.txn([guard, *when], then)).succeeded:
             return True
@@ -451,7 +452,7 @@ class Janitor:
 
 
 def _pause(attic: Attic, more: bool) -> float:
-    """Seconds until the next round of retention."""
+    """Return the seconds until the next retention pass."""
     return EVERY if more else FILLING_EVERY if attic.filling else RETENTION_EVERY
 
 

@@ -1,8 +1,8 @@
-"""The leader's work on virtual machines: place, pass on wishes, take from lost nodes, forget.
+"""Controller of virtual machines: places them, passes specs to nodes, takes them from lost nodes, deletes records.
 
-A name is looked at when one of its records changes, when its node does, and in its turn (`rounds`). Looking costs
-nothing where nothing is to be done. What is decided from the mirrors is written under their revisions; where that
-fails, the records are read anew and it is decided again.
+A name is reconciled when one of its records or its node changes, and in the periodic resync (`resync`). Reconciling
+costs nothing if there is nothing to do. Decisions from the caches are written under their revisions; if that fails, the
+records are read from the store and decided again.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ LAG = 1.0
 
 
 class MachineController:
-    """A service for a replica's controllers. `release` gives what a final delete compares and writes in the quota.
+    """Reconciles virtual machines. `release` returns the quota pieces of a final delete.
 
-    Machines are taken from unreachable nodes as `brake` lets it happen. Without `tracer` its decisions leave no trace.
+    Machines are taken from unreachable nodes as `brake` permits. Without `tracer` decisions are not recorded.
     """
 
     name = "machines"
@@ -96,15 +96,16 @@ class MachineController:
         self._writing = Writing(store, view, self.counters, tracer)
         self._names_inspected = False
         self._fairness = Fairness()
-        self._scanning = asyncio.Lock()  # of the nodes one at a time: each in turn would fill every turn of the loop
+        # one scan of a node at a time: concurrent scans would fill every turn of the event loop
+        self._scanning = asyncio.Lock()
         self._placing: dict[str, Wanted] = {}  # by id: machines whose placement is being written
-        self._tied: dict[str, Wanted] = {}  # those of them that have rules
-        self._doubts: dict[str, str] = {}  # names whose last write may have happened, and the node that it was about
+        self._tied: dict[str, Wanted] = {}  # those of them with affinity rules
+        self._doubts: dict[str, str] = {}  # names whose last write has an unknown outcome, and its node
 
     # The service
 
     async def start(self, standing: Standing) -> None:
-        """Read everything anew, say what does not fit together, and begin from there."""
+        """Read everything, report inconsistencies, and start from there."""
         self._writing.standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
@@ -117,7 +118,7 @@ class MachineController:
                 await self._clock.sleep(backoff.next())
         if self._brake is not None:
             self._brake.listen(self._brake_ended)
-        self._attention.listen()  # first, for reading it all takes a while and lets others write
+        self._attention.listen()  # first, because loading takes time and other tasks may write during it
         await self.books.load()
         self._silence.look_at_all()
         fairness = Fairness()
@@ -128,20 +129,20 @@ class MachineController:
             self._nodes.add(entry.parts["node"])
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. LeadershipLost: another process leads."""
         works = {"names": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
         await run_together("machines", {**works, "pending": self._attention.retry_pending()})
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._attention.stop()
 
     def state(self) -> dict[str, int]:
-        """Counters and present sizes, for metrics."""
+        """Return counters and current sizes, for metrics."""
         return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._attention.pending)}
 
     async def _pass(self) -> None:
-        """Look at everything, first of all at once and then in turn."""
+        """Reconcile everything, first at once and then in turn."""
         await self._attention.look_at_all(self._wants)
         while True:
             if not self._names_inspected:
@@ -150,14 +151,14 @@ class MachineController:
             await self._attention.look_at_next(self._wants)
 
     def _wants(self, seen: Seen) -> bool:
-        """Whether something is to be done about it."""
+        """Return whether there is something to do."""
         return self._decided(seen).act is not Act.NOTHING
 
     async def _inspect_names(self) -> None:
-        """Once, and after all that is to be done: nothing but people can do anything about them."""
+        """Report orphaned names, once and after all other work: only an operator can resolve them."""
         with suppress(Unavailable, Uncertain, Missed):
             for line in await consistency_check.names_without_vm(self._store, self._view, self.counters):
-                self._tell(f"{line}; hostler doctor tells what to do")
+                self._tell(f"{line}; run hostler doctor for the repair")
             self._names_inspected = True
 
     # Nodes
@@ -167,7 +168,7 @@ class MachineController:
             self._nodes.add(node)
 
     async def _look_at_node(self, node: str) -> None:
-        """Whoever stands on it may have something to do; those that are fenced, when their time has come."""
+        """Queue the machines of a node that have something to do; fenced ones after their fencing time."""
         held_back = False
         async with self._scanning:
             for entry in self._view.commands_of(node):
@@ -191,7 +192,7 @@ class MachineController:
             await self._drain(node, member)
 
     async def _drain(self, node: str, member: Entry[NodeRecord]) -> None:
-        """Let the next machine go, or tell those that cannot why."""
+        """Let the next machine leave, or record why a machine cannot."""
         turn = self._drains.next(node, member.value)
         for name, why in turn.stuck:
             await self._say_why(name, why)
@@ -200,7 +201,7 @@ class MachineController:
             step = self._decided(seen, turn.duty)
             if turn.to:
                 if step.act is not Act.NOTHING or not await self._depart(seen, turn.to, "drained"):
-                    raise Conflict(f"node {node}: {turn.name} has just changed; it will be looked at again")
+                    raise Conflict(f"node {node}: {turn.name} has just changed; it will be reconciled again")
                 self._drains.began(node, turn.name)
             elif step.act is Act.INSTRUCT and await self._write(
                 *(seen, written(step, seen, self._writing.leader(), self._clock.wall()), "drained"),
@@ -209,7 +210,7 @@ class MachineController:
                 self._drains.began(node, turn.name)
             else:
                 self._drains.arrives(turn.name.rpartition("/")[2])
-                raise Conflict(f"node {node}: {turn.name} has just changed; it will be looked at again")
+                raise Conflict(f"node {node}: {turn.name} has just changed; it will be reconciled again")
         if turn.again > 0:
             self._nodes.add(node, after=turn.again)
 
@@ -227,7 +228,7 @@ class MachineController:
 
     async def _look(self, name: str) -> None:
         if self._writing.is_ahead(name):
-            self._queue.add(name, after=LAG)  # the mirrors' own news will come first
+            self._queue.add(name, after=LAG)  # the events of the caches come first
             return
         seen = await self._read(name) if name in self._doubts else sight.from_view(self._view, name)
         avoid: set[str] = set()
@@ -242,10 +243,10 @@ class MachineController:
                 raise
             self._writing.count("conflicts")
             seen = await self._read(name, seen.node)
-        raise Conflict(f"{name}: it changed {TRIES} times while it was looked at; it will be looked at again")
+        raise Conflict(f"{name}: it changed {TRIES} times during the reconciliation; it will be reconciled again")
 
     async def _read(self, name: str, node: str = "") -> Seen:
-        """As it stands in the store now. What was in doubt is known then."""
+        """Return the current state in the store, which resolves unknown outcomes."""
         id_ = name.rpartition("/")[2]
         doubt = self._doubts.get(name, "")
         nodes = {*self._view.nodes_of(id_), node, doubt} - {""}
@@ -257,11 +258,11 @@ class MachineController:
             else:
                 self.books.cancel(id_)
             self.books.expected(id_, None if seen.arrival is None else seen.arrival.mod_revision)
-            self._writing.learned(seen)  # deciding from older mirrors would end in giving back the room that it has
+            self._writing.learned(seen)  # a decision from older caches would release the capacity that it has
         return seen
 
     async def _step(self, seen: Seen, avoid: set[str]) -> bool:
-        """One step; False: its conditions did not hold."""
+        """Take one step; False: its conditions did not hold."""
         step = self._decided(seen)
         if step.act is Act.PLACE and seen.vm is not None:
             return await self._place(seen, seen.vm, avoid)
@@ -273,7 +274,7 @@ class MachineController:
                 txn = not_expected(seen, self._writing.leader())
                 return await self._write(seen, txn, "not_expected", messages.not_expected(seen))
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
-                self._tell(f"{seen.name}: more than one node was told; those that its handle does not name forget it")
+                self._tell(f"{seen.name}: more than one node has a command; only the node of its handle keeps it")
                 return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed", messages.trimmed(seen))
             return True
         txn = written(step, seen, self._writing.leader(), self._clock.wall())
@@ -286,7 +287,7 @@ class MachineController:
         return await self._write(seen, txn, step.act.name.lower(), messages.step(step, seen, self._around(seen)))
 
     def _around(self, seen: Seen, duty: Duty | None = None) -> Circumstances:
-        """What a step is decided in, for telling."""
+        """Return the circumstances of a step, for its message."""
         silence = self._view.silences.get(node=seen.node) if seen.node else None
         return Circumstances(
             self._case(seen),
@@ -317,21 +318,25 @@ class MachineController:
         return step
 
     def _awaits_nodes(self) -> bool:
-        """Whether a node may have machines that a restored store does not know of."""
+        """Return whether a node may have machines that a restored store does not know."""
         members = self._view.members
         return bool(members.unreadable) or any(
             entry.value.awaited and entry.value.off is None for entry in members.entries.values()
         )
 
     def _case(self, seen: Seen) -> NodeCase:
-        """What is known of its node; a harmless one counts as silent only, while the brake keeps its machines there."""
+        """Return the case of its node.
+
+        While the brake holds back its machines, a harmless node counts as unreachable only.
+        """
         condition = self._condition(seen)
         return NodeCase.SILENT if self._is_held_back(seen, condition) else condition
 
     def _is_held_back(self, seen: Seen, condition: NodeCase) -> bool:
-        """Whether it stays on its node though that is harmless, until the brake is released or its turn has come.
+        """Return whether it stays on its node although it does not run there, until the brake permits fencing.
 
-        An operator who confirmed that this node is off has decided; and who deletes a machine starts it nowhere.
+        An operator's confirmation that this node is off is not held back. Nor is a deletion, which starts the machine
+        nowhere.
         """
         if self._brake is None or (seen.vm is not None and seen.vm.value.deleting):
             return False
@@ -343,7 +348,7 @@ class MachineController:
         return waits and not self._brake.may_fence(seen.node)
 
     def _condition(self, seen: Seen) -> NodeCase:
-        if seen.alive is not None:  # without a record it is told nothing new: it was forgotten
+        if seen.alive is not None:  # a node without a record gets no new commands: it was removed
             return NodeCase.SILENT if seen.member is None else NodeCase.ALIVE
         if seen.member is None:
             return NodeCase.UNKNOWN
@@ -363,7 +368,7 @@ class MachineController:
         decision = self._chosen(seen, vm.value, wanted)
         if decision.node is None:
             if avoid:
-                raise Conflict(f"{seen.name}: the nodes that would do have just changed; it will be looked at again")
+                raise Conflict(f"{seen.name}: the suitable nodes have just changed; it will be reconciled again")
             self._attention.pending.add(seen.name)
             if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
@@ -385,7 +390,7 @@ class MachineController:
         try:
             revision = await self._writing.write(seen, txn, "place", messages.placed(seen, decision))
         except Uncertain:
-            self._doubts[seen.name] = node  # the room stays taken until it is known
+            self._doubts[seen.name] = node  # the capacity stays reserved until the outcome is known
             raise
         except BaseException:
             self.books.cancel(id_)
@@ -401,19 +406,19 @@ class MachineController:
         return True
 
     def _check_order(self, wanted: Wanted) -> None:
-        """Conflict: a machine is being placed that this one must be together with, or that must be with this one.
+        """Raise Conflict if a machine with an affinity to this one, in either direction, is being placed.
 
         Such machines are placed one after the other: the first write may fail, and then its node is another one.
         """
         for other in (self._placing if wanted.affinity else self._tied).values():
             if must_join(wanted, other) or must_join(other, wanted):
                 with_ = other.name or other.vm
-                raise Conflict(f"vm {wanted.name or wanted.vm}: {with_} is being placed; it will be looked at again")
+                raise Conflict(f"vm {wanted.name or wanted.vm}: {with_} is being placed; it will be reconciled again")
 
     # Moving
 
     async def _move(self, seen: Seen, vm: VirtualMachine) -> bool:
-        """A move was asked for: begin it, or say why not."""
+        """Begin the requested move, or record why not."""
         move, why = vm.move, ""
         if move is not None and move.to != seen.node:
             why = self._moves.against(seen, vm, move.to)
@@ -431,7 +436,7 @@ class MachineController:
         try:
             revision = await self._writing.write(seen, txn, what, messages.moving(seen, to, wish=wish))
         except Uncertain:
-            self._doubts[seen.name] = seen.node  # the room stays taken until it is known
+            self._doubts[seen.name] = seen.node  # the capacity stays reserved until the outcome is known
             raise
         except BaseException:
             self.books.expected(vm, None)
@@ -440,7 +445,7 @@ class MachineController:
         return revision is not None
 
     def _chosen(self, seen: Seen, vm: VirtualMachine, wanted: Wanted) -> Decision:
-        """A node for it: where its disk is retained; a clone's is where its origin is."""
+        """Choose a node: the one with the retained disk; for a clone, that of its origin."""
         tie = retention.tie(self._view, vm, None if seen.handle is None else seen.handle.value)
         if tie is not None:
             if not tie.node:
@@ -469,7 +474,7 @@ class MachineController:
         txn.then += then
 
     async def _add_instance(self, vm: VirtualMachine, txn: Txn) -> None:
-        """The instance that it stood for goes with it, unless that has another machine."""
+        """Delete the instance of the machine with it, unless the instance has another machine."""
         ids = instance_parts(vm.instance)
         instance = None if ids is None else await INSTANCE.get(self._store, **ids)
         if ids is not None and instance is not None and instance.value.vm == vm.id:
@@ -478,5 +483,5 @@ class MachineController:
 
 
 def _says(handle: VmHandle, summary: str, vm: VirtualMachine) -> bool:
-    """Whether the handle of a machine without a node says this, and mourns no snapshot that is no longer wished for."""
+    """Return whether the handle of an unplaced machine has this summary, and no snapshot that was deleted."""
     return handle.detail == summary and handle.snapshots.keys() <= set(vm.snapshots)

@@ -1,4 +1,4 @@
-"""What is told of each decision about a machine: in one sentence, and what led to it. Pure."""
+"""Messages for each decision about a machine: one sentence, and the cause. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from hostler.model.reason import Reason
 
 _QUIET = frozenset(("generation", "reasons", "fence", "fenced_since", "unknown", "org", "project", "vm", "lost"))
-"""What changes along with something else, and says nothing by itself."""
+"""Fields that change together with others, and mean nothing by themselves."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What is told. `cause`: the entry that led to it, or the id of a trace."""
+    """A message. `cause`: the entry that caused the decision, or the id of a decision."""
 
     why: str
     cause: Entry[Any] | str = ""
@@ -30,91 +30,91 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """What a step was decided in, beside the records."""
+    """The circumstances of a step, in addition to the records."""
 
     case: NodeCase
     duty: Duty
     silent_for: float = 0.0
     silence: str = ""
-    """The id of the trace that tells of its node's silence, if that is known."""
+    """The id of the decision that recorded its node as unreachable, if known."""
 
 
 def newest(*entries: Entry[Any] | None) -> Entry[Any] | str:
-    """That which was written last; empty if there is none."""
+    """Return the entry that was written last; empty if there is none."""
     found = [entry for entry in entries if entry is not None]
     return max(found, key=lambda entry: entry.mod_revision) if found else ""
 
 
 def placed(seen: Seen, decision: Decision) -> Told:
-    """A node was found, or none."""
+    """Return the message of a placement, or of a failed one."""
     why = f"placed on {decision.summary.removeprefix('node ')}" if decision.node is not None else decision.summary
     return Told(why, newest(seen.vm, seen.handle), decision.reasons)
 
 
 def moving(seen: Seen, to: str, *, wish: int) -> Told:
-    """It begins to move to another node."""
+    """Return the message of a move that begins."""
     if wish:
-        return Told(f"moves from {seen.node} to {to}: that was asked for", newest(seen.vm))
+        return Told(f"moves from {seen.node} to {to}: as requested", newest(seen.vm))
     return Told(f"moves from {seen.node} to {to}: {seen.node} is drained", newest(seen.member))
 
 
 def not_moved(seen: Seen, why: str) -> Told:
-    """The move that was asked for is over before it began."""
+    """Return the message of a requested move that ended before it began."""
     return Told(f"stays on {seen.node}: {why}" if why else f"is on {seen.node} already", newest(seen.vm))
 
 
 def not_expected(seen: Seen) -> Told:
-    """Nodes expected it in vain."""
+    """Return the message about nodes that expect a machine which does not arrive."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.strays))
-    return Told(f"it does not come to {nodes}, which expected it", newest(*seen.strays))
+    return Told(f"it does not arrive at {nodes}, which expected it", newest(*seen.strays))
 
 
 def trimmed(seen: Seen) -> Told:
-    """More than one node was told."""
+    """Return the message about several nodes with a command."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.extra))
-    return Told(f"it is on {seen.node}; {nodes} was told wrongly, and forgets it", newest(*seen.extra))
+    return Told(f"it is on {seen.node}; {nodes} had a wrong command, which is deleted", newest(*seen.extra))
 
 
 def drain_stuck(seen: Seen, why: str) -> Told:
-    """It cannot leave the node that is drained."""
+    """Return the message about a machine that cannot leave a drained node."""
     return Told(why, newest(seen.member))
 
 
 def step(step: Step, seen: Seen, around: Circumstances) -> Told:
-    """Any other step."""
+    """Return the message of any other step."""
     node, vm, handle, command = seen.node, seen.vm, seen.handle, seen.command
     if step.act in (Act.TAKE, Act.FORGET_LOST):
-        return _lost(seen, around, "taken from" if step.act is Act.TAKE else "forgotten, with")
+        return _lost(seen, around, "taken from" if step.act is Act.TAKE else "deleted, with")
     if step.act is Act.INSTRUCT and step.command is not None and command is not None:
         return Told(_instructed(node, command.value, step.command, around.duty), _wisher(seen))
     told = {
-        Act.RELEASE: (f"taken from {node}, where it is gone: it is placed anew", newest(handle)),
-        Act.FORGET: (f"it is gone{f' from {node}' if node else ''}, as was wished for", newest(vm, handle)),
-        Act.SWEEP: ("nobody wishes for it: what is left of it is removed", newest(handle, command)),
-        Act.ADOPT: (f"{node} was told of it, and its handle said otherwise: it is on {node}", newest(command, handle)),
-        Act.TELL_AGAIN: (f"{node} is told of it again: its command was missing", newest(handle, seen.member)),
+        Act.RELEASE: (f"taken from {node}, where it no longer exists: it is placed again", newest(handle)),
+        Act.FORGET: (f"it is removed{f' from {node}' if node else ''}, as requested", newest(vm, handle)),
+        Act.SWEEP: ("it has no VM record: its handle and command are deleted", newest(handle, command)),
+        Act.ADOPT: (f"{node} has its command, but its handle does not name {node}: corrected", newest(command, handle)),
+        Act.TELL_AGAIN: (f"{node} gets its command again, which was missing", newest(handle, seen.member)),
         Act.STAY: (f"stays on {node}: {step.why}", newest(*seen.arrivals, vm, command)),
-        Act.UNPLACE: (f"{node} was never told of it, or has forgotten: it is placed anew", newest(handle, seen.member)),
+        Act.UNPLACE: (f"{node} has no command and no machine for it: it is placed again", newest(handle, seen.member)),
     }
     why, cause = told.get(step.act, ("", newest(vm, handle)))
     return Told(why, cause)
 
 
 def read(seen: Seen) -> tuple[Entry[Any] | None, ...]:
-    """The records that it was decided from, as far as they are told of: those of the machine."""
+    """Return the records of the machine that the decision is based on."""
     return (seen.vm, seen.handle, seen.command, *seen.extra, *seen.arrivals)
 
 
 def _lost(seen: Seen, around: Circumstances, done: str) -> Told:
     off = None if seen.member is None else seen.member.value.off
     if around.case is NodeCase.OFF and off is not None:
-        return Told(f"{done} {seen.node}: it is off, {off.by} stands for that", newest(seen.member))
-    why = f"{done} {seen.node}: that was silent for {around.silent_for:.0f} s, its fenced machines have stopped"
+        return Told(f"{done} {seen.node}: it is off, confirmed by {off.by}", newest(seen.member))
+    why = f"{done} {seen.node}: it was unreachable for {around.silent_for:.0f} s, its fenced machines have stopped"
     return Told(why, around.silence or newest(seen.member))
 
 
 def _wisher(seen: Seen) -> Entry[Any] | str:
-    """Who made its command change: its owner, else whoever changed the node."""
+    """Return the record whose change changed the command: that of the machine, else that of the node."""
     since = 0 if seen.command is None else seen.command.mod_revision
     if seen.vm is not None and seen.vm.mod_revision > since:
         return seen.vm
@@ -126,13 +126,13 @@ def _wisher(seen: Seen) -> Entry[Any] | str:
 def _instructed(node: str, old: VmCommand, new: VmCommand, duty: Duty) -> str:
     if new.deleting and not old.deleting:
         if duty is Duty.MOVE:
-            return f"{node} is told to destroy it: the node is drained, and it is made elsewhere"
-        return f"{node} is told to destroy it, as was wished for"
+            return f"{node} is commanded to destroy it: the node is drained, and it is created elsewhere"
+        return f"{node} is commanded to destroy it, as requested"
     if new.power is not old.power:
         drained = duty in (Duty.STOP, Duty.STAY_OFF) and new.power is Power.OFF
-        why = "the node is drained" if drained else "as was wished for"
-        return f"{node} is told to switch it {new.power.value}: {why}"
+        why = "the node is drained" if drained else "as requested"
+        return f"{node} is commanded to switch it {new.power.value}: {why}"
     changed = [
         name for name in new.__struct_fields__ if name not in _QUIET and getattr(old, name) != getattr(new, name)
     ]
-    return f"{node} is told what is wished for now: {', '.join(changed) or 'nothing else'}"
+    return f"{node} gets the new spec: {', '.join(changed) or 'nothing else'}"

@@ -1,10 +1,10 @@
-"""Machines that go from one node to another as they are. Pure; what is written: `steps`.
+"""Migration of machines from one node to another. Pure; `transactions` has the writes.
 
-The leader begins a departure and may end it; between, it belongs to the agent that has the machine, which hands it over
-in one transaction of its own. So the leader never has to know how far it is:
+The leader begins a migration and may end it. In between it belongs to the agent that has the machine, which hands the
+machine over in one transaction of its own. So the leader never has to know its progress:
 
-- `departing` of the command and the other node's arrival are written together, and taken away together;
-- a departure that is over has its number in the handle (`attempt`), whoever ended it.
+- `departing` of the command and the arrival at the other node are written together, and deleted together;
+- the handle contains the number of a migration that is over (`attempt`), whether the leader or the agent ended it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
 
 _TAKING = (Lifecycle.JOINING, Lifecycle.ON_DUTY)
-"""A node whose agent was restarted is joining for a moment."""
+"""A node is JOINING for a moment after a restart of its agent."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """The way that a machine goes: what is known of its end, and whether its beginning lives."""
+    """A migration path: the state of its target, and whether its source is alive."""
 
     arrival: Arrival | None = None
     target: NodeRecord | None = None
@@ -35,41 +35,41 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wished(vm: VirtualMachine, handle: VmHandle) -> bool:
-    """Whether a move is asked for that is neither done nor given up."""
+    """Return whether a move is requested that is neither done nor given up."""
     return vm.move is not None and vm.move.number > handle.moved
 
 
 def blocked(vm: VirtualMachine, handle: VmHandle, departing: Departure, way: Way) -> str | None:
-    """Why a departure ends without a handover; None: it goes on."""
+    """Return why a migration ends without a handover; None: it continues."""
     to, arrival, target = departing.to, way.arrival, way.target
     why = None
     if handle.attempt >= departing.number:
-        why = handle.unmoved or f"move to {to}: it was given up"
+        why = handle.unmoved or f"move to {to}: given up"
     elif not way.source_alive:
-        why = f"move to {to}: node {handle.node} gives no sign of life"
+        why = f"move to {to}: node {handle.node} is unreachable"
     elif vm.move is not None and vm.move.number > max(handle.moved, departing.wish):
-        why = f"move to {to}: another one was asked for meanwhile"
+        why = f"move to {to}: another move was requested"
     elif arrival is None or arrival.number != departing.number:
-        why = f"move to {to}: that node was not told of it; ask again"
+        why = f"move to {to}: that node does not expect it; request it again"
     elif arrival.refused:
         why = f"move to {to}: {arrival.refused}"
     elif target is None:
-        why = f"move to {to}: that node was forgotten"
+        why = f"move to {to}: that node was removed"
     elif not way.target_alive:
-        why = f"move to {to}: that node gives no sign of life"
+        why = f"move to {to}: that node is unreachable"
     elif target.place != arrival.place:
-        why = f"move to {to}: that node has its machines at another place now; ask again"
+        why = f"move to {to}: that node has another storage location now; request it again"
     elif target.lifecycle not in _TAKING:
         why = f"move to {to}: that node is {target.lifecycle}"
     return why
 
 
 def unfit(vm: VirtualMachine, source: NodeRecord | None, to: str, target: NodeRecord | None) -> str | None:
-    """What is against a move but the room there is; None: nothing."""
+    """Return what prevents a move, other than capacity; None: nothing."""
     if target is None:
         return f"move to {to}: there is no such node"
     if source is None or not (source.moves and target.moves) or source.driver != target.driver:
-        return f"move to {to}: machines of this node cannot be handed to it"
+        return f"move to {to}: machines of this node cannot be migrated to it"
     wants = vm.node_labels.get("node")
     if wants is not None and fold(wants) != to:
         return f"move to {to}: its own labels tie it to node {wants}"
@@ -77,7 +77,7 @@ def unfit(vm: VirtualMachine, source: NodeRecord | None, to: str, target: NodeRe
 
 
 def begun(command: VmCommand, handle: VmHandle, to: str, *, wish: int, stop: bool) -> VmCommand:
-    """The command of the node that has it: hand it over."""
+    """Return the command for the source node: hand the machine over."""
     departing = Departure(to=to, number=handle.attempt + 1, wish=wish, stop=stop)
     return msgspec.structs.replace(command, departing=departing)
 
@@ -85,12 +85,13 @@ def begun(command: VmCommand, handle: VmHandle, to: str, *, wish: int, stop: boo
 def arrival(
     first: VmCommand, command: VmCommand, handle: VmHandle, departing: Departure, *, source: str, place: str
 ) -> Arrival:
-    """What the other node is told; `first` is what it would be told of a machine that is made there, at `place`.
+    """Return the record for the target node; `first` is the command for a machine that is created there, at `place`.
 
-    Snapshots stay behind. What the machine is there it is from its first instant, as one that is made there.
+    Snapshots are not migrated. The machine has its properties on the target from the first instant, like one that is
+    created there.
     """
     behind = {*command.lost, *handle.snapshots}
-    why = f"moved here from node {source}: {'it was asked for' if departing.wish else 'that one is drained'}"
+    why = f"moved here from node {source}: {'as requested' if departing.wish else 'that node is drained'}"
     told = msgspec.structs.replace(
         first,
         lost=tuple(name for name in first.snapshots if name in behind),
@@ -100,7 +101,7 @@ def arrival(
 
 
 def stayed(handle: VmHandle, departing: Departure | None, why: str, *, at: float) -> VmHandle:
-    """The handle of a machine whose departure is given up."""
+    """Return the handle of a machine whose migration is given up."""
     if departing is None or handle.attempt >= departing.number:
         return handle
     return msgspec.structs.replace(
@@ -113,6 +114,6 @@ def stayed(handle: VmHandle, departing: Departure | None, why: str, *, at: float
 
 
 def settled(vm: VirtualMachine, handle: VmHandle, why: str, *, at: float) -> VmHandle:
-    """The handle of a machine whose wished-for move is over before it began; `why` is empty if it is there."""
+    """Return the handle of a machine whose requested move ended before it began; empty `why`: it is there already."""
     number = 0 if vm.move is None else vm.move.number
     return msgspec.structs.replace(handle, moved=max(handle.moved, number), unmoved=why, seen_at=at)

@@ -1,4 +1,4 @@
-"""Letting machines depart to another node: whether that one has room for them, and the room that is kept meanwhile."""
+"""Start of migrations: whether the target has capacity, and the reservation during the migration."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Moves:
-    """What a leader knows about where machines could go."""
+    """Possible targets of machines, as known to the leader."""
 
     def __init__(self, view: View, books: Books) -> None:
         self._view, self._books = view, books
 
     def against(self, seen: Seen, vm: VirtualMachine, to: str) -> str:
-        """Why the machine cannot go there; empty: it can."""
+        """Return why the machine cannot move there; empty: it can."""
         target = self._view.members.get(node=to)
         source = None if seen.member is None else seen.member.value
         why = migration.unfit(vm, source, to, None if target is None else target.value)
@@ -38,12 +38,12 @@ class Moves:
         return f"move to {to}: {'; '.join(found)}" if found else ""
 
     def begun(self, seen: Seen, to: str, leader: Leader, *, wish: int = 0, stop: bool = False) -> Txn | None:
-        """The transaction that lets it go there. None: there is no such node, or no such machine."""
+        """Return the transaction that starts the migration. None: there is no such node, or no such machine."""
         target = self._view.members.get(node=to)
         return None if target is None else departed(seen, target, wish=wish, stop=stop, leader=leader)
 
     def takers(self, node: str, record: NodeRecord) -> frozenset[str]:
-        """Nodes that a machine of this one cannot be handed to."""
+        """Return nodes that a machine of this node cannot be migrated to."""
         return frozenset(
             entry.parts["node"]
             for entry in self._view.members.entries.values()

@@ -1,6 +1,6 @@
-"""Nodes that fall silent and come back: each is told once, by whichever leader sees it, and who shares its fate.
+"""Unreachable and returned nodes: each is recorded once, by the leader that observes it, with a likely common cause.
 
-A pdu or a tor that fails takes several nodes with it: what most of the silent ones have in common is told with each.
+A pdu or a tor that fails affects several nodes: each record names what most of the unreachable nodes have in common.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation
 
 SETTLE = 4.0
-"""Seconds of silence after which it is told, at most: leases that nobody renews any more end one after the other, and
-others that fall silent for the same reason have done so by then."""
+"""Longest time without heartbeats before it is recorded, in seconds.
+
+Leases that are no longer renewed end one after the other. After this time, nodes with the same cause are unreachable,
+too.
+"""
 LOOK_EVERY = 1.0
-"""Seconds between two looks at who is silent: many may fall silent at once."""
+"""Seconds between two scans of the unreachable nodes: many may become unreachable at once."""
 NAMED = 3
-"""Nodes that are named, of those that share something."""
+"""Number of nodes that are named, of those that share something."""
 _LEAVING = (Lifecycle.SHUTTING_DOWN, Lifecycle.DECOMMISSIONED)
 
 
 class News(msgspec.Struct, frozen=True):
-    """A transaction that tells of it; the leader's guard is to be added."""
+    """A transaction that records it; the caller adds the leader's guard."""
 
     what: str
     when: list[Comparison]
     then: list[Operation]
     silence: str = ""
-    """The id of the trace that tells of one."""
+    """The id of the decision that recorded the node as unreachable."""
 
 
 class Absences:
-    """What a leader tells of its nodes' silence, at the latest `within` seconds after it began."""
+    """Records unreachable nodes, at the latest `within` seconds after a node became unreachable."""
 
     def __init__(self, view: View, silence: Silence, tracer: Tracer, *, clock: Clock, within: float = SETTLE) -> None:
         self._view, self._silence, self._tracer, self._clock = view, silence, tracer, clock
@@ -56,18 +59,18 @@ class Absences:
         self._common = Common(view, silence, clock=clock)
 
     def listen(self) -> list[Callable[[], None]]:
-        """From now on. What is returned ends it."""
+        """Start following the caches. The returned functions end it."""
         return self._common.listen()
 
     def wait(self, member: Entry[NodeRecord]) -> float:
-        """Seconds until there may be something to tell of a silent node; 0.0: nothing, or now."""
+        """Return the seconds until an unreachable node may have to be recorded; 0.0: never, or now."""
         told = self._view.silences.get(node=member.parts["node"])
         if not self._tracer.kept or member.value.lifecycle in _LEAVING or _is_told(told, member):
             return 0.0
         return max(0.0, self._settled(member) - self._silence.lasted(member))
 
     def news(self, member: Entry[NodeRecord], *, alive: bool, fence: int) -> News | None:
-        """What is to be told of the node now; None: nothing."""
+        """Return what has to be recorded about the node now; None: nothing."""
         if not self._tracer.kept:
             return None
         node = member.parts["node"]
@@ -80,19 +83,19 @@ class Absences:
         return self._fell_silent(node, member, told, lasted, fence)
 
     def cause(self, node: str) -> str:
-        """The id of the trace that tells of its silence; empty: there is none."""
+        """Return the id of the decision that recorded the node as unreachable; empty: there is none."""
         told = self._view.silences.get(node=node)
         return "" if told is None else told.value.trace
 
     def _settled(self, member: Entry[NodeRecord]) -> float:
-        """Seconds of silence before it is told; in any case before machines are taken from there."""
+        """Return the seconds without heartbeats before it is recorded; always before machines are taken away."""
         fencing_time = member.value.fencing_time
         return min(self._within, fencing_time / 2) if fencing_time > 0 else self._within
 
     def _fell_silent(
         self, node: str, member: Entry[NodeRecord], told: Entry[Silent] | None, lasted: float, fence: int
     ) -> News:
-        why = f"it fell silent: no heartbeat came before its lease ended, {lasted:.0f} s ago"
+        why = f"it became unreachable: no heartbeat came before its lease ended, {lasted:.0f} s ago"
         if others := self._common.with_node(member):
             why = f"{why}; {others}"
         trace = self._tracer.put(what="silent", subject=member.key, why=why, fence=fence)
@@ -102,7 +105,7 @@ class Absences:
         return News("silent", when, [SILENT.put(record, node=node), trace], silence=record.trace)
 
     def _as_seen(self, node: str, told: Entry[Silent] | None) -> Comparison:
-        """What stands there is what was seen; one that nobody can read is written over."""
+        """Return the comparison that the record is unchanged; an unreadable one is overwritten."""
         key = SILENT.fill(node=node)
         unreadable = self._view.silences.unreadable.get(key)
         if told is None and unreadable is not None:
@@ -115,7 +118,7 @@ class Absences:
             then,
             what="returned",
             subject=member.key,
-            why=f"it gives signs of life again, {max(0.0, self._clock.wall() - told.value.at):.0f} s later",
+            why=f"it sends heartbeats again, {max(0.0, self._clock.wall() - told.value.at):.0f} s later",
             read=[told],
             cause=told.value.trace,
             fence=fence,
@@ -124,22 +127,22 @@ class Absences:
 
 
 def _is_told(told: Entry[Silent] | None, member: Entry[NodeRecord]) -> bool:
-    """Whether that silence was told of, and not one before the node came and went unseen."""
+    """Return whether this outage was recorded, and not one before the node returned and left unnoticed."""
     return told is not None and told.value.registered_at == member.value.registered_at
 
 
 class Common:
-    """What silent nodes have in common. How many hang on each pdu, tor and rack is counted as nodes come and go."""
+    """What unreachable nodes have in common. The nodes on each pdu, tor and rack are counted as nodes come and go."""
 
     def __init__(self, view: View, silence: Silence, *, clock: Clock) -> None:
         self._view, self._silence, self._clock = view, silence, clock
-        self._hanging: dict[str, list[str]] = {}  # what each node hangs on
-        self._all: dict[str, int] = {}  # nodes that hang on it
+        self._hanging: dict[str, list[str]] = {}  # what each node depends on
+        self._all: dict[str, int] = {}  # number of nodes that depend on it
         self._looked_at: float | None = None
-        self._silent: dict[str, list[str]] = {}  # nodes, by what they hang on
+        self._silent: dict[str, list[str]] = {}  # unreachable nodes, by what they depend on
 
     def listen(self) -> list[Callable[[], None]]:
-        """Count all, and follow the mirrors from now on. What is returned ends it."""
+        """Count all nodes, and follow the caches from now on. The returned functions end it."""
         self._hanging, self._all = {}, {}
         for entry in self._view.members.entries.values():
             self._note(entry.parts["node"])
@@ -149,10 +152,10 @@ class Common:
         ]
 
     def with_node(self, member: Entry[NodeRecord]) -> str:
-        """Which other silent nodes share something with this one, and what; if none does, what it hangs on itself."""
+        """Return which other unreachable nodes share something with this one, and what; if none, its dependencies."""
         self._look()
         own, best, parts = member.parts["node"], (0.0, 0), self._parts(member)
-        found = f"it hangs on {', '.join(parts)}" if parts else ""
+        found = f"it depends on {', '.join(parts)}" if parts else ""
         for part in parts:
             others = [node for node in self._silent.get(part, ()) if node != own]
             share = (len(others) + 1) / max(self._all.get(part, 0), len(others) + 1)
@@ -170,7 +173,7 @@ class Common:
                 self._silent.setdefault(part, []).append(node)
 
     def _note(self, node: str) -> None:
-        """Its record has changed, or what the inventory says of it."""
+        """Update a node after a change of its record or its inventory data."""
         for part in self._hanging.pop(node, ()):
             self._all[part] -= 1
             if not self._all[part]:
@@ -186,7 +189,7 @@ class Common:
 
 
 def _parts(view: View, member: Entry[NodeRecord]) -> list[str]:
-    """What it hangs on, the smallest first: who shares a pdu shares the rack, too."""
+    """Return what it depends on, the smallest first: nodes that share a pdu also share the rack."""
     wiring, record = view.inventory.wiring(member.parts["node"]), member.value
     rack, pdus, tors = (record.rack, record.pdus, record.tors) if wiring is None else wiring
     parts = [f"pdu {pdu}" for pdu in pdus] + [f"tor {tor}" for tor in tors]

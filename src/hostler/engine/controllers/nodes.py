@@ -1,4 +1,4 @@
-"""The leader's work on nodes: on duty, drained and empty, silent and to be switched off."""
+"""Controller of nodes: puts them on duty, decommissions drained ones, and has unreachable ones switched off."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PASS_EVERY = 30.0
 POWER_GRACE = 30.0
 ASK_POWER_EVERY = 60.0
 RETELL = 1.0
-"""Seconds after which it is tried again to tell of a silence."""
+"""Seconds after which recording an unreachable node is retried."""
 
 
 class NodeController:
-    """A service for a replica's controllers. With `power`, nodes that are silent for `power_grace` are switched off.
+    """Reconciles nodes. With `power`, nodes that are unreachable for `power_grace` are switched off.
 
-    They wait for `brake`, which holds while many are. Without `tracer` its decisions leave no trace.
+    That waits for `brake`, which holds while many are unreachable. Without `tracer` decisions are not recorded.
     """
 
     name = "nodes"
@@ -68,7 +68,7 @@ class NodeController:
         self.counters: dict[str, int] = {}
         self._silence = Silence(view, clock=clock)
         self._tracer = tracer
-        within = SETTLE if power is None else power_grace  # it is told before anything follows from it
+        within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
         self._absences = None if tracer is None else Absences(view, self._silence, tracer, clock=clock, within=within)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._asked: dict[str, float] = {}
@@ -79,7 +79,7 @@ class NodeController:
     # The service
 
     async def start(self, standing: Standing) -> None:
-        """Read the nodes anew, and begin to count the silence of those that are silent."""
+        """Read the nodes, and start to measure how long they are unreachable."""
         self._standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         while True:
@@ -102,16 +102,16 @@ class NodeController:
         ]
 
     async def run(self) -> None:
-        """Until cancelled. LeadershipLost: somebody else leads."""
+        """Run until cancelled. LeadershipLost: another process leads."""
         await run_together("nodes", {"names": self._queue.run(), "pass": self._pass()})
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._listening = False
         for end in self._ends_of_listening:
             end()
 
-    # Inside
+    # Internal
 
     def _changed(self, node: str) -> None:
         if self._listening:
@@ -163,16 +163,16 @@ class NodeController:
         if record.lifecycle is Lifecycle.JOINING and alive:
             on_duty = msgspec.structs.replace(record, lifecycle=Lifecycle.ON_DUTY)
             await self._write(
-                entry, on_duty, [ALIVE.exists(node=node)], "on_duty", why="it has joined, and lives", cause=heartbeat
+                entry, on_duty, [ALIVE.exists(node=node)], "on_duty", why="it has joined and is alive", cause=heartbeat
             )
         elif await self._is_drained(node, record):
             empty = msgspec.structs.replace(record, lifecycle=Lifecycle.DECOMMISSIONED)
-            await self._write(entry, empty, [], "decommissioned", why="it is drained, and nothing is left on it")
+            await self._write(entry, empty, [], "decommissioned", why="it is drained and empty")
         elif not alive and self._power is not None:
             await self._switch_off(node, entry, self._power, silence)
 
     async def _tell_absence(self, entry: Entry[NodeRecord], absences: Absences, *, alive: bool) -> str:
-        """That it fell silent, or is back, if that was not told yet; the id of the trace of its silence, if known."""
+        """Record that the node is unreachable, or is back, unless done; return the id of that decision, if known."""
         if not alive and (wait := absences.wait(entry)) > 0:
             self._queue.add(entry.parts["node"], after=wait + 0.001)
         news = absences.news(entry, alive=alive, fence=self._fence())
@@ -185,7 +185,7 @@ class NodeController:
         return news.silence
 
     async def _untold(self, entry: Entry[NodeRecord]) -> None:
-        """It will be told later; what is to be done about the node does not wait for that."""
+        """Record it later; actions on the node do not wait for that."""
         try:
             await self._lost(entry)
         except Conflict:
@@ -193,22 +193,22 @@ class NodeController:
             self._queue.add(entry.parts["node"], after=RETELL)
 
     async def _is_drained(self, node: str, record: NodeRecord) -> bool:
-        """Nothing is told to a node that is drained, so one that is empty now stays so."""
+        """Return whether a drained node is empty. It gets no new commands, so it stays empty."""
         if record.lifecycle is not Lifecycle.DRAINING or record.drain is not DrainMode.MOVE:
             return False
         if self._view.count_on(node) or self._view.arrivals_at(node) or self._view.fleet.count_on(node):
             return False
-        # In this order: what is handed over between the two looks was an arrival, and is a command.
+        # In this order: a machine handed over between the two reads changes from an arrival to a command.
         for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node), SLICE.prefix(node=node)):
             if (await self._store.range(prefix, limit=1, keys_only=True)).items:
                 return False
         return True
 
     async def _switch_off(self, node: str, entry: Entry[NodeRecord], power: Power, silence: str) -> None:
-        """Only nodes that fell silent by themselves, and have something that others could run.
+        """Switch off a node that became unreachable unexpectedly and has machines that others could run.
 
-        A switch knows no fence. The last look before it is at the store; a node that came back since has lost nothing
-        but time.
+        A power switch does not check a fence. The last check before it is a read of the store; a node that returns
+        after that only loses time.
         """
         record = entry.value
         leaving = (Lifecycle.SHUTTING_DOWN, Lifecycle.DECOMMISSIONED)
@@ -216,8 +216,8 @@ class NodeController:
         if record.off is not None or is_left or not self._view.count_on(node):
             return
         if record.awaited:
-            return  # its agent may still be on its way to this store, which is a copy
-        # The leases of nodes that are cut off together end one after the other: the brake knows them all by then.
+            return  # its agent may still be about to connect to this store, which is a copy
+        # The leases of nodes that are cut off together end one after the other: by then the brake knows all of them.
         settled = 0.0 if self._brake is None else min(SETTLE, record.fencing_time / 4)
         left = max(self._grace, settled) - self._silence.lasted(entry)
         asked = self._asked.get(node)
@@ -237,13 +237,13 @@ class NodeController:
         self._count("power_asked")
         if await power.switch_off(node):
             off = OffConfirmation(by=POWER, at=self._clock.wall())
-            silent = f"it was silent for {self._silence.lasted(entry):.0f} s, and was switched off"
+            silent = f"it was unreachable for {self._silence.lasted(entry):.0f} s, and was switched off"
             await self._write(
                 *(entry, msgspec.structs.replace(record, off=off), [ALIVE.absent(node=node)], "switched_off"),
                 why=silent,
                 cause=silence,
             )
-            self._tell(f"node {node}: silent, and switched off; its machines are started elsewhere")
+            self._tell(f"node {node}: unreachable, and switched off; its machines are restarted elsewhere")
         else:
             self._queue.add(node, after=ASK_POWER_EVERY)
 
@@ -257,7 +257,7 @@ class NodeController:
         why: str,
         cause: Entry[Any] | str | None = None,
     ) -> None:
-        """Conflict: it has changed meanwhile."""
+        """Write the node's record. Conflict: it has changed."""
         then: list[Operation] = [Put(entry.key, MEMBER.encode(record))]
         if self._tracer is not None:
             self._tracer.add(
@@ -268,10 +268,10 @@ class NodeController:
         self._count(what)
 
     async def _lost(self, entry: Entry[NodeRecord]) -> None:
-        """A condition did not hold: the leadership's, or the node's."""
+        """Raise the reason why a condition did not hold: lost leadership, or a changed node."""
         guard = self._guard()
         check_guard(guard, await self._store.get(guard.key))
-        raise Conflict(f"node {entry.value.node}: it has just changed; it will be looked at again")
+        raise Conflict(f"node {entry.value.node}: it has just changed; it will be reconciled again")
 
     def _fence(self) -> int:
         return 0 if self._standing is None else self._standing.leadership.fence

@@ -1,4 +1,4 @@
-"""Names that want to be looked at: each once, a bounded number at a time, and none twice at the same time."""
+"""Work queue: names waiting to be reconciled, each once, with bounded concurrency, and never one twice at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 WIDTH = 64
 SHARE = 8
-"""Of so many names one is taken from those that can wait, if there are any, however many cannot."""
+"""One of this many names is taken from the patient lane, if it has any, however full the other lane is."""
 FIRST_RETRY = 0.05
 LAST_RETRY = 30.0
 
 
 class Queue:
-    """Calls `work(name)` for each name that was added; again, after a growing pause, where it failed.
+    """Calls `work(name)` for each added name; retries with a growing delay if it fails.
 
-    A name that is added while it is worked on is worked on once more afterwards. What `work` raises is told and tried
-    again, except LeadershipLost and Closed, which end `run`: one bad record must not stop the others.
+    A name that is added while it is being worked on is worked on once more afterwards. Exceptions of `work` are
+    reported and retried, except LeadershipLost and Closed, which end `run`: one bad record must not stop the others.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Queue:
         self._counters = counters
         self._ready: deque[str] = deque()
         self._patient: deque[str] = deque()
-        self._waiting: dict[str, bool] = {}  # those in the two above; whether in the second
+        self._waiting: dict[str, bool] = {}  # names in the two lanes; True: in the patient one
         self._running: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._later: list[tuple[float, int, str]] = []
@@ -57,11 +57,11 @@ class Queue:
         self._fatal: Exception | None = None
 
     def __len__(self) -> int:
-        """Names that wait for their turn now."""
+        """Return the number of waiting names."""
         return len(self._waiting)
 
     def add(self, name: str, *, after: float = 0.0, patient: bool = False) -> None:
-        """Look at it soon, or no later than `after` seconds from now; `patient`: others go first."""
+        """Queue a name now, or no later than `after` seconds from now; `patient`: other names go first."""
         if after > 0:
             due = self._clock.now() + after
             if self._due.get(name, due + 1) > due:
@@ -75,18 +75,18 @@ class Queue:
             (self._patient if patient else self._ready).append(name)
             self._wake.set()
         elif self._waiting[name] and not patient:
-            self._waiting[name] = False  # its place among the patient is passed over
+            self._waiting[name] = False  # its entry in the patient lane is skipped
             self._ready.append(name)
             self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises LeadershipLost or Closed if `work` did."""
+        """Run until cancelled. Raises LeadershipLost or Closed if `work` did."""
         try:
             while self._fatal is None:
                 self._wake.clear()
                 self._collect()
                 while len(self._running) < self._width and (name := self._next()) is not None:
-                    self._running[name] = asyncio.create_task(self._one(name), name=f"looking at {name}")
+                    self._running[name] = asyncio.create_task(self._one(name), name=f"reconciling {name}")
                 if self._fatal is None:
                     await self._pause()
             raise self._fatal
@@ -96,7 +96,7 @@ class Queue:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Inside
+    # Internal
 
     def _next(self) -> str | None:
         self._taken += 1
@@ -136,7 +136,7 @@ class Queue:
         except (Conflict, Unavailable, Uncertain):
             self._counters["retries"] = self._counters.get("retries", 0) + 1
             retry = True
-        except Exception as error:  # noqa: BLE001 - told, and tried again: the other names must not suffer
+        except Exception as error:  # noqa: BLE001 - reported and retried: other names must not be affected
             self._counters["failures"] = self._counters.get("failures", 0) + 1
             self._tell(f"{name}: {type(error).__name__}: {error}; it will be tried again")
             retry = True

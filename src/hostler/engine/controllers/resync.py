@@ -1,8 +1,8 @@
-"""Everything looked at in turn, some of it at a time.
+"""Resync: everything is reconciled in turn, a part at a time.
 
-What changes is looked at when it changes. That all is looked at again now and then, without any news, is for what
-nobody foresaw; it must not cost more than the work itself. So a pass takes a share of everything, and all have had
-their turn after so many passes; where there are few, each pass takes all of them.
+Changes are reconciled when they happen. The periodic pass over everything, without a change, covers unforeseen cases
+and must not cost more than the work itself. So a pass takes a share of all names, and every name has its turn after a
+fixed number of passes; if there are few, each pass takes all of them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROUND = 3600.0
-"""Seconds in which everything has its turn."""
+"""Seconds in which every name has its turn."""
 LEAST = 50
-"""Names that a pass takes, if there are so many."""
+"""Smallest number of names per pass, if there are that many."""
 
 
 class Rounds:
-    """Names by turns. What comes after a round began has its turn in the next."""
+    """Names in turn. A name that is added during a round has its turn in the next one."""
 
     def __init__(self, names: Callable[[], Iterable[str]], *, every: float) -> None:
-        """`every`: seconds from pass to pass."""
+        """`every`: seconds between two passes."""
         self._names = names
         self._passes = max(1, round(ROUND / every))
         self._left: list[str] = []
         self._share = 0
 
     def all(self) -> list[str]:
-        """Everything; the next round begins after it."""
+        """Return all names; the next round begins after it."""
         self._left = []
         return list(dict.fromkeys(self._names()))
 
     def next(self) -> list[str]:
-        """Those whose turn it is."""
+        """Return the names whose turn it is."""
         if not self._left:
             self._left = self.all()
             self._share = max(LEAST, math.ceil(len(self._left) / self._passes))

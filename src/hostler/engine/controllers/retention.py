@@ -1,4 +1,4 @@
-"""Retained machines: who gets its disk back, and what is garbage-collected. Pure, but for the caches it looks at."""
+"""Retained machines: which disk returns to which machine, and garbage collection. Pure, except that it reads caches."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ RETENTION = 7 * 86400.0
 
 
 class Tie(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the disk of a virtual machine that is not placed is."""
+    """Location of the disk of an unplaced virtual machine."""
 
     node: str = ""
-    """Empty: nowhere, and `why` says so."""
+    """Empty: no node has it, for the reason `why`."""
     why: str
     only: bool = True
     """It is placed there, or not at all."""
 
 
 def keeps_disk(member: NodeRecord | None, retained: Retained) -> bool:
-    """Whether the node works where the retained machine is."""
+    """Return whether the node uses the storage location of the retained machine."""
     return member is not None and (not retained.place or member.place in ("", retained.place))
 
 
 def lost(view: View, entry: Entry[Retained]) -> str:
-    """Why no node can put a retained machine back or delete its disk; empty: its node can, once it is reached."""
+    """Return why no node can restore a retained machine or delete its disk; empty: its node can, once reachable."""
     node, member = entry.parts["node"], view.members.get(node=entry.parts["node"])
     if member is None:
         is_gone = view.alive.get(node=node) is None and not view.members.unreadable
@@ -45,18 +45,18 @@ def lost(view: View, entry: Entry[Retained]) -> str:
     if keeps_disk(member.value, entry.value):
         return ""
     now = member.value.place
-    return f"it is at another place of node {node} ({entry.value.place}) than the node's machines now ({now})"
+    return f"it is in storage location {entry.value.place} of node {node}, which now uses {now}"
 
 
 def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
-    """Where a virtual machine that is not placed gets its disk back; None: it gets a new one, wherever that is."""
+    """Return where an unplaced virtual machine gets its disk back; None: it gets a new one, on any node."""
     wanted = to_reinstate(vm, handle)
     if wanted is not None:
         ids = {"node": wanted.node, "name": wanted.name}
         entry = view.retained.get(**ids)
         if entry is None or view.retained_requests.get(**ids) is not None:
             return Tie(
-                why=f"retained machine {wanted.name} of node {wanted.node}, which it gets its disk from, is gone"
+                why=f"retained machine {wanted.name} of node {wanted.node}, which it gets its disk from, was deleted"
             )
         why = lost(view, entry)
         if why:
@@ -71,21 +71,21 @@ def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
 
 
 def nowhere(why: str) -> Decision:
-    """No node will do, for that reason."""
+    """Return the decision that no node fits, with that reason."""
     reasons = (Reason(subject="its disk", why=why),)
     return Decision(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")
 
 
 def kept_for(view: View, entry: Entry[Retained]) -> str:
-    """The virtual machine that still needs a retained machine, by its name; empty: none does.
+    """Return the name of the virtual machine that still needs a retained machine; empty: none does.
 
-    That is one that was asked to get its disk from it, or the one that it was while that has no newer disk.
+    That is one that is to get its disk from it, or the one that it belonged to while that has no newer disk.
     """
     node, retained = entry.parts["node"], entry.value
     own = own_vm(view, retained)
     if own is not None and not own.value.deleting:
         handle = _handle(view, own)
-        # What is FAILED may never have become whole.
+        # The disk of a FAILED machine may be incomplete.
         if handle is None or not has_disk(handle) or handle.state is MachineState.FAILED:
             return own.value.name
     for vm in view.vms.entries.values():
@@ -96,19 +96,19 @@ def kept_for(view: View, entry: Entry[Retained]) -> str:
 
 
 def own_vm(view: View, retained: Retained) -> Entry[VirtualMachine] | None:
-    """The virtual machine that a retained one was; None: it was deleted.
+    """Return the virtual machine that a retained one belonged to; None: it was deleted.
 
-    It may have changed hands before its machine was marked with the new project.
+    It may have been moved to another project before its machine was tagged with the new one.
     """
     own = view.vms.get(org=retained.org, project=retained.project, vm=retained.vm)
     return own or next((vm for vm in view.vms.entries.values() if vm.parts["vm"] == retained.vm), None)
 
 
 def is_due(view: View, entry: Entry[Retained], *, retention: float, now: float) -> bool:
-    """Whether it is garbage-collected now: its retention is over, and no virtual machine needs it.
+    """Return whether it is garbage-collected now: its retention is over, and no virtual machine needs it.
 
-    Only on a node that can be reached, or if no node has it: another one would carry it out when the disk may be needed
-    again.
+    Only on a reachable node, or if no node has it: an unreachable node would delete it later, when the disk may be
+    needed again.
     """
     if view.alive.get(node=entry.parts["node"]) is None and not lost(view, entry):
         return False

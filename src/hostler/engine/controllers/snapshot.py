@@ -1,4 +1,4 @@
-"""Everything that is known of one virtual machine, with revisions: from the mirrors, or read from the store now."""
+"""Snapshot of one virtual machine: all its records with revisions, from the caches or read from the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ VMS, HANDLES = VM.prefix(), HANDLE.prefix()
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """One machine. `node` has the command that counts, or is the handle's, or empty; `member` and `alive` are its."""
+    """One machine.
+
+    `node` has the command that counts, or is the handle's, or empty; `member` and `alive` belong to it.
+    """
 
     name: str
     """`org/project/vm`."""
@@ -37,44 +40,44 @@ class Seen(msgspec.Struct, frozen=True):
     node: str = ""
     command: Entry[VmCommand] | None = None
     extra: tuple[Entry[VmCommand], ...] = ()
-    """Commands of other nodes: never, unless somebody meddled."""
+    """Commands of other nodes: none, unless records were edited by hand."""
     foreign: frozenset[str] = frozenset()
     """Nodes that have a command for another machine of the same id."""
     member: Entry[NodeRecord] | None = None
     alive: Entry[Heartbeat] | None = None
     arrivals: tuple[Entry[Arrival], ...] = ()
-    """What nodes expect of it."""
+    """Arrivals of the machine on all nodes."""
     target: Entry[NodeRecord] | None = None
-    """The node that it departs to, if it does."""
+    """The migration target, if it is migrating."""
     target_alive: bool = False
     unreadable: tuple[str, ...] = ()
-    """Keys whose values are no records: nothing may be decided."""
+    """Keys with unreadable values: nothing may be decided."""
 
     @property
     def to(self) -> str:
-        """Where it departs to; empty: it does not."""
+        """Return the migration target; empty: it is not migrating."""
         departing = None if self.command is None else self.command.value.departing
         return "" if departing is None else departing.to
 
     @property
     def arrival(self) -> Entry[Arrival] | None:
-        """What the node that it departs to expects."""
+        """Return the arrival on the migration target."""
         return next((entry for entry in self.arrivals if entry.parts["node"] == self.to), None)
 
     @property
     def strays(self) -> tuple[Entry[Arrival], ...]:
-        """What other nodes expect: never, unless somebody meddled."""
+        """Return arrivals on other nodes: none, unless records were edited by hand."""
         return tuple(entry for entry in self.arrivals if entry.parts["node"] != self.to)
 
     @property
     def ids(self) -> dict[str, str]:
-        """The parts of its keys."""
+        """Return the parts of its keys."""
         org, project, vm = self.name.split("/")
         return {"org": org, "project": project, "vm": vm}
 
 
 def from_view(view: View, name: str) -> Seen:
-    """As the mirrors have it; each family may be of another instant."""
+    """Return the snapshot from the caches; each family may have another revision."""
     id_ = name.rpartition("/")[2]
     vm, handle = view.vms.entries.get(VMS + name), view.handles.entries.get(HANDLES + name)
     commands: dict[str, Entry[VmCommand]] = {}
@@ -106,7 +109,7 @@ def from_view(view: View, name: str) -> Seen:
 
 
 async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Comparison) -> Seen:
-    """As it stands now, in one instant; commands are looked for on `nodes` and on the handle's.
+    """Return the snapshot at one revision; commands are read for `nodes` and for the handle's node.
 
     LeadershipLost: the guard no longer holds.
     """
@@ -150,7 +153,7 @@ async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Compa
 
 
 def way(seen: Seen, *, source_alive: bool) -> Way:
-    """What is known of the way that it departs on."""
+    """Return the migration path."""
     return Way(
         arrival=None if seen.arrival is None else seen.arrival.value,
         target=None if seen.target is None else seen.target.value,
@@ -165,7 +168,7 @@ def _sorted_out(name: str, commands: dict[str, Entry[VmCommand]]) -> tuple[dict[
 
 
 def named(command: VmCommand) -> str:
-    """`org/project/vm` of the machine that it speaks of."""
+    """Return `org/project/vm` of the machine of a command."""
     return f"{command.org}/{command.project}/{command.vm}"
 
 

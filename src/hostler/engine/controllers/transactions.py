@@ -1,7 +1,7 @@
-"""Steps as transactions: what each compares, and what it writes. Pure.
+"""Transactions of steps: what each compares, and what it writes. Pure.
 
-Every one carries the leader's guard and the revisions of all it was decided from. Where a machine stands for an
-instance of a workload, the instance's target says what the command says, or its absence, from that transaction on.
+Each carries the leader's guard and the revisions of everything it was decided from. If a machine belongs to an instance
+of a workload, the same transaction sets the target of the instance to match the command, or its absence.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FEW = 4
-"""Reasons that stand in a target, the strongest ones; all of them stand in the command, or in the handle."""
+"""Number of reasons in a target, the strongest ones; the command or the handle has all of them."""
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """In whose name is written."""
+    """Guard and fence of the leader that writes."""
 
     guard: Comparison
     fence: int
 
 
 class Txn(msgspec.Struct):
-    """A transaction in the making."""
+    """A transaction under construction."""
 
     when: list[Comparison]
     then: list[Operation]
 
 
 def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
-    """The transaction of any step but PLACE. For FORGET, name and quota are still to be added."""
+    """Return the transaction of any step except PLACE. For FORGET, the caller adds name and quota."""
     txn = Txn([leader.guard, *compared(seen)], [])
     command, vm = seen.command, seen.vm
     if step.act is Act.SWEEP:
-        txn.then += _gone(seen, wish=False)
+        txn.then += _gone(seen, with_vm=False)
         _not_expected(seen, txn)
     elif step.act in (Act.FORGET, Act.FORGET_LOST):
-        txn.then += _gone(seen, wish=True)
+        txn.then += _gone(seen, with_vm=True)
         _not_expected(seen, txn)
         if step.act is Act.FORGET_LOST:
             txn.when += _silent(seen)
@@ -74,7 +74,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
         _not_expected(seen, txn)
     elif step.act is Act.INSTRUCT and command is not None and vm is not None and step.command is not None:
-        # Where it becomes fenced, or is to go, the handle matters, which its agent may be writing.
+        # If it becomes fenced or is removed, the handle must be unchanged, because its agent may be writing it.
         goes = step.command.deleting and not vm.value.deleting
         if step.command.fenced == command.value.fenced and not goes:
             txn.when = [leader.guard, VM.unchanged(vm), COMMAND.unchanged(command)]
@@ -83,24 +83,24 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         if step.command.departing is None:
             _not_expected(seen, txn)
     elif step.act is Act.ADOPT and vm is not None and command is not None:
-        # The command is written anew, so that its agent tells again what it sees.
+        # The command is rewritten, so that its agent reports again.
         driver = "" if seen.member is None else seen.member.value.driver
         record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
         record = msgspec.structs.replace(record, attempt=max(record.attempt, command.value.arrived or 0))
         txn.then += [_command(command, command.value, leader), _handle(seen, record)]
         _aim(txn, vm.value, seen.node, command.value.reasons, at=at, command=command.value)
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
-        # An agent that found no command has retained the machine: it puts it back.
+        # An agent that found no command has retained the machine: it restores it.
         again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=(), reinstate="")
-        again = msgspec.structs.replace(again, fenced=False, arrived=None)  # who knows how it was made
+        again = msgspec.structs.replace(again, fenced=False, arrived=None)  # it is unknown how it was created
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
-        # The node's record is written as it is: whoever has just found it without commands cannot forget it then.
+        # The node's record is rewritten unchanged: a concurrent removal of the node that found no commands then fails.
         same = Put(seen.member.key, MEMBER.encode(seen.member.value))
         txn.then += [COMMAND.put(again, node=seen.node, vm=vm.value.id), same]
-        _aim(txn, vm.value, seen.node, nowhere(seen.node, "its machine may be there: told again"), at=at)
+        _aim(txn, vm.value, seen.node, nowhere(seen.node, "its machine may be there: commanded again"), at=at)
     elif step.act is Act.UNPLACE and vm is not None:
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
-        why = f"node {seen.node} was never told, or has forgotten"
+        why = f"node {seen.node} has no command and no machine for it"
         txn.then.append(_pending(seen, vm.value, why, at, lost=True))
         _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
     return txn
@@ -109,7 +109,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
 def placed(
     seen: Seen, vm: Entry[VirtualMachine], member: Entry[NodeRecord], decision: Decision, *, leader: Leader, at: float
 ) -> Txn:
-    """A node was found: tell it, if it is as it was when it was chosen, and lives."""
+    """Write the command for the chosen node, if the node is unchanged since the choice, and alive."""
     node = member.parts["node"]
     handle = _value(seen.handle)
     wanted = to_reinstate(vm.value, handle)
@@ -134,7 +134,7 @@ def placed(
         ],
         [COMMAND.put(command, node=node, vm=vm.value.id), _handle(seen, record)],
     )
-    if wanted is not None:  # and its deletion was not asked for
+    if wanted is not None:  # and its deletion was not requested
         ids = {"node": wanted.node, "name": wanted.name}
         txn.when += [RETAINED.exists(**ids), RETAINED_REQUEST.absent(**ids)]
     _aim(txn, vm.value, node, decision.reasons, at=at)
@@ -142,7 +142,7 @@ def placed(
 
 
 def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
-    """Tell both nodes that the machine goes from one to the other; None: it is nowhere."""
+    """Write command and arrival for a migration; None: it has no node."""
     vm, handle, command = seen.vm, seen.handle, seen.command
     if vm is None or handle is None or command is None:
         return None
@@ -160,7 +160,7 @@ def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, le
 
 
 def not_moved(seen: Seen, why: str, *, leader: Leader, at: float) -> Txn | None:
-    """The move that was asked for is over; None: it is nowhere."""
+    """End the requested move; None: it has no node."""
     if seen.vm is None or seen.handle is None:
         return None
     record = migration.settled(seen.vm.value, seen.handle.value, why, at=at)
@@ -168,13 +168,13 @@ def not_moved(seen: Seen, why: str, *, leader: Leader, at: float) -> Txn | None:
 
 
 def not_expected(seen: Seen, leader: Leader) -> Txn:
-    """Nodes expect what does not come to them: they are told so."""
+    """Delete arrivals on nodes that the machine does not migrate to."""
     when = [leader.guard, *compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
     return Txn(when, [Delete(entry.key) for entry in seen.strays])
 
 
 def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: Leader, at: float) -> Txn:
-    """No node will do: say why."""
+    """Record that no node fits, and why."""
     handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
     handle = msgspec.structs.replace(handle, detail=decision.summary, reasons=decision.reasons)
     txn = Txn([leader.guard, *compared(seen)], [_handle(seen, handle)])
@@ -183,7 +183,7 @@ def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: L
 
 
 def trimmed(seen: Seen, leader: Leader) -> Txn:
-    """More than one node was told: those that the handle does not name were told wrongly."""
+    """Delete the commands on nodes that the handle does not name."""
     when = [leader.guard, *compared(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
     return Txn(when, [Delete(entry.key) for entry in seen.extra])
 
@@ -194,7 +194,7 @@ def trimmed(seen: Seen, leader: Leader) -> Txn:
 def aimed(
     vm: VirtualMachine, node: str | None, reasons: tuple[Reason, ...], *, at: float, command: VmCommand | None = None
 ) -> Target:
-    """The target of the instance that the machine stands for. With a `command` it says what that says."""
+    """Return the target of the machine's instance. With a `command` it matches the command."""
     return Target(
         node=node,
         power=vm.power if command is None else command.power,
@@ -206,7 +206,7 @@ def aimed(
 
 
 def nowhere(subject: str, why: str) -> tuple[Reason, ...]:
-    """One reason, as targets have them."""
+    """Return one reason in the form that targets have."""
     return (Reason(subject=subject, why=why),)
 
 
@@ -219,7 +219,10 @@ def _aim(
     at: float,
     command: VmCommand | None = None,
 ) -> None:
-    """Write the target of the instance, if it is one's and stays. An instance that is not there gets no target."""
+    """Write the target of the instance, if the machine has one and is not being deleted.
+
+    A missing instance gets none.
+    """
     ids = instance_parts(vm.instance)
     if ids is not None and not vm.deleting:
         txn.when.append(INSTANCE.exists(**ids))
@@ -227,7 +230,7 @@ def _aim(
 
 
 def compared(seen: Seen) -> list[Comparison]:
-    """Wish, handle and command are as they were seen."""
+    """Return comparisons that spec, handle and command are unchanged."""
     ids = seen.ids
     when = [VM.absent(**ids) if seen.vm is None else VM.unchanged(seen.vm)]
     when.append(HANDLE.absent(**ids) if seen.handle is None else HANDLE.unchanged(seen.handle))
@@ -237,7 +240,7 @@ def compared(seen: Seen) -> list[Comparison]:
 
 
 def _not_expected(seen: Seen, txn: Txn) -> None:
-    """No node expects the machine any more, as far as that was seen."""
+    """Delete all known arrivals of the machine."""
     if seen.to and seen.arrival is None:
         txn.when.append(ARRIVAL.absent(node=seen.to, vm=seen.ids["vm"]))
     txn.when += [ARRIVAL.unchanged(entry) for entry in seen.arrivals]
@@ -256,10 +259,10 @@ def _silent(seen: Seen) -> list[Comparison]:
     return [_record(seen), ALIVE.absent(node=seen.node)]
 
 
-def _gone(seen: Seen, *, wish: bool) -> list[Operation]:
-    """Delete what there is of it."""
+def _gone(seen: Seen, *, with_vm: bool) -> list[Operation]:
+    """Delete its records."""
     entries: list[Entry[VirtualMachine] | Entry[VmHandle] | Entry[VmCommand] | None] = [seen.handle, seen.command]
-    if wish:
+    if with_vm:
         entries.append(seen.vm)
     return [Delete(entry.key) for entry in (*entries, *seen.extra) if entry is not None]
 
@@ -282,6 +285,6 @@ def _value(entry: Entry[T] | None) -> T | None:
 
 
 def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
-    """The machine's next wish."""
+    """Return the write of a changed spec."""
     new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
     return Put(vm.key, VM.encode(new))

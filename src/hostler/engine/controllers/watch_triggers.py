@@ -1,4 +1,4 @@
-"""Which machines and nodes a leader looks at, and when: by news, when there is room, and all of them in turn."""
+"""Triggers of reconciliation: machines and nodes are queued on changes, on free capacity, and in turn."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 RETRY_PENDING = 0.2
-"""Seconds in which changes of the room there is are gathered, before those that found none try again."""
+"""Seconds for which changes of free capacity are collected before pending machines are retried."""
 PASS_EVERY = 30.0
-"""Seconds from pass to pass."""
+"""Seconds between two passes."""
 BATCH, BATCH_EVERY = 200, 0.1
-"""So many of them in so many seconds, however many there are and however often there is room."""
+"""Number of pending machines that are queued at once, and the seconds between two batches."""
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
 
 
 class Attention:
-    """Fills the two queues, of names and of nodes. It keeps books and silence up to date on the way."""
+    """Fills the queues of names and of nodes. It also keeps allocations and the heartbeat monitor current."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Attention:
         room: asyncio.Event,
         clock: Clock,
     ) -> None:
-        """`room` is set when there may be some that was not there before."""
+        """`room` is set when capacity may have become available."""
         self._view, self._names, self._nodes, self._clock = view, names, nodes, clock
         self._books, self._silence = books, silence
         self.pending: set[str] = set()
-        """Machines that found no node."""
+        """Machines without a suitable node."""
         self.stuck: set[str] = set()
-        """Nodes with machines that found no other node."""
+        """Drained nodes with machines that no other node accepts."""
         self._room = room
         self._fairness = Fairness()
         self._name_rounds = Rounds(self._all_names, every=PASS_EVERY)
@@ -63,7 +63,7 @@ class Attention:
         self._ends_of_listening: list[Callable[[], None]] = []
 
     def listen(self) -> None:
-        """From now on by news."""
+        """Start following changes."""
         self._listening = True
         view = self._view
         self._ends_of_listening = [
@@ -78,13 +78,13 @@ class Attention:
         ]
 
     def stop(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._listening = False
         for end in self._ends_of_listening:
             end()
 
     async def retry_pending(self) -> None:
-        """Until cancelled: look again at who found no room, when there may be some."""
+        """Queue pending machines again when capacity may be available. Run until cancelled."""
         while True:
             await self._room.wait()
             await self._clock.sleep(RETRY_PENDING)
@@ -98,13 +98,13 @@ class Attention:
                 await self._clock.sleep(BATCH_EVERY)
 
     async def look_at_all(self, wants: Callable[[Seen], bool]) -> None:
-        """Once at everything; `wants`: something is to be done about it."""
+        """Queue everything once for which `wants` returns True."""
         await self._looked(self._name_rounds.all(), wants)
         self._silence.look_at_all()
         self._look_at_nodes(self._node_rounds.all())
 
     async def look_at_next(self, wants: Callable[[Seen], bool]) -> None:
-        """At those whose turn it is, and at the nodes that are silent."""
+        """Queue the names and nodes whose turn it is, and the unreachable nodes."""
         await self._looked(self._name_rounds.next(), wants)
         nodes = list(dict.fromkeys((*self._node_rounds.next(), *self._silence.nodes())))
         for node in nodes:
@@ -131,7 +131,7 @@ class Attention:
         yield from (sight.named(entry.value) for entry in view.commands.entries.values())
         yield from (sight.named(entry.value.command) for entry in view.arrivals.entries.values())
 
-    # News
+    # Changes
 
     def _vm_changed(self, key: str) -> None:
         if self._listening:
@@ -168,7 +168,7 @@ class Attention:
             self._names.add(name)
 
     def _retained_changed(self, key: str) -> None:
-        """A virtual machine that is not placed may get its disk back."""
+        """Queue an unplaced virtual machine that may get its disk back."""
         entry = self._view.retained.entries.get(key)
         if self._listening and entry is not None:
             self._names.add(f"{entry.value.org}/{entry.value.project}/{entry.value.vm}")

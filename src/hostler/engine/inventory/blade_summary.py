@@ -1,7 +1,7 @@
-"""The whole floor from afar: every blade in one word, made of what this process knows.
+"""Summary of all blades: the state of each in one word, from the caches of this process.
 
-Everybody sees the same floor. A rack is made once, and again when something in it has changed; whoever asks meanwhile
-gets what was made.
+All callers get the same summary. A rack is built once, and again after a change in it; concurrent callers share the
+result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hostler.model.inventory import Blade, Pdu, Rack, Tor
 
 AT_ONCE = 200
-"""Racks that may be asked for by name."""
+"""Largest number of racks that one request may name."""
 _BY_LIFECYCLE = {
     Lifecycle.JOINING: Standing.JOINING,
     Lifecycle.DRAINING: Standing.DRAINING,
@@ -39,25 +39,25 @@ _BY_LIFECYCLE = {
 
 
 class Floor:
-    """One per process."""
+    """Builds the summary. One per process."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._making = asyncio.Lock()
         self._listening = False
-        self._racks: dict[str, FloorRack] = {}  # as long as nothing in them has changed
+        self._racks: dict[str, FloorRack] = {}  # valid as long as nothing in them has changed
         self._whole: FloorView | None = None
         self._made_of: tuple[int, ...] = ()
-        self._begun = self._made = 0  # how often the whole was begun, and which of these it is
+        self._begun = self._made = 0  # number of builds started, and the number of the current one
         self._fairness = Fairness()
 
     async def whole(self) -> FloorView:
-        """Everything, as it is now or was at some instant after this was called."""
+        """Return everything, as it is now or was at some instant after the call."""
         self._listen()
         before = self._begun
         if self._whole is None or self._made_of != self._known():
             async with self._making:
-                # Who waited takes what was begun after they asked, for it may change all the time.
+                # A waiting caller accepts a build that began after its call, because the state may change all the time.
                 if self._whole is None or (self._made <= before and self._made_of != self._known()):
                     self._begun += 1
                     number, known = self._begun, self._known()
@@ -66,15 +66,15 @@ class Floor:
         return self._whole
 
     async def some(self, names: Iterable[str]) -> FloorView:
-        """These racks, as far as they are there, and no other nodes. Invalid: they are too many."""
+        """Return these racks, as far as they exist, and no other nodes. Invalid: too many."""
         self._listen()
         wanted = tuple({fold(name): None for name in names})
         if len(wanted) > AT_ONCE:
-            raise Invalid(f"query racks: these are {len(wanted)}, at most {AT_ONCE} at once; ask for fewer, or for all")
+            raise Invalid(f"query racks: {len(wanted)} racks, at most {AT_ONCE} at once; request fewer, or all")
         async with self._making:
             return self._view_of(await self._each([RACK.fill(rack=name) for name in wanted]))
 
-    # Inside
+    # Internal
 
     async def _make(self) -> FloorView:
         view = self._view
@@ -122,10 +122,10 @@ class Floor:
         of: tuple[Mirror[Any], ...] = (view.members, view.alive, view.commands, *view.inventory.mirrors.values())
         return tuple(mirror.revision for mirror in of)
 
-    # News
+    # Changes
 
     def _listen(self) -> None:
-        """From the first time that somebody asks."""
+        """Start following changes, at the first request."""
         if self._listening:
             return
         self._listening = True
@@ -146,7 +146,7 @@ class Floor:
 
 
 def standing(view: View, node: str, blade: Blade | None = None) -> Standing:
-    """Of a node, and of the blade that it is, if it is one."""
+    """Return the state of a node, and of its blade, if it is one."""
     if blade is not None and blade.condition is Condition.OUT_FOR_REPAIR:
         return Standing.OUT_FOR_REPAIR
     member = view.members.get(node=node)
@@ -164,13 +164,12 @@ def standing(view: View, node: str, blade: Blade | None = None) -> Standing:
 
 
 def place(entry: Entry[Rack]) -> tuple[Any, ...]:
-    """By which racks are sorted: as one walks past them."""
+    """Return the sort key of a rack: region, zone, name."""
     record = entry.value
     return (not record.region, natural(record.region), natural(record.zone), natural(record.name))
 
 
 def floor_rack(view: View, entry: Entry[Rack]) -> FloorRack:
-    """One rack."""
     record, rack = entry.value, entry.parts["rack"]
     parts = view.inventory.parts.entries
     found = [parts.get(BLADE.fill(rack=rack, blade=name)) for name in view.inventory.blades_of(rack)]

@@ -1,6 +1,6 @@
-"""What must be true of an inventory, as functions of its values. All that is wrong is told, with its place.
+"""Rules of an inventory, as functions of its values. Every fault is reported with its position.
 
-A place is a path in the document, from the rack on: `("pdus", 0, "ports", "3")`.
+A position is a path in the document, from the rack on: `("pdus", 0, "ports", "3")`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from hostler.model.inventory import Capacity, Pdu, Port, Tor
 
 MOST_FEEDS = 2
-"""Pdus, and tors, of a rack; at least one of each."""
+"""Largest number of pdus, and of tors, per rack; at least one of each."""
 MOST_BLADES = 1000
 MOST_PORTS = 2000
 MOST_ALL = 100_000
-"""Blades of an inventory."""
+"""Largest number of blades of an inventory."""
 MOST_ALL_PORTS = 1_000_000
 NO_NAME = "?"
-"""Stands in for a name that was not given."""
+"""Placeholder for a missing name."""
 MOST_LABELS = 64
 LONGEST_NAME = 63
 CPUS, MEMORY_MIB, DISK_GIB, NETWORK_MBPS = 4096, 2**26, 2**20, 10_000_000
-"""The most of each that a blade has: 64 TiB of memory, 1 PiB of disk, 10 Tbit/s."""
+"""Largest values of a blade: 64 TiB of memory, 1 PiB of disk, 10 Tbit/s."""
 
 _BARRED = re.compile(r"[\s:]")
 
@@ -40,14 +40,14 @@ Path: TypeAlias = "tuple[str | int, ...]"
 
 
 class Fault(NamedTuple):
-    """Something that must not be."""
+    """A violated rule."""
 
     path: Path
     what: str
 
 
 def name_fault(name: str, *, rack: bool = False) -> str:
-    """What is wrong with a name; empty: nothing."""
+    """Return what is wrong with a name; empty: nothing."""
     try:
         check_new(fold(name), "name")
     except Invalid as error:
@@ -55,14 +55,14 @@ def name_fault(name: str, *, rack: bool = False) -> str:
     if len(name) > LONGEST_NAME:
         return f"must have at most {LONGEST_NAME} characters"
     if _BARRED.search(name):
-        return "must hold no space and no ':'"
+        return "must not contain a space or ':'"
     if rack and "-" in name:
-        return "a rack's name holds no '-', for a node is called RACK-BLADE"
+        return "a rack's name must not contain '-', because a node is called RACK-BLADE"
     return ""
 
 
 def twice(names: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """For each name that stood before, in whatever case: its number, and that of the first."""
+    """Yield for each repeated name, regardless of case: its number, and that of the first."""
     seen: dict[str, int] = {}
     for at, name in enumerate(names):
         first = seen.setdefault(fold(name), at)
@@ -71,7 +71,7 @@ def twice(names: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def rack_faults(full: FullRack) -> Iterator[Fault]:
-    """All that is wrong with one rack."""
+    """Yield everything that is wrong with one rack."""
     yield from _counts(full)
     yield from _names(full)
     items = _items(full)
@@ -113,7 +113,7 @@ def _names(full: FullRack) -> Iterator[Fault]:
 
 
 def _items(full: FullRack) -> Mapping[str, str]:
-    """What each name in the rack is. The first one counts, where a name stands twice."""
+    """Return the kind of each name in the rack. If a name occurs twice, the first one counts."""
     items: dict[str, str] = {}
     for kind, parts in (("pdu", full.pdus), ("tor", full.tors), ("blade", full.blades)):
         for part in parts:
@@ -159,7 +159,7 @@ def _port_fault(port: Port, kind: str, items: Mapping[str, str]) -> str:
 
 
 def _capacity_faults(path: Path, capacity: Capacity) -> Iterator[Fault]:
-    """0: not said, and then what the agent says counts."""
+    """Check a capacity. 0: not given, and then the agent's value counts."""
     for field, value, most, unit in (
         ("cpus", capacity.cpus, CPUS, ""),
         ("memory", capacity.memory_mib, MEMORY_MIB, "MiB"),

@@ -1,11 +1,11 @@
-"""CloudChamber's inventory file, translated into the document of docs/inventory.md.
+"""Import of CloudChamber's inventory file into the document of docs/inventory.md.
 
-The translation gives a document whose values keep the lines of the file, so every mistake has its line, and
-`document.inventory_of` checks it as it checks any other. What the file says and Hostler has no place for becomes a
-note: one line for each kind, with the number of places and the first of them.
+The values of the resulting document keep the lines of the file, so every error has its line, and
+`inventory_file.inventory_of` checks it like any other. Contents without an equivalent in Hostler become a note: one
+line per kind, with the number of occurrences and the first of them.
 
-Keys are matched without regard to case, `"16"` is a number and `"true"` or `1` a flag, as CloudChamber reads them.
-Anchors, aliases and `<<` are read.
+Keys are matched without regard to case, `"16"` is a number and `"true"` or `1` a flag, as in CloudChamber. Anchors,
+aliases and `<<` are supported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATES = {
     "decommissioning": Condition.RETIRING,
     "decommissioned": Condition.RETIRED,
 }
-"""The condition that a region or zone has here for its state there."""
+"""The condition for each CloudChamber state of a region or zone."""
 CONDITIONS = {condition.value: condition for condition in Condition}
 
 _TYPES = ("zonetypes", "racktypes", "pdutypes", "tortypes", "bladetypes")
@@ -40,14 +40,14 @@ _INDEX = 10_000_000
 
 
 class Translation:
-    """One file. `notes` are complete after `document`."""
+    """The translation of one file. `notes` are complete after `document`."""
 
     def __init__(self) -> None:
         self._notes: dict[str, list[Place]] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was left out or changed, a line for each kind."""
+        """Return what was left out or changed, one line per kind."""
         lines = []
         for what, places in self._notes.items():
             line = f"line {places[0].line}, " if places[0].line else ""
@@ -55,7 +55,7 @@ class Translation:
         return tuple(lines)
 
     def document(self, top: Piece) -> Piece:
-        """The document of docs/inventory.md. What is wrong with the file goes to the doubts of `top`."""
+        """Return the document of docs/inventory.md. Errors of the file are added to the doubts of `top`."""
         fields = _fields(top, "details", "regions", "racks", *_TYPES)
         if "details" in fields:
             self._leave_texts(_fields(fields["details"], "name", "notes"))
@@ -135,7 +135,7 @@ class Translation:
     def _item(
         self, port: Piece, fields: Mapping[str, Piece], kind: str, items: frozenset[str], seen: set[str]
     ) -> Piece | None:
-        """The name of what a port is wired to; None: nothing that a port can be wired to here."""
+        """Return the name of what a port is wired to; None: nothing that is supported here."""
         if "wired" not in fields or not _flag(fields["wired"]) or "item" not in fields:
             return None
         inside = _fields(fields["item"], "type", "id", "port")
@@ -193,7 +193,7 @@ class Translation:
         }
 
     def _old_rack(self, piece: Piece) -> Piece:
-        """A rack of the earlier format: one pdu and one tor without ports, blades without details."""
+        """Return a rack of the earlier format: one pdu and one tor without ports, blades without details."""
         fields = _fields(piece, "name", "tor", "pdu", "blades")
         blades = fields["blades"].items() if "blades" in fields else []
         ports = min(len(blades) + 1, check.MOST_PORTS)
@@ -210,7 +210,7 @@ class Translation:
         fields = _fields(piece, "index", *sizes)
         return _map(piece, name=_value(piece, f"b{_index(fields)}"), **self._capacity(piece, fields))
 
-    # What has no place here
+    # Contents without an equivalent
 
     def _note(self, what: str, place: Place) -> None:
         self._notes.setdefault(what, []).append(place)
@@ -240,14 +240,14 @@ class Translation:
         return _value(fields["name"], name)
 
 
-# Reading as CloudChamber reads
+# Parsing like CloudChamber
 
 
 def _fields(piece: Piece, *known: str) -> dict[str, Piece]:
-    """What is inside a map, by lower-case name, with what `<<` merges into it. Any other field is a doubt."""
+    """Return the fields of a map by lower-case name, including those that `<<` merges. Any other field is a doubt."""
     found: dict[str, Piece] = {}
     if not isinstance(piece.value, dict):
-        piece.fields()  # it adds the doubt that this is no map
+        piece.fields()  # it adds the doubt that this is not a map
         return found
     merged: list[Node] = []
     for name, node in piece.value.items():
@@ -258,7 +258,7 @@ def _fields(piece: Piece, *known: str) -> dict[str, Piece]:
         if fold(name) not in known:
             piece.doubts.add(place, f"unknown field; known are {', '.join(known)}")
         elif fold(name) in found:
-            piece.doubts.add(place, "stands here twice; upper and lower case are the same")
+            piece.doubts.add(place, "occurs twice; case is ignored")
         elif node.value is not None:
             found[fold(name)] = Piece(node, place, piece.doubts)
     for node in merged:
@@ -283,7 +283,7 @@ def _standing(piece: Piece, fields: Mapping[str, Piece], details: Mapping[str, P
 
 
 def _enabled(piece: Piece, details: Mapping[str, Piece]) -> Piece:
-    """CloudChamber takes what is left out for false."""
+    """Return the flag. CloudChamber treats a missing one as false."""
     if "enabled" not in details:
         return _value(piece, value=False)
     return _value(details["enabled"], _flag(details["enabled"]))
@@ -302,7 +302,7 @@ def _index(fields: Mapping[str, Piece]) -> int:
 
 
 def _rack_items(fields: Mapping[str, Piece]) -> frozenset[str]:
-    """The names that the components of a rack have here."""
+    """Return the names of the components of a rack."""
     found: set[str] = set()
     for field, prefix in (("pdus", "pdu"), ("tors", "tor"), ("blades", "b")):
         pieces = fields[field].items() if field in fields and isinstance(fields[field].value, list) else []
@@ -312,7 +312,7 @@ def _rack_items(fields: Mapping[str, Piece]) -> frozenset[str]:
 
 
 def _number_of(piece: Piece) -> str:
-    """The index as it is written, without a doubt about it: the component's own reading has those."""
+    """Return the index as written, without adding a doubt: the component's own parsing does that."""
     nodes = [piece.node]
     while nodes:
         node = nodes.pop(0)
@@ -348,11 +348,11 @@ def _choice(piece: Piece, options: Sequence[str]) -> str:
     return word if word in options else piece.choice(*options)
 
 
-# Writing the document
+# Building the document
 
 
 def _value(piece: Piece, value: Any) -> Piece:
-    """A value that stands where `piece` does."""
+    """Return a value at the position of `piece`."""
     node = Node(value, piece.place.line)
     return Piece(node, piece.place, piece.doubts)
 

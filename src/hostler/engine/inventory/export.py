@@ -1,4 +1,4 @@
-"""An inventory put together from records, and written as the document that it could have been read from."""
+"""Export of the inventory: from records to the inventory, and to the document that yields the same records."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 _Said: TypeAlias = "frozenset[tuple[str, str]]"
 MOST_READ = 20_000
-"""Racks, and blades, of a file that is read for somebody else."""
+"""Largest number of racks, and of blades, in a file that a server parses."""
 _DIGITS = re.compile(r"(\d+)")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A key to sort names by, as people do: b2 before b10."""
+    """Return a natural sort key: b2 before b10."""
     parts = _DIGITS.split(fold(name))
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts if part)
 
 
 def inventory_from(records: Mapping[str, Hardware]) -> Inventory:
-    """The inventory that these records are, by their keys; parts of a rack that has no record are left out."""
+    """Return the inventory of these records, by key; parts of a rack without a record are left out."""
     regions = [record for record in records.values() if isinstance(record, Region)]
     zones = [record for record in records.values() if isinstance(record, Zone)]
     racks = {key: record for key, record in records.items() if isinstance(record, Rack)}
@@ -49,7 +49,7 @@ def inventory_from(records: Mapping[str, Hardware]) -> Inventory:
 
 
 def _part(key: str, record: Hardware) -> tuple[str, int] | None:
-    """The rack that a record is in, and which of its kind it is there."""
+    """Return the rack of a record, and its number among the parts of its kind."""
     if isinstance(record, Blade):
         return BLADE.parse(key)["rack"], 0
     for kind, only, more in ((Pdu, PDU, MORE_PDUS), (Tor, TOR, MORE_TORS)):
@@ -74,7 +74,7 @@ def _full(rack: Rack, inside: Sequence[tuple[int, Hardware]]) -> FullRack:
 
 
 def read_document(text: str, file: str, format_: str = HOSTLER) -> InventoryDocument:
-    """What a file says, as a document. Invalid: something is wrong, or it is larger than a server reads."""
+    """Return the document of a file. Invalid: something is wrong, or it is larger than a server accepts."""
     doubts = Doubts(file)
     found, notes = inventory_of_text(text, doubts, format_, most=MOST_READ)
     if found is None or doubts:
@@ -83,14 +83,17 @@ def read_document(text: str, file: str, format_: str = HOSTLER) -> InventoryDocu
 
 
 def api_document(inventory: Inventory, notes: tuple[str, ...] = ()) -> InventoryDocument:
-    """The document as the HTTP API takes it. `notes`: what an import left out."""
+    """Return the document for the HTTP API. `notes`: what an import left out."""
     document = document_of(inventory)
     regions, racks = (tuple(document.get(name, ())) for name in ("regions", "racks"))
     return InventoryDocument(regions=regions, racks=racks, notes=notes)
 
 
 def document_of(inventory: Inventory) -> dict[str, Any]:
-    """The document, as maps, lists and scalars. Read again it gives the same records, and says the same."""
+    """Return the document as maps, lists and scalars.
+
+    Parsing it yields the same records and the same explicit fields.
+    """
     said = inventory.said
     racks: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for full in inventory.racks:
@@ -140,7 +143,7 @@ def _ports(ports: Mapping[int, Port], fed: Sequence[str]) -> int | dict[str, str
 
 
 def _blades(rack: str, blades: Sequence[Blade], said: _Said) -> dict[str, Any] | list[dict[str, Any]]:
-    """Counted, where all are alike and numbered."""
+    """Return the blades; as a count, if all are alike and numbered."""
     shapes = [_shape(blade, f"blade {rack}/{blade.name}", said) for blade in blades]
     first = _DIGITS.split(blades[0].name) if blades else []
     if len(first) == 3 and not first[2]:
@@ -168,5 +171,5 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
 
 
 def mebibytes(size: int) -> str:
-    """A size as the document has it; empty: none."""
+    """Return a size as the document has it; empty: none."""
     return "" if not size else f"{size}MiB" if size % 1024 else f"{size // 1024}GiB"

@@ -1,10 +1,10 @@
-"""Burn-in and retirement: the next single step of a blade or rack, as a function of what is known of it.
+"""Burn-in and retirement: the next single step of a blade or rack, as a pure function of its records.
 
     burn_in    waiting → watching → operational, or failed: out_for_repair with the reason
     retiring   draining → retired, or blocked with the reason until an operator removes it
 
-A rack leads its blades through the same flow: it is operational when each of them has passed or failed, and one has
-passed; it is retired when all of them are. No step deletes a machine, a disk or what is retained.
+A rack takes its blades through the same flow: it is operational when each of them has passed or failed, and one has
+passed; it is retired when all of them are. No step deletes a machine, a disk or a retained machine.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from hostler.model.inventory import Blade, Hardware, Rack
 
 NAMED = 3
-"""Machines, or blades, that a reason names."""
+"""Number of machines, or blades, that a reason names."""
 
 
 class BladeSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a step of a blade is decided from."""
+    """Everything that a step of a blade is decided from."""
 
     node: str
     rack: Rack
@@ -35,9 +35,9 @@ class BladeSeen(msgspec.Struct, frozen=True, kw_only=True):
     flow: HardwareFlow | None = None
     member: NodeRecord | None = None
     heartbeat: str = ""
-    """The life of its agent; empty: it is not alive."""
+    """Identity of the running agent; empty: it is not alive."""
     machines: tuple[str, ...] = ()
-    """That it has, or expects."""
+    """Machines that it has, or expects."""
     stuck: str = ""
     """Why one of them cannot leave."""
     slices: int = 0
@@ -45,20 +45,20 @@ class BladeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be written. `again`: look again after so many seconds."""
+    """What is to be written. `again`: check again after this many seconds."""
 
     flow: HardwareFlow | None = None
     """None: there is none, or no longer."""
     condition: Condition | None = None
-    """The hardware's new one."""
+    """The new condition of the hardware."""
     member: NodeRecord | None = None
-    """The node's new record."""
+    """The new record of the node."""
     why: str = ""
     again: float | None = None
 
 
 def flow_of(rack: Rack, blade: Blade) -> Condition | None:
-    """What a blade is led through; None: nothing."""
+    """Return the flow of a blade; None: none."""
     if blade.condition is Condition.RETIRING:
         return Condition.RETIRING
     if rack.condition is Condition.RETIRING:
@@ -71,7 +71,7 @@ def flow_of(rack: Rack, blade: Blade) -> Condition | None:
 
 
 def decide_blade(seen: BladeSeen, now: float, period: float) -> Step:
-    """The next step of a blade."""
+    """Return the next step of a blade."""
     wanted = flow_of(seen.rack, seen.blade)
     if wanted is Condition.BURN_IN:
         return _burn_in(seen, now, period)
@@ -83,7 +83,7 @@ def decide_blade(seen: BladeSeen, now: float, period: float) -> Step:
 def decide_rack(
     rack: Rack, flow: HardwareFlow | None, blades: Mapping[str, tuple[Blade, HardwareFlow | None]], now: float
 ) -> Step:
-    """The next step of a rack, from those of its blades by name."""
+    """Return the next step of a rack, from those of its blades by name."""
     if rack.condition is Condition.BURN_IN:
         return _rack_burn_in(rack, flow, blades, now)
     if rack.condition is Condition.RETIRING:
@@ -122,8 +122,8 @@ def _burn_in(seen: BladeSeen, now: float, period: float) -> Step:
         why = f"node {node} takes no machines: {seen.member.refuses}"
         return _at(seen, Condition.BURN_IN, FlowStep.WAITING, why, now)
     if flow is None or not begun or flow.heartbeat != seen.heartbeat:
-        anew = f"the agent of node {node} was restarted, so the period starts again; " if flow and begun else ""
-        why = f"{anew}operational after {_span(period)} without a fault"
+        restarted = f"the agent of node {node} was restarted, so the period starts again; " if flow and begun else ""
+        why = f"{restarted}operational after {_span(period)} without a fault"
         fresh = _flow(flow, Condition.BURN_IN, FlowStep.WATCHING, why, now)
         watching = msgspec.structs.replace(fresh, step_at=now, until=now + period, heartbeat=seen.heartbeat)
         return Step(flow=watching, why=why, again=period)
@@ -141,7 +141,7 @@ def _burn_in(seen: BladeSeen, now: float, period: float) -> Step:
 
 
 def _is_expected_away(member: NodeRecord | None) -> bool:
-    """Whether its agent was stopped in good order, or has not come back since the store was copied or restored."""
+    """Return whether its agent was shut down normally, or has not returned since the store was copied or restored."""
     return member is not None and (member.awaited or member.lifecycle is Lifecycle.SHUTTING_DOWN)
 
 
@@ -212,27 +212,27 @@ def _retire(seen: BladeSeen, now: float) -> Step:
 
 
 def _over(seen: BladeSeen) -> Step:
-    """What is left of a flow that the blade is no longer in."""
+    """Return the step that ends a flow which the blade is no longer in."""
     flow, member = seen.flow, seen.member
     if flow is None or _is_told(seen.blade, flow):
         return Step(flow=flow)
     if flow.drained and seen.blade.condition is not Condition.RETIRED and member is not None:
         back = member.lifecycle in (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
         if back:
-            why = "its retirement was called off, so its node goes on duty again"
+            why = "its retirement was cancelled, so its node goes on duty again"
             return Step(member=msgspec.structs.replace(member, lifecycle=Lifecycle.ON_DUTY), why=why)
     return Step(why="its condition was set")
 
 
 def _is_told(hardware: Hardware, flow: HardwareFlow | None) -> bool:
-    """Whether the flow is over and its end is what the hardware is in: then it goes on telling why."""
+    """Return whether the flow is over and the hardware has its final condition: then its reason is kept."""
     if flow is None:
         return False
     ends = {FlowStep.FAILED: Condition.OUT_FOR_REPAIR, FlowStep.RETIRED: Condition.RETIRED}
     return ends.get(flow.step) is hardware.condition
 
 
-# Words
+# Text
 
 
 def _at(seen: BladeSeen, condition: Condition, step: FlowStep, why: str, now: float) -> Step:
@@ -272,8 +272,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _named(flows: Mapping[str, HardwareFlow | None]) -> str:
     shown = [
-        f"{name}: {'not looked at yet' if flow is None else flow.reason}"
-        for name, flow in sorted(flows.items())[:NAMED]
+        f"{name}: {'not checked yet' if flow is None else flow.reason}" for name, flow in sorted(flows.items())[:NAMED]
     ]
     return "; ".join(shown) + (f"; {len(flows) - NAMED} more" if len(flows) > NAMED else "")
 

@@ -1,4 +1,4 @@
-"""The leader's work on hardware that is in burn-in or retires. What is next is decided in `flow`."""
+"""Controller of hardware in burn-in or retirement. `flow` decides the next step."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 BURN_IN = 24 * 3600.0
 PASS_EVERY = 60.0
 COMPARED = MAX_OPERATIONS - 8
-"""Records of its blades that the last step of a rack compares: a transaction has room for no more. Of a larger rack the
-rest is what was read a moment before."""
+"""Number of blade records that the last step of a rack compares: the limit of a transaction.
+
+For a larger rack, the other records were read a moment before.
+"""
 DRAIN = "drain"
-"""The subject of the reason by which a drain says why a machine is still there."""
+"""Subject of the reason why a machine is still on a drained node."""
 
 
 class _Found(NamedTuple):
@@ -53,7 +55,7 @@ class _Found(NamedTuple):
 
 
 class FlowController:
-    """A service for a replica's controllers. `burn_in`: seconds without a fault. Names are `rack` and `rack/blade`."""
+    """Reconciles hardware flows. `burn_in`: seconds without a fault. Names are `rack` and `rack/blade`."""
 
     name = "hardware flows"
 
@@ -72,14 +74,14 @@ class FlowController:
         self._tracer = tracer
         self.counters: dict[str, int] = {}
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
-        self._flows: set[str] = set()  # names that have a record
+        self._flows: set[str] = set()  # names that have a flow record
         self._standing: Standing | None = None
         self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
     async def start(self, standing: Standing) -> None:
-        """Hear of every change of what is in a flow."""
+        """Start following changes."""
         self._standing = standing
         view, inventory = self._view, self._view.inventory
         self._ends_of_listening = [
@@ -98,7 +100,7 @@ class FlowController:
         await run_together("hardware flows", {"names": self._queue.run(), "pass": self._pass()})
 
     async def stop(self) -> None:
-        """End the listening."""
+        """Stop listening."""
         for end in self._ends_of_listening:
             end()
 
@@ -121,7 +123,7 @@ class FlowController:
             self._add(rack, blade)
 
     def _add(self, rack: str, blade: str = "") -> None:
-        """If there is a flow, or should be one."""
+        """Queue it if there is a flow, or should be one."""
         name = f"{rack}/{blade}" if blade else rack
         if name in self._flows or self._wanted(rack, blade):
             self._queue.add(name)
@@ -136,7 +138,7 @@ class FlowController:
         return found is not None and flow_of(above.value, found) is not None
 
     def _add_all(self) -> None:
-        """One look at every record that is known here; ten thousand take milliseconds."""
+        """Queue all hardware with a flow. Scanning ten thousand cached records takes milliseconds."""
         inventory, flowing = self._view.inventory, (Condition.BURN_IN, Condition.RETIRING)
         for rack in inventory.racks.entries.values():
             if rack.value.condition in flowing:
@@ -146,7 +148,7 @@ class FlowController:
                 self._add(part.parts["rack"], part.parts["blade"])
 
     async def _pass(self) -> None:
-        """All that has a record, and all that should have one; a record that a former leader left is found here."""
+        """Queue everything that has a flow record, also from an earlier leader, or should have one."""
         while True:
             for key in (BLADE_FLOW, RACK_FLOW):
                 with suppress(Unavailable, Uncertain):  # the next pass finds it
@@ -156,7 +158,7 @@ class FlowController:
             self._add_all()
             await self._clock.sleep(PASS_EVERY)
 
-    # One of them
+    # Reconciliation
 
     async def _look(self, name: str) -> None:
         rack, _, blade = name.partition("/")
@@ -216,8 +218,8 @@ class FlowController:
             self._add(rack)
 
     async def _contents(self, node: str) -> dict[str, Any]:
-        """What is on a node, as the store has it. A node that is drained gets no more commands."""
-        # In this order: what is handed over between the two looks was an arrival, and is a command.
+        """Return the contents of a node, from the store. A drained node gets no more commands."""
+        # In this order: a machine handed over between the two reads changes from an arrival to a command.
         arrivals = (await ARRIVAL.list(self._store, strict=False, node=node)).entries
         commands = (await COMMAND.list(self._store, strict=False, node=node)).entries
         retained = (await RETAINED.list(self._store, strict=False, node=node)).entries
@@ -234,7 +236,7 @@ class FlowController:
     async def _forget(
         self, name: str, key: Key[HardwareFlow], flow: Entry[HardwareFlow] | None, when: list[Comparison]
     ) -> None:
-        """The hardware is no longer in the inventory."""
+        """Delete the flow of hardware that is no longer in the inventory."""
         if flow is not None:
             guard = self._guard()
             deletion = key.delete(**flow.parts)
@@ -251,7 +253,7 @@ class FlowController:
         read: Sequence[Entry[Any] | None],
         member: Entry[NodeRecord] | None = None,
     ) -> bool:
-        """One transaction under the fence and the revisions that it was decided from; whether there was any."""
+        """Commit one transaction with the guard and the revisions of the decision; False: nothing to write."""
         name, entry, flow, flows = found.name, found.entry, found.flow, found.flows
         parts = entry.parts
         if step.again is not None:
@@ -281,10 +283,10 @@ class FlowController:
         return True
 
     async def _lost(self, name: str) -> None:
-        """A condition did not hold: the leadership's, or the hardware's."""
+        """Raise the reason why a condition did not hold: lost leadership, or changed hardware."""
         guard = self._guard()
         check_guard(guard, await self._store.get(guard.key))
-        raise Conflict(f"{name}: it has just changed; it will be looked at again")
+        raise Conflict(f"{name}: it has just changed; it will be reconciled again")
 
     def _fence(self) -> int:
         return 0 if self._standing is None else self._standing.leadership.fence

@@ -1,6 +1,6 @@
-"""The inventory file, and the value it is read into. The format: docs/inventory.md.
+"""The inventory file, and the value that it is parsed into. The format: docs/inventory.md.
 
-`Inventory` has the records as they stand in the store, one after the other, and nothing else:
+`Inventory` contains the records as they are in the store, and nothing else:
 
     inventory.regions, inventory.zones       Region, Zone
     inventory.racks                          FullRack: .rack, .pdus, .tors, .blades (Rack, Pdu, Tor, Blade of the model)
@@ -8,11 +8,11 @@
     inventory.records()                      every record by its key, from above to below
 
 A cable is a wired port: `full.pdus[0].ports[3].item` names, as typed, the blade (or tor) at its other end, and
-`full.feeds("b3")` gives the pdus of a blade with their ports, `full.links("b3")` the tors. Names are matched folded
-(`model.name.fold`). A capacity of 0 was not said: what the blade's agent says counts; a simulator has to choose.
+`full.feeds("b3")` returns the pdus of a blade with their ports, `full.links("b3")` the tors. Names are matched folded
+(`model.name.fold`). A capacity of 0 means not given: the value of the blade's agent counts; a simulator has to choose.
 
-`read_inventory(text, file)` reads a file, `inventory_of(piece)` a part of one (a scenario's), `inventory_in(document)`
-what came as JSON. `form.document_of` writes it back: reading that gives the same records.
+`read_inventory(text, file)` parses a file, `inventory_of(piece)` a part of one (of a scenario),
+`inventory_in(document)` a JSON document. `export.document_of` writes it back: parsing that yields the same records.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ F = TypeVar("F", Pdu, Tor)
 _OWN = ("name", "enabled", "condition")
 _CAPACITY = ("cpus", "memory", "disk", "network_mbps")
 _HAS = ("arch", "accelerators", "volumes")
-"""Short for labels."""
+"""Short forms of labels."""
 _OPERATIONAL = Condition.OPERATIONAL
 _CONDITIONS = (_OPERATIONAL, *(condition for condition in Condition if condition is not _OPERATIONAL))
 _UNWIRED = Port()
 PREFIX = "b"
-"""Of the names of blades that are only counted."""
+"""Default prefix of the names of counted blades."""
 
 
 class FullRack(Struct, frozen=True, kw_only=True):
-    """A rack and all that is in it."""
+    """A rack and its contents."""
 
     rack: Rack
     pdus: tuple[Pdu, ...] = ()
@@ -61,15 +61,15 @@ class FullRack(Struct, frozen=True, kw_only=True):
     blades: tuple[Blade, ...] = ()
 
     def feeds(self, item: str) -> tuple[tuple[Pdu, int], ...]:
-        """The pdus that an item is wired to, with the port."""
+        """Return the pdus that an item is wired to, with the port."""
         return _wired(self.pdus, item)
 
     def links(self, item: str) -> tuple[tuple[Tor, int], ...]:
-        """The tors that an item is wired to, with the port."""
+        """Return the tors that an item is wired to, with the port."""
         return _wired(self.tors, item)
 
     def records(self) -> Iterator[tuple[str, Hardware]]:
-        """Every record by its key: the rack, what feeds it, its blades."""
+        """Yield every record by its key: the rack, its pdus and tors, its blades."""
         rack = self.rack.name
         yield RACK.fill(rack=rack), self.rack
         for n, pdu in enumerate(self.pdus, 1):
@@ -81,17 +81,19 @@ class FullRack(Struct, frozen=True, kw_only=True):
 
 
 class Inventory(Struct, frozen=True, kw_only=True):
-    """All that stands in the datacenter."""
+    """The whole inventory of a datacenter."""
 
     regions: tuple[Region, ...] = ()
     zones: tuple[Zone, ...] = ()
     racks: tuple[FullRack, ...] = ()
     said: frozenset[tuple[str, str]] = frozenset()
-    """Where the file says `enabled` or `condition` itself: (`blade r1/b3`, `enabled`), folded. Elsewhere a load keeps
-    what stands."""
+    """Where the file gives `enabled` or `condition` explicitly: (`blade r1/b3`, `enabled`), folded.
+
+    Elsewhere a load keeps the stored value.
+    """
 
     def records(self) -> dict[str, Hardware]:
-        """Every record by its key, from above to below."""
+        """Return every record by its key, from above to below."""
         records: dict[str, Hardware] = {REGION.fill(region=region.name): region for region in self.regions}
         records |= {ZONE.fill(region=zone.region, zone=zone.name): zone for zone in self.zones}
         for full in self.racks:
@@ -99,20 +101,20 @@ class Inventory(Struct, frozen=True, kw_only=True):
         return records
 
     def nodes(self) -> Iterator[tuple[str, FullRack, Blade]]:
-        """Every blade, by the id of its node."""
+        """Yield every blade, by the id of its node."""
         for full in self.racks:
             for blade in full.blades:
                 yield fold(node_id(full.rack.name, blade.name)), full, blade
 
     def rack(self, name: str) -> FullRack | None:
-        """One rack, however its name is typed."""
+        """Return one rack by its name, in any case."""
         return next((full for full in self.racks if fold(full.rack.name) == fold(name)), None)
 
 
 def read_inventory(text: str | bytes, file: str = "inventory", *, most: int = check.MOST_ALL) -> Inventory:
-    """What a file holds. Invalid: something is wrong; the message has a line for everything that is.
+    """Parse a file. Invalid: something is wrong; the message has a line for each error.
 
-    `most`: racks, and blades, that are read at all.
+    `most`: largest number of racks, and of blades, that are parsed at all.
     """
     doubts = Doubts(file)
     inventory, _ = inventory_of_text(text, doubts, most=most)
@@ -124,7 +126,7 @@ def read_inventory(text: str | bytes, file: str = "inventory", *, most: int = ch
 def inventory_of_text(
     text: str | bytes, doubts: Doubts, format_: str = HOSTLER, *, most: int = check.MOST_ALL
 ) -> tuple[Inventory | None, tuple[str, ...]]:
-    """What a file of either format holds, and notes on what an import left out. What is wrong goes to `doubts`."""
+    """Parse a file of either format; return notes on what an import left out. Errors are added to `doubts`."""
     top = read(text, doubts, aliases=format_ == CLOUDCHAMBER)
     if top is None:
         return None, ()
@@ -136,7 +138,7 @@ def inventory_of_text(
 
 
 def inventory_in(document: Any) -> Inventory:
-    """What came as JSON. Invalid: as above, with paths instead of lines."""
+    """Parse a JSON document. Invalid: as for `read_inventory`, with paths instead of lines."""
     doubts = Doubts()
     try:
         top = Piece(wrap(document), Place(), doubts)
@@ -149,11 +151,11 @@ def inventory_in(document: Any) -> Inventory:
 
 
 def inventory_of(top: Piece) -> Inventory:
-    """What a part of a file holds. What is wrong goes to its doubts; then the value is not to be used."""
+    """Parse a part of a file. Errors are added to its doubts; then the result must not be used."""
     return _Reading().inventory(top)
 
 
-# Reading
+# Parsing
 
 
 class _Reading:
@@ -181,8 +183,8 @@ class _Reading:
             ("ports", self._ports, check.MOST_ALL_PORTS),
         ):
             if number > most:
-                more = "" if self._most == check.MOST_ALL else "; more are taken by: hostler inventory load FILE"
-                top.doubt(f"these are more than {most} {what}{more}")
+                more = "" if self._most == check.MOST_ALL else "; for more use: hostler inventory load FILE"
+                top.doubt(f"more than {most} {what}{more}")
         return Inventory(
             regions=tuple(region for region, _ in self._regions),
             zones=tuple(zone for zone, _ in self._zones),
@@ -214,7 +216,7 @@ class _Reading:
 
     def _rack(self, piece: Piece, region: str, zone: str) -> None:
         if max(self._blades, len(self._racks)) > self._most or self._ports > check.MOST_ALL_PORTS:
-            return  # a few lines can ask for billions
+            return  # a short file can describe billions of blades
         fields = piece.fields(*_OWN, "location", "pdus", "tors", "blades")
         own = _own(piece, fields, rack=True)
         location = fields["location"].text(most=200) if "location" in fields else ""
@@ -236,7 +238,7 @@ class _Reading:
         sources = [source for _, source in blades]
         for fault in check.rack_faults(full):
             place = _place(piece, fault.path, sources)
-            if place is not None and place.path not in piece.doubts:  # doubts that follow from others tell nothing
+            if place is not None and place.path not in piece.doubts:  # follow-up errors are not reported
                 piece.doubts.add(place, fault.what)
 
     def _say_inside(self, full: FullRack, piece: Piece, fields: dict[str, Piece], sources: Sequence[Piece]) -> None:
@@ -250,7 +252,7 @@ class _Reading:
             self._say("blade", f"{rack}/{blade.name}", source)
 
     def _check_names(self) -> None:
-        """Each name once; those inside a rack were looked at there."""
+        """Check that each name is unique; names inside a rack are checked there."""
         for kind, found in (
             ("region", [(region.name, piece) for region, piece in self._regions]),
             ("zone", [(f"{zone.region}/{zone.name}", piece) for zone, piece in self._zones]),
@@ -273,7 +275,7 @@ def _field(piece: Piece, name: str) -> Piece:
 
 
 def _own(piece: Piece, fields: dict[str, Piece], *, rack: bool = False) -> dict[str, Any]:
-    """What every level has."""
+    """Return the fields that every level has."""
     name = piece.missing("name") if "name" not in fields else fields["name"].text(least=1)
     fault = check.name_fault(name, rack=rack) if name else ""
     if fault:
@@ -282,7 +284,7 @@ def _own(piece: Piece, fields: dict[str, Piece], *, rack: bool = False) -> dict[
 
 
 def _standing(fields: dict[str, Piece]) -> dict[str, Any]:
-    """Whether it may be used."""
+    """Return whether it may be used."""
     return {
         "enabled": fields["enabled"].flag() if "enabled" in fields else True,
         "condition": Condition(fields["condition"].choice(*_CONDITIONS)) if "condition" in fields else _OPERATIONAL,
@@ -290,7 +292,7 @@ def _standing(fields: dict[str, Piece]) -> dict[str, Any]:
 
 
 def _feed(kind: type[F], piece: Piece, fed: Sequence[str]) -> F:
-    """A pdu or tor; `fed`: what it is wired to, unless it says itself."""
+    """Parse a pdu or tor; `fed`: what it is wired to, unless given explicitly."""
     fields = piece.fields(*_OWN, "ports")
     if "ports" not in fields:
         piece.missing("ports")
@@ -300,7 +302,7 @@ def _feed(kind: type[F], piece: Piece, fed: Sequence[str]) -> F:
 def _ports(piece: Piece, fed: Sequence[str]) -> dict[int, Port]:
     if not isinstance(piece.value, dict):
         if not isinstance(piece.value, int):
-            piece.doubt("must be how many there are, or a map of what each is wired to")
+            piece.doubt("must be the number of ports, or a map of what each is wired to")
             return {}
         return default_ports(piece.whole(least=1, most=check.MOST_PORTS), fed)
     wired: dict[int, Port] = {}
@@ -314,7 +316,7 @@ def _ports(piece: Piece, fed: Sequence[str]) -> dict[int, Port]:
 
 
 def default_ports(number: int, fed: Sequence[str]) -> dict[int, Port]:
-    """Port n is wired to the nth of these, and the others to nothing."""
+    """Wire port n to the nth item, and leave other ports unwired."""
     return {n: Port(wired=True, item=fed[n - 1]) if n <= len(fed) else _UNWIRED for n in range(1, number + 1)}
 
 
@@ -329,7 +331,7 @@ def _port(piece: Piece) -> Port:
 
 
 def _blades(piece: Piece) -> list[tuple[Blade, Piece]]:
-    """Each with the piece that it was read from."""
+    """Return the blades, each with the piece that it was parsed from."""
     if isinstance(piece.value, dict):
         return [(blade, piece) for blade in _batch(piece)]
     found: list[tuple[Blade, Piece]] = []
@@ -337,7 +339,7 @@ def _blades(piece: Piece) -> list[tuple[Blade, Piece]]:
         counted = isinstance(item.value, dict) and "count" in item.value
         found += [(blade, item) for blade in (_batch(item) if counted else _blade(item))]
         if len(found) > check.MOST_BLADES:
-            break  # it will be said how many
+            break  # the number is reported later
     return found
 
 
@@ -347,7 +349,7 @@ def _blade(piece: Piece) -> list[Blade]:
 
 
 def _batch(piece: Piece) -> list[Blade]:
-    """Blades that are alike, and numbered."""
+    """Return identical, numbered blades."""
     fields = piece.fields("count", "prefix", "first", *_OWN[1:], *_CAPACITY, *_HAS, "labels")
     if "count" not in fields:
         piece.missing("count")
@@ -369,7 +371,7 @@ def _capacity(fields: dict[str, Piece]) -> Capacity:
 
 
 def _size(piece: Piece, least: int, most: int, *, unit: int = 1) -> int:
-    """`64GiB`, in MiB times `unit`."""
+    """Return a size such as `64GiB`, in MiB times `unit`."""
     text = piece.text(least=1)
     if not text:
         return least
@@ -378,7 +380,7 @@ def _size(piece: Piece, least: int, most: int, *, unit: int = 1) -> int:
     except ValueError:
         size, rest = -1, 0
     if size < 0 or text.isdigit():
-        piece.doubt(f"{text} is no size; write a number with its unit, as 64GiB")
+        piece.doubt(f"{text} is not a size; write a number with its unit, such as 64GiB")
     elif rest:
         piece.doubt(f"{text} is not a whole number of GiB")
     elif not least <= size <= most:
@@ -397,12 +399,12 @@ def _labels(fields: dict[str, Piece]) -> dict[str, str]:
     if len(found) + len(has) > check.MOST_LABELS:
         fields["labels"].doubt(f"must be at most {check.MOST_LABELS}")
     for name in sorted(found.keys() & has.keys()):
-        fields["labels"].doubt(f"{name} is said twice; leave the label out")
+        fields["labels"].doubt(f"{name} is given twice; leave the label out")
     return {**found, **has}
 
 
 def _place(rack: Piece, path: check.Path, sources: Sequence[Piece]) -> Place | None:
-    """Where something of a rack stands in its file; None: the file does not say it, it follows from something else."""
+    """Return the position of a fault in the file; None: it is not in the file, but follows from something else."""
     place, node, rest = rack.place, rack.node, path
     if path[0] == "blades" and len(path) > 1 and isinstance(path[1], int):
         source = sources[path[1]]

@@ -1,9 +1,9 @@
-"""The rack of a process that is everything at once: nobody wrote an inventory for it, and its nodes stand somewhere.
+"""The rack of `hostler up`, which needs no inventory file.
 
-    rack local: pdu1, tor1, blades 1 to N; what each has, its agent says
+    rack local: pdu1, tor1, blades 1 to N; the capacity of each comes from its agent
 
-It is made where there is no inventory, or none but such racks, and gets a blade for each further node. As soon as
-somebody loads an inventory of their own, nothing here touches it.
+It is created if there is no inventory, or only such racks, and gets a blade for each further node. Once a user loads an
+inventory, this module does not change it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Store
 
 OWN = "where hostler up runs"
-"""The location of such a rack: tells it from one that somebody has written down."""
+"""The location of such a rack; distinguishes it from one that a user loaded."""
 SPARE = 2
-"""Ports beyond those of the blades: the pdu's for the tor, and one to spare."""
+"""Ports in addition to those of the blades: the pdu's for the tor, and a spare one."""
 AT_ONCE = 96
 
 
 async def make_own_rack(store: Store, rack: str, blades: Sequence[str]) -> int:
-    """See to it that the rack and these blades are in the inventory, where it is ours; how many records were written.
+    """Add the rack and these blades to the inventory, unless a user loaded one; return the number of records written.
 
-    It writes nothing where somebody else was faster: the next start looks again.
+    It stops if another process writes concurrently: the next start continues.
     """
     racks = (await RACK.list(store, strict=False)).entries
     if any(entry.value.location != OWN for entry in racks) or len(blades) > MOST_BLADES:
@@ -68,7 +68,7 @@ async def _standing(store: Store, rack: str) -> dict[str, Entry[Any]]:
 def _grown(
     old: dict[str, Hardware], rack: str, blades: Sequence[str]
 ) -> tuple[dict[str, Hardware], dict[str, Hardware]]:
-    """What stands, and what shall: the same where no blade is missing."""
+    """Return the current and the desired records: equal if no blade is missing."""
     known = [record.name for record in old.values() if isinstance(record, Blade)]
     listed = {fold(name) for name in known}
     missing = sorted((name for name in blades if fold(name) not in listed), key=natural)
@@ -102,7 +102,7 @@ def _blade(name: str) -> Blade:
 
 
 def _wired(ports: dict[int, Port], items: Sequence[str]) -> dict[int, Port]:
-    """With these on the first free ports, and new ones."""
+    """Return the ports with these items on the first free ones, and on new ones."""
     free = [number for number, port in sorted(ports.items()) if not port.wired]
     first = max(ports, default=0) + 1
     numbers = [*free, *range(first, first + len(items))][: len(items)]
@@ -110,5 +110,5 @@ def _wired(ports: dict[int, Port], items: Sequence[str]) -> dict[int, Port]:
 
 
 def unchanged(key: str, entry: Entry[Any] | None) -> Comparison:
-    """It is as it was read, or still not there."""
+    """Return the comparison that the record is as it was read, or still absent."""
     return Version(key) == 0 if entry is None else ModRevision(key) == entry.mod_revision

@@ -1,7 +1,7 @@
-"""What a load would do, as values: records before and after, in an order in which nothing ever hangs in the air.
+"""Plan of a load: records before and after, in an order that never leaves a record without its parent.
 
-What is added or changed goes from above to below, what is removed from below to above, and that comes last: a blade
-never stands in a rack that is not there, nor a rack in such a zone.
+Additions and changes go from above to below, then removals from below to above: a blade is never in a missing rack, nor
+a rack in a missing zone.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ class Step(Struct, frozen=True):
 
     @property
     def record(self) -> Hardware:
-        """What it is about, as it will be, or was."""
+        """Return the record as it will be or, if removed, as it was."""
         record = self.after if self.after is not None else self.before
         if record is None:
             raise ValueError(f"{self.key}: neither before nor after")
         return record
 
     def operation(self) -> Operation:
-        """That it is done."""
+        """Return the operation that does it."""
         return Delete(self.key) if self.after is None else Put(self.key, self.after.encode())
 
     @property
     def kind(self) -> str:
-        """`region`, `zone`, `rack`, `pdu`, `tor` or `blade`."""
+        """Return `region`, `zone`, `rack`, `pdu`, `tor` or `blade`."""
         return _KINDS[type(self.record)]
 
     @property
     def rack(self) -> str:
-        """The folded rack that it is, or is in; empty: it stands above racks."""
+        """Return the folded name of its rack; empty: it is above racks."""
         return rack_of(self.key)
 
     @property
     def node(self) -> str:
-        """The node that a blade is; empty: it is none."""
+        """Return the node of a blade; empty: it is not a blade."""
         return f"{self.rack}-{fold(self.record.name)}" if self.kind == "blade" else ""
 
     @property
     def name(self) -> str:
-        """As people call it: `r1/b3`, `eu/eu-1`."""
+        """Return the name for users: `r1/b3`, `eu/eu-1`."""
         record = self.record
         if isinstance(record, Zone):
             return f"{record.region}/{record.name}"
         return f"{self.rack}/{record.name}" if self.kind in ("pdu", "tor", "blade") else record.name
 
     def fields(self) -> tuple[tuple[str, str, str], ...]:
-        """What changes: field, old, new."""
+        """Return what changes: field, old, new."""
         if self.before is None or self.after is None:
             return ()
         old, new = _spread(self.before), _spread(self.after)
@@ -86,14 +86,17 @@ class Step(Struct, frozen=True):
 
 
 def rack_of(key: str) -> str:
-    """The folded name of the rack that a key is about; empty: it stands above racks."""
+    """Return the folded name of the rack of a key; empty: it is above racks."""
     parts = RACK.match(key) or IN_RACKS.match(key) or {}
     return parts.get("rack", "")
 
 
 def settled(inventory: Inventory, old: Mapping[str, Hardware]) -> dict[str, Hardware]:
-    """What the records shall be. Where the file does not say `enabled` or `condition`, what stands is kept: a load
-    must not put on duty what somebody has taken out for repair. So is what a later release wrote."""
+    """Return the desired records. If the file does not give `enabled` or `condition`, the stored value is kept.
+
+    A load must not put hardware on duty that an operator has taken out for repair. Fields that a later release wrote
+    are kept, too.
+    """
     new = inventory.records()
     for key, record in new.items():
         before = old.get(key)
@@ -110,14 +113,14 @@ def settled(inventory: Inventory, old: Mapping[str, Hardware]) -> dict[str, Hard
 
 
 def plan(old: Mapping[str, Hardware], new: Mapping[str, Hardware]) -> tuple[Step, ...]:
-    """How to come from `old` to `new`, both by key; nothing where both are the same."""
+    """Return the steps from `old` to `new`, both by key; none if they are equal."""
     puts = [Step(key, old.get(key), record) for key, record in new.items() if old.get(key) != record]
     gone = [Step(key, record, None) for key, record in old.items() if key not in new]
     return (*sorted(puts, key=_order), *sorted(gone, key=_order, reverse=True))
 
 
 def applied(old: Mapping[str, Hardware], steps: Sequence[Step]) -> dict[str, Hardware]:
-    """What `old` is after these steps."""
+    """Return `old` after these steps."""
     new = dict(old)
     for step in steps:
         if step.after is None:
@@ -128,9 +131,9 @@ def applied(old: Mapping[str, Hardware], steps: Sequence[Step]) -> dict[str, Har
 
 
 def batches(steps: Sequence[Step], most: int) -> Iterator[tuple[Step, ...]]:
-    """The steps in their order, at most so many at once, and no more than fit into a request.
+    """Yield the steps in order, in batches of at most `most` that fit into a request.
 
-    What is of one rack is kept together where it fits.
+    Steps of one rack are kept together if they fit.
     """
     batch: list[Step] = []
     total = 0
@@ -161,7 +164,7 @@ def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
 
 
 def _order(step: Step) -> tuple[Any, ...]:
-    """From above to below."""
+    """Return the sort key: from above to below."""
     rank = _RANKS[type(step.record)]
     if isinstance(step.record, Region | Zone):
         parts = REGION.match(step.key) or ZONE.parse(step.key)
@@ -171,7 +174,7 @@ def _order(step: Step) -> tuple[Any, ...]:
 
 
 def _spread(record: Hardware) -> dict[str, str]:
-    """The fields of a record as text, for people; what is nested is spread out."""
+    """Return the fields of a record as text; nested fields are flattened."""
     shown: dict[str, str] = {}
     for field in record.__struct_fields__:
         value = getattr(record, field)

@@ -1,4 +1,4 @@
-"""Looking at racks: the records, and what the nodes do that their blades are."""
+"""Queries of the inventory: the records, and the state of the nodes of their blades."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue, Store
 
 MACHINES = 20
-"""Names of machines that are told of one blade."""
+"""Largest number of machine names per blade."""
 
 
 class InventoryReader:
-    """Every caller may. What nodes do comes from `view`, which follows the store by a moment.
+    """Reads the inventory; allowed for every caller. Node states come from `view`, which may lag slightly.
 
-    `stale`: the records, too, so that it is answered while the store is out of reach.
+    `stale`: the records come from the view, too, so that it works while the store is unreachable.
     """
 
     def __init__(self, store: Store, view: View) -> None:
@@ -55,8 +55,8 @@ class InventoryReader:
         self._fairness = Fairness()
         self._floor = Floor(view)
 
-    async def regions(self, caller: Caller, *, stale: bool = False) -> RegionPage:  # noqa: ARG002 - all may
-        """All regions and their zones; there are few."""
+    async def regions(self, caller: Caller, *, stale: bool = False) -> RegionPage:  # noqa: ARG002 - allowed for every caller
+        """Return all regions and their zones; there are few."""
         seen = self._view.inventory
         if stale:
             regions, zones = tuple(seen.regions.entries.values()), tuple(seen.zones.entries.values())
@@ -82,13 +82,13 @@ class InventoryReader:
 
     async def racks(
         self,
-        caller: Caller,  # noqa: ARG002 - all may
+        caller: Caller,  # noqa: ARG002 - allowed for every caller
         *,
         limit: int = 100,
         after: str | None = None,
         stale: bool = False,
     ) -> RackPage:
-        """A page, in order of their names."""
+        """Return a page of racks, ordered by name."""
         start = None if after is None else RACK.fill(rack=after)
         entries, last, revision = await self._page(RACK, RACK.prefix(), start, limit, stale)
         flows = await self._flows(stale)
@@ -99,7 +99,7 @@ class InventoryReader:
         return RackPage(items=tuple(items), after=last, revision=revision)
 
     async def rack(self, caller: Caller, rack: str, *, stale: bool = False) -> RackDetail:
-        """A rack and all that is in it."""
+        """Return a rack and its contents."""
         entry = await self._one(RACK, f"rack {rack}", stale, rack=rack)
         blades: list[Entry[Blade]] = []
         if stale:
@@ -120,22 +120,22 @@ class InventoryReader:
             revision=entry.mod_revision,
         )
 
-    async def floor(self, caller: Caller, *, racks: Sequence[str] = ()) -> FloorView:  # noqa: ARG002 - all may
-        """The whole floor from afar, from memory; `racks`: only these, as far as they are there, and no other nodes."""
+    async def floor(self, caller: Caller, *, racks: Sequence[str] = ()) -> FloorView:  # noqa: ARG002 - allowed for every caller
+        """Return the summary of all blades, from memory; `racks`: only these, if they exist, and no other nodes."""
         return await self._floor.some(racks) if racks else await self._floor.whole()
 
-    async def pdus(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - all may
-        """The pdus of a rack, and what they are wired to."""
+    async def pdus(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - allowed for every caller
+        """Return the pdus of a rack, and what they are wired to."""
         return await self._feed_page(rack, PDU, MORE_PDUS, stale)
 
-    async def tors(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - all may
-        """The tors of a rack, and what they are wired to."""
+    async def tors(self, caller: Caller, rack: str, *, stale: bool = False) -> FeedPage:  # noqa: ARG002 - allowed for every caller
+        """Return the tors of a rack, and what they are wired to."""
         return await self._feed_page(rack, TOR, MORE_TORS, stale)
 
     async def blades(
         self, caller: Caller, rack: str, *, limit: int = 100, after: str | None = None, stale: bool = False
     ) -> BladePage:
-        """A page of the blades of a rack, in order of their keys."""
+        """Return a page of the blades of a rack, ordered by key."""
         await self._one(RACK, f"rack {rack}", stale, rack=rack)
         start = None if after is None else BLADE.fill(rack=rack, blade=after)
         entries, last, revision = await self._page(BLADE, BLADE.prefix(rack=rack), start, limit, stale)
@@ -144,15 +144,17 @@ class InventoryReader:
         return BladePage(items=items, after=last, revision=revision)
 
     async def blade(self, caller: Caller, rack: str, blade: str, *, stale: bool = False) -> BladeView:
-        """One blade, and the node that it is."""
+        """Return one blade, and its node."""
         entry = await self._one(BLADE, f"blade {rack}/{blade}", stale, rack=rack, blade=blade)
         return self._blade(caller, entry, await self._flows(stale, rack))
 
-    # Inside
+    # Internal
 
     async def _flows(self, stale: bool, rack: str = "") -> Mapping[str, HardwareFlow]:
-        """How far each rack is, or each blade of `rack`, by its name; they are few. Nothing is known of them while the
-        store is out of reach."""
+        """Return the flow of each rack, or of each blade of `rack`, by name. There are few.
+
+        They are unknown while the store is unreachable.
+        """
         if stale:
             return {}
         if rack:
@@ -177,7 +179,7 @@ class InventoryReader:
     async def _page(
         self, key: Key[Any], prefix: str, start: str | None, limit: int, stale: bool
     ) -> tuple[list[Entry[Any]], str | None, int]:
-        """Entries, where the page ended if there are more, and the revision."""
+        """Return the entries, the end of the page if there are more, and the revision."""
         check_limit(limit)
         if not stale:
             page = await self._store.range(prefix, after=start, limit=limit)
@@ -228,7 +230,7 @@ class InventoryReader:
         )
 
     def _capacity(self, node: str, record: NodeRecord) -> Capacity:
-        """What both its agent and the inventory say that it has."""
+        """Return the smaller of its agent's and the inventory's capacity."""
         return counted_capacity(record, self._view.inventory.capacity(node))
 
     def _ready(self, node: str, record: NodeRecord) -> bool:
@@ -266,7 +268,7 @@ class InventoryReader:
 
 
 def missing(what: str) -> NotFound:
-    """There is none such."""
+    """Return the error for missing hardware."""
     return NotFound(f"{what}: not in the inventory; look at the list of racks")
 
 
@@ -301,4 +303,4 @@ def _readable(key: Key[Any], kv: KeyValue) -> Entry[Any] | None:
     try:
         return key.entry(kv)
     except (Damaged, Invalid):
-        return None  # the mirrors know of it, and the doctor tells
+        return None  # the caches count it, and `hostler doctor` reports it

@@ -1,7 +1,7 @@
-"""The inventory service: what a load would change, the load itself, and taking things out of use. Reading: `reading`.
+"""Inventory service: plans and applies loads, and changes `enabled` and `condition`. Queries: `queries`.
 
-A load is one transaction after the other, each under the revisions that were read; where somebody else was faster, it
-stops, and loading the same file again does the rest.
+A load is a sequence of transactions, each conditional on the revisions that were read; on a concurrent change it stops,
+and loading the same file again does the rest.
 """
 
 from __future__ import annotations
@@ -53,18 +53,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Reader: TypeAlias = "Callable[[str, str, str], InventoryDocument]"
 AT_ONCE = 96
-"""Records of one transaction: with its audit and its answer it stays below 100 operations. Large ones are fewer."""
+"""Number of records per transaction: with audit entry and response it stays below 100 operations.
+
+Large ones are fewer.
+"""
 ASKED_SINGLY = 200
-"""Nodes that are asked for their machines one by one; with more of them all commands are looked at."""
+"""Number of nodes whose machines are read one by one; with more of them all commands are scanned."""
 TOLD = 20
-"""Lines of one kind in a plan."""
+"""Largest number of lines of one kind in a plan."""
 MOST_TEXT = 2 * 1024 * 1024
-"""Characters of a file that is read for somebody else."""
+"""Largest length of a file that a server parses, in characters."""
 _PAGE = 1000
 
 
 class _Standing(Struct, frozen=True):
-    """All records, and when that was."""
+    """All records, and their revision."""
 
     entries: Mapping[str, Entry[Any]]
     revision: int
@@ -75,19 +78,19 @@ class _Standing(Struct, frozen=True):
 
 
 class _Weighed(Struct, frozen=True):
-    """What a load would do, and what is known of it without asking anybody."""
+    """The changes of a load, and what is known of them without further reads."""
 
     steps: tuple[Step, ...]
     digest: str
     removed: dict[str, str]
-    """Names of blades by the node that each is."""
+    """Names of removed blades by their nodes."""
     changes: tuple[InventoryChange, ...] = ()
 
 
 class InventoryService(InventoryReader):
-    """One per process. Everybody may look; writing takes the right modify_inventory.
+    """Operations on the inventory. One per process. Every caller may read; writing takes the right modify_inventory.
 
-    `read`: reads a file, in a thread. `aside`: whether all else that takes long is done in one, too; on virtual time
+    `read`: parses a file, in a thread. `aside`: whether other long computations run in a thread, too; in virtual time
     there are none.
     """
 
@@ -98,12 +101,13 @@ class InventoryService(InventoryReader):
         self._read, self._aside = read, aside
         self._writer = writer
         self._texts = Turn("inventory's file")
-        self._shows = Turn("inventory", busy="many ask for all of it at once")  # so they hold up nobody who loads one
+        # separate, so that readers do not block loads
+        self._shows = Turn("inventory", busy="too many concurrent requests for all of it")
 
-    # All of it
+    # The whole inventory
 
-    async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - all may
-        """The present inventory as a file could have it."""
+    async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - allowed for every caller
+        """Return the current inventory in the form of a file."""
         standing = self._seen() if stale else await self._standing()
         document = await self._worked(lambda: document_of(inventory_from(standing.records)), self._shows)
         return InventoryShown(
@@ -113,23 +117,23 @@ class InventoryService(InventoryReader):
         )
 
     async def read(self, caller: Caller, text: str, file: str, format_: str = HOSTLER) -> InventoryDocument:
-        """What a file says, as a document. Invalid: something is wrong; a line for everything that is."""
+        """Return the document of a file. Invalid: something is wrong; one line per error."""
         caller.require("modify_inventory")
         if len(text) > MOST_TEXT:
             raise TooLarge(
-                f"{file}: it has more than {MOST_TEXT // 1024} KiB, which are not read here;"
-                " load it by the command line: hostler inventory load FILE"
+                f"{file}: more than {MOST_TEXT // 1024} KiB, the limit of the server;"
+                " load it with the command line: hostler inventory load FILE"
             )
-        # It takes a second or more where a file lists ten thousand blades.
+        # It takes a second or more for a file with ten thousand blades.
         return await self._texts.run(self._read, text, file, format_)
 
     async def taken(self, caller: Caller, document: InventoryDocument) -> Inventory:
-        """What came as JSON. Invalid: something is wrong; a line for everything that is."""
+        """Return the inventory of a JSON document. Invalid: something is wrong; one line per error."""
         caller.require("modify_inventory")
         return await self._texts.run(inventory_in, {"regions": list(document.regions), "racks": list(document.racks)})
 
     async def plan(self, caller: Caller, inventory: Inventory) -> InventoryPlan:
-        """What a load would do."""
+        """Return what a load would do."""
         caller.require("modify_inventory")
         standing = await self._standing()
         weighed = await self._worked(lambda: _weigh(standing, inventory, told=True), self._texts)
@@ -144,30 +148,30 @@ class InventoryService(InventoryReader):
     async def load(self, request: Request, inventory: Inventory, *, agreed: str = "") -> Written[InventoryLoaded]:
         """Make it the inventory. `agreed`: only if that is the digest of its plan.
 
-        Stale: the plan is another one by now. Conflict: a blade that it removes has machines, or somebody else wrote
-        meanwhile; what was written before stays.
+        Stale: the plan has changed. Conflict: a removed blade has machines, or another client wrote concurrently;
+        earlier transactions of the load remain.
         """
         request.caller.require("modify_inventory")
         return await self._writer.once(request, InventoryLoaded, lambda: self._load(request, inventory, agreed))
 
-    # One of it
+    # Single records
 
     async def set_region(self, request: Request, region: str, change: HardwareSet) -> Written[HardwareView]:
-        """Take a region out of use, or back."""
+        """Take a region out of use, or put it back."""
         return await self._set(request, f"region {region}", [REGION.fill(region=region)], change)
 
     async def set_zone(self, request: Request, region: str, zone: str, change: HardwareSet) -> Written[HardwareView]:
-        """Take a zone out of use, or back."""
+        """Take a zone out of use, or put it back."""
         return await self._set(request, f"zone {region}/{zone}", [ZONE.fill(region=region, zone=zone)], change)
 
     async def set_rack(self, request: Request, rack: str, change: HardwareSet) -> Written[HardwareView]:
-        """Take a rack out of use, or back."""
+        """Take a rack out of use, or put it back."""
         return await self._set(request, f"rack {rack}", [RACK.fill(rack=rack)], change)
 
     async def set_part(
         self, request: Request, rack: str, name: str, change: HardwareSet, *, level: str = ""
     ) -> Written[HardwareView]:
-        """Take a blade, pdu or tor out of use, or back. A rack holds each name once: `level` need not be said."""
+        """Take a blade, pdu or tor out of use, or put it back. Names are unique in a rack, so `level` is optional."""
         keys = {
             "blade": [BLADE.fill(rack=rack, blade=name)],
             "pdu": [PDU.fill(rack=rack), MORE_PDUS.fill(rack=rack, n=2)],
@@ -176,10 +180,10 @@ class InventoryService(InventoryReader):
         meant = keys[level] if level else [key for some in keys.values() for key in some]
         return await self._set(request, f"{level or 'part'} {rack}/{name}", meant, change)
 
-    # Inside
+    # Internal
 
     async def _standing(self) -> _Standing:
-        """Everything as of one revision."""
+        """Return all records at one revision."""
         regions = await REGION.list(self._store)
         entries: list[Entry[Any]] = [*regions.entries]
         for key in (ZONE, RACK, IN_RACKS):
@@ -192,7 +196,7 @@ class InventoryService(InventoryReader):
         return _Standing(entries, min(mirror.revision for mirror in mirrors))
 
     async def _worked(self, work: Callable[[], T], turn: Turn) -> T:
-        """What takes a second where there are ten thousand blades: the loop cannot spare that."""
+        """Run a computation that takes a second for ten thousand blades, without blocking the event loop."""
         return await turn.run(work) if self._aside else work()
 
     async def _load(self, request: Request, inventory: Inventory, agreed: str) -> Written[InventoryLoaded]:
@@ -220,7 +224,7 @@ class InventoryService(InventoryReader):
     async def _write(
         self, request: Request, steps: Sequence[Step], standing: _Standing, loaded: InventoryLoaded
     ) -> int:
-        keyless = structs.replace(request, key=None)  # only the last transaction is the answer
+        keyless = structs.replace(request, key=None)  # only the last transaction carries the response
         done = revision = 0
         for batch in batches(steps, AT_ONCE):
             last = done + len(batch) == len(steps)
@@ -239,14 +243,13 @@ class InventoryService(InventoryReader):
             except Beaten:
                 written = f"{done:,} of {counted(len(steps), 'change is', 'changes are')} written"
                 raise Conflict(
-                    f"inventory: somebody else changed it meanwhile, {written}; look at the plan again, and load the"
-                    " rest"
+                    f"inventory: changed concurrently, {written}; check the plan again, and load the rest"
                 ) from None
             done += len(batch)
         return revision
 
     async def _refused(self, removed: Mapping[str, str]) -> list[str]:
-        """Blades that cannot be removed, for their nodes have machines."""
+        """Return blades that cannot be removed, because their nodes have machines."""
         found = await self._occupied(tuple(removed))
         return [
             f"blade {removed[node]}: its node {node} has {_named(names, 'machine')}; hostler node drain {node} first"
@@ -254,12 +257,12 @@ class InventoryService(InventoryReader):
         ]
 
     async def _occupied(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        """What the machines are called that these nodes have, or expect."""
+        """Return the names of the machines that these nodes have, or expect."""
         found = await self._keys(nodes, (COMMAND, ARRIVAL), "vm")
         return {node: [self._called(node, vm) for vm in vms] for node, vms in found.items()}
 
     async def _keys(self, nodes: Sequence[str], keys: Sequence[Key[Any]], part: str) -> dict[str, list[str]]:
-        """That part of the keys of these nodes, by node, where there are any."""
+        """Return that part of the keys of these nodes, by node, if there are any."""
         prefixes = [key.prefix() for key in keys]
         if len(nodes) <= ASKED_SINGLY:
             prefixes = [key.prefix(node=node) for node in nodes for key in keys]
@@ -282,7 +285,10 @@ class InventoryService(InventoryReader):
         return vm if command is None else command.value.name or vm
 
     async def _notes(self, removed: Mapping[str, str]) -> list[str]:
-        """Nodes whose blades go. Slices do not keep a blade: they go on until the node does, and then elsewhere."""
+        """Return notes on nodes of removed blades.
+
+        Slices do not block the removal: they run until the node goes, then elsewhere.
+        """
         members = self._view.members
         slices = await self._keys(tuple(removed), (SLICE,), "artifact")
         notes: list[str] = []
@@ -332,7 +338,7 @@ class InventoryService(InventoryReader):
         return await self._writer.once(request, HardwareView, lambda: self._writer.retried(what, attempt))
 
     async def _find(self, what: str, keys: Sequence[str]) -> tuple[Key[Any], Entry[Any]]:
-        """The one of these that has that name."""
+        """Return the record of these that has the name."""
         name = fold(what.partition(" ")[2].rpartition("/")[2])
         for text in keys:
             key = next((each for each in (REGION, ZONE, RACK) if each.match(text) is not None), None) or IN_RACKS.of(

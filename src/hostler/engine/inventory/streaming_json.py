@@ -1,8 +1,8 @@
-"""A document of the inventory in JSON, read piece by piece.
+"""Inventory document in JSON, decoded in pieces.
 
-A decoder keeps the interpreter until it is done, a thread of its own or not: half a second for a hundred thousand
-blades. Here it is done after each piece, so that in a thread the event loop has its turn in between. What is wrong is
-told in the words of `InventoryDocument.decode`, without decoding all that is right.
+A decoder holds the interpreter until it is done, even in a separate thread: half a second for a hundred thousand
+blades. Here it returns after each piece, so that the event loop gets its turn in between. Errors have the same text as
+those of `InventoryDocument.decode`, without a decoding of all valid parts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hostler.model.inventory_api import InventoryDocument
 from hostler.model.record import Record
 
 AT_ONCE = 64 * 1024
-"""Bytes that are decoded in one go. What is longer is taken apart."""
+"""Number of bytes that are decoded at once. Larger values are split."""
 
 _Levels: TypeAlias = Annotated[tuple[dict[str, msgspec.Raw], ...], msgspec.Meta(max_length=10_000)]
 
 
 class _Outline(Record, frozen=True, kw_only=True):
-    """An `InventoryDocument` that is not read yet. Its faults are those that depend on what is expected where."""
+    """An `InventoryDocument` before its contents are decoded. Its errors are those of the expected structure."""
 
     kind = InventoryDocument.kind
 
@@ -35,14 +35,14 @@ class _Outline(Record, frozen=True, kw_only=True):
 
 
 class _WrongError(Exception):
-    """A value cannot be read: what is wrong, and where in it."""
+    """An unreadable value: what is wrong, and where."""
 
     def __init__(self, what: str, path: str) -> None:
         super().__init__(what, path)
         self.what, self.path = what, path
 
     def inside(self, step: str) -> _WrongError:
-        """Seen from one level above."""
+        """Return the error with the path of the enclosing level."""
         return _WrongError(self.what, step + self.path)
 
 
@@ -53,13 +53,13 @@ _any = msgspec.json.Decoder()
 
 
 def decode_document(data: bytes) -> InventoryDocument:
-    """As `InventoryDocument.decode(data, strict=True)`. Invalid: it is none.
+    """Decode like `InventoryDocument.decode(data, strict=True)`. Invalid: it is not such a document.
 
-    Of what is refused for its size or depth in any case, only as much is read as that takes.
+    Documents that are refused for their size or depth are read only as far as necessary.
     """
     outline = _outlined(data)
     try:
-        data.decode()  # nobody has looked into the text yet
+        data.decode()  # the text was not checked yet
         regions, racks = (_levels(name, getattr(outline, name)) for name in ("regions", "racks"))
     except UnicodeDecodeError as error:
         raise Invalid(f"{_Outline.kind} at $: {error}") from None
@@ -75,7 +75,7 @@ def _outlined(data: bytes) -> _Outline:
             return outline
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
-    return _Outline.decode(data, strict=True)  # it knows what is wrong, and where
+    return _Outline.decode(data, strict=True)  # it reports what is wrong, and where
 
 
 def _levels(name: str, levels: tuple[dict[str, msgspec.Raw], ...]) -> tuple[dict[str, Any], ...]:
@@ -86,7 +86,7 @@ def _levels(name: str, levels: tuple[dict[str, msgspec.Raw], ...]) -> tuple[dict
 
 
 def _value(raw: msgspec.Raw, depth: int) -> Any:
-    """`depth`: of the value, as the document counts it; 0 is the document."""
+    """Decode a value. `depth`: its level in the document; 0 is the document."""
     view = memoryview(raw)
     begins = bytes(view[:1])
     if view.nbytes <= AT_ONCE or begins not in (b"{", b"["):
@@ -96,7 +96,7 @@ def _value(raw: msgspec.Raw, depth: int) -> Any:
             what, _, path = str(error).partition(" - at `$")
             raise _WrongError(what[:1].lower() + what[1:], path.rstrip("`")) from None
     if depth > DEEPEST:
-        return None  # too deep whatever it is: whoever reads the document says so
+        return None  # too deep in any case: the reader of the document reports it
     if begins == b"{":
         return _map(_fields.decode(raw), depth)
     return _each(_items.decode(raw), lambda item: _value(item, depth + 1))
@@ -112,7 +112,7 @@ def _map(fields: dict[str, msgspec.Raw], depth: int) -> dict[str, Any]:
 def _field(name: str, raw: msgspec.Raw, depth: int) -> Any:
     view = memoryview(raw)
     if name == "blades" and view.nbytes > AT_ONCE and bytes(view[:1]) == b"[":
-        # One too many is enough to be refused, and nobody looks further.
+        # One blade too many is enough for a refusal; the rest is not read.
         return _each(_items.decode(raw)[: MOST_BLADES + 1], lambda item: _value(item, depth + 1))
     return _value(raw, depth)
 
@@ -121,7 +121,7 @@ def _each(items: Any, read: Any) -> list[Any]:
     found: list[Any] = []
     try:
         for item in items:
-            found.append(read(item))  # noqa: PERF401 - how many there are tells where it went wrong
+            found.append(read(item))  # noqa: PERF401 - its length locates an error
     except _WrongError as wrong:
         raise wrong.inside(f"[{len(found)}]") from None
     return found

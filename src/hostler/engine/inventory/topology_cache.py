@@ -1,7 +1,7 @@
-"""The inventory as this process knows it, and what follows from it for a node.
+"""Topology cache: the inventory in memory, and its consequences for a node.
 
-A change of a blade touches its node; one of a rack, or of what feeds it, the nodes of the rack; one of a zone or region
-the nodes below it. Nothing here walks over all nodes.
+A change of a blade affects its node; a change of a rack, or of its pdus and tors, the nodes of the rack; a change of a
+zone or region the nodes below it. Nothing here iterates over all nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECOND = 2
 
 
 class Wiring(NamedTuple):
-    """Where a node hangs. The names are those of the whole cluster: `r1`, `r1/pdu1`."""
+    """Location of a node. The names are unique in the cluster: `r1`, `r1/pdu1`."""
 
     rack: str
     pdus: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Wiring(NamedTuple):
 
 
 class _Feeds(NamedTuple):
-    """What feeds the blades of one rack, by the blade's folded name."""
+    """The pdus and tors of the blades of one rack, by the blade's folded name."""
 
     pdus: dict[str, list[Pdu]]
     tors: dict[str, list[Tor]]
@@ -46,7 +46,7 @@ class _Feeds(NamedTuple):
 
 
 class InventoryView:
-    """A part of the `View`, which runs its mirrors. Nodes and racks are named as in keys: folded."""
+    """A part of the `View`, which runs its caches. Nodes and racks have the same folded names as in keys."""
 
     def __init__(
         self, store: Store, members: Mirror[NodeRecord], *, clock: Clock, rng: random.Random | None = None
@@ -63,11 +63,11 @@ class InventoryView:
             "zones": self.zones,
         }
         self._members = members
-        self._feeds: dict[str, _Feeds] = {}  # by rack; made when it is asked for
+        self._feeds: dict[str, _Feeds] = {}  # by rack; built on demand
         self._blades: dict[str, dict[str, None]] = {}  # by rack
         self._zone_of: dict[str, tuple[str, str]] = {}  # of a rack: its region and zone
         self._in_zone: dict[tuple[str, str], dict[str, None]] = {}
-        self._nodes: dict[str, dict[str, None]] = {}  # that registered, by rack
+        self._nodes: dict[str, dict[str, None]] = {}  # registered nodes, by rack
         self._listeners: tuple[Callable[[str], None], ...] = ()
         members.listen(self._member_changed)
         self.parts.listen(self._part_changed)
@@ -75,10 +75,10 @@ class InventoryView:
         self.zones.listen(lambda key: self._zone_changed(ZONE.parse(key)))
         self.regions.listen(lambda key: self._region_changed(REGION.parse(key)["region"]))
 
-    # What follows for a node
+    # Consequences for a node
 
     def objection(self, node: str) -> str:
-        """Why the node takes no further machine; empty: nothing is against it, or its rack is unknown."""
+        """Return why the node accepts no further machine; empty: no objection, or its rack is unknown."""
         rack, _, blade = node.partition("-")
         if not rack or not blade:
             return ""
@@ -89,7 +89,7 @@ class InventoryView:
         return self.above(entry.value) or self._of_blade(rack, blade, entry.value)
 
     def wiring(self, node: str) -> Wiring | None:
-        """What the node hangs on; None: its rack is unknown, and what its agent says counts."""
+        """Return the wiring of the node; None: its rack is unknown, and the report of its agent counts."""
         rack, _, blade = node.partition("-")
         if not rack or not blade or RACK.fill(rack=rack) not in self.racks.entries:
             return None
@@ -101,7 +101,7 @@ class InventoryView:
         )
 
     def blade(self, node: str) -> Blade | None:
-        """The blade that a node is; None: it is not in the inventory."""
+        """Return the blade of a node; None: it is not in the inventory."""
         rack, _, blade = node.partition("-")
         if not rack or not blade:
             return None
@@ -109,14 +109,14 @@ class InventoryView:
         return entry.value if entry is not None and isinstance(entry.value, Blade) else None
 
     def capacity(self, node: str) -> Capacity | None:
-        """What the inventory says that it has; 0 of something: nothing is said of that."""
+        """Return its capacity in the inventory; 0 of a resource: not given."""
         blade = self.blade(node)
         return None if blade is None else blade.capacity
 
     def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed(node)` for each node that registered, after a change of what is said of it here.
+        """Call `changed(node)` for each registered node after a change of its data here.
 
-        As with a mirror: take the name now, look later. What is returned ends it.
+        As with a cache: only note the name in the callback, and read later. The returned function ends it.
         """
         self._listeners = (*self._listeners, changed)
 
@@ -125,30 +125,30 @@ class InventoryView:
 
         return end
 
-    # What there is
+    # Contents
 
     def blades_of(self, rack: str) -> tuple[str, ...]:
-        """The folded names of its blades, in no order."""
+        """Return the folded names of its blades, in no order."""
         return tuple(self._blades.get(rack, ()))
 
     def unlisted(self) -> Iterator[str]:
-        """Nodes that registered, and are not in the inventory though their rack is."""
+        """Yield registered nodes that are not in the inventory although their rack is."""
         for rack in tuple(self._nodes):
             if RACK.fill(rack=rack) in self.racks.entries:
                 yield from self.unlisted_in(rack)
 
     def unlisted_in(self, rack: str) -> Iterator[str]:
-        """The same of one rack that is in the inventory."""
+        """Yield the same for one rack that is in the inventory."""
         known = self._blades.get(rack, {})
         yield from (node for node in self._nodes.get(rack, ()) if node.partition("-")[2] not in known)
 
     def count_feeds(self, rack: str, first: Key[Any], more: Key[Any]) -> int:
-        """How many pdus, or tors, a rack has."""
+        """Return the number of pdus, or tors, of a rack."""
         keys = (first.fill(rack=rack), more.fill(rack=rack, n=_SECOND))
         return sum(key in self.parts.entries for key in keys)
 
     def above(self, rack: Rack) -> str:
-        """What stands against all nodes of a rack; empty: nothing."""
+        """Return what excludes all nodes of a rack; empty: nothing."""
         if rack.region:
             region = self.regions.get(region=rack.region)
             if region is not None and not region.value.on_duty:
@@ -158,7 +158,7 @@ class InventoryView:
                 return _off_duty(f"zone {zone.value.region}/{zone.value.name}", zone.value)
         return "" if rack.on_duty else _off_duty(f"rack {rack.name}", rack)
 
-    # Inside
+    # Internal
 
     def _of_blade(self, rack: str, blade: str, above: Rack) -> str:
         found = self.parts.entries.get(BLADE.fill(rack=rack, blade=blade))
@@ -186,7 +186,7 @@ class InventoryView:
             feeds = self._feeds[rack] = _Feeds(_by_item(pdus), _by_item(tors), bool(pdus), bool(tors))
         return feeds
 
-    # News
+    # Changes
 
     def _member_changed(self, key: str) -> None:
         node = MEMBER.parse(key)["node"]
@@ -254,7 +254,7 @@ def _off_duty(what: str, record: Hardware) -> str:
 
 
 def _unfed(kind: str, blade: str, feeds: list[Pdu] | list[Tor]) -> str:
-    """Why the blade gets nothing from any of these; empty: it does."""
+    """Return why the blade is not supplied by any of these; empty: it is."""
     if not feeds:
         return f"blade {blade}: wired to no {kind}"
     if any(feed.on_duty for feed in feeds):

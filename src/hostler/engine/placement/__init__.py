@@ -1,7 +1,7 @@
-"""Which node a machine goes to: filter, then score. No I/O, no clock, no randomness: values in, a decision out.
+"""Placement: filters and scores nodes for a machine. No I/O, no clock, no randomness: values in, a decision out.
 
-`Cluster` knows the nodes and what stands on them, `place` chooses, `judge` says what it thinks of each node. How a node
-is chosen, with the figures: docs/placement.md.
+`Cluster` holds the nodes and their machines, `place` chooses, `judge` explains the verdict for each node. How a node is
+chosen, with the figures: docs/placement.md.
 """
 
 from hostler.engine.placement.cluster import Cluster

@@ -1,4 +1,4 @@
-"""Where the machines of a project stand: what rules and spread ask about."""
+"""Index of the machines of a project by location, for affinity rules and spread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from hostler.model.vm import Affinity, Level
 
 Selector: TypeAlias = frozenset[tuple[str, str]]
-"""The labels that a machine must have to be meant."""
+"""Labels that a machine must have to match."""
 
 SELECTORS = 256
-"""Those for which a project keeps tallies; the oldest goes first."""
+"""Number of selectors for which a project keeps tallies; the oldest is dropped first."""
 
 
 class Tally:
-    """Some machines, counted by each node, rack, pdu and tor."""
+    """A set of machines, counted per node, rack, pdu and tor."""
 
     __slots__ = ("counts", "unknown", "vms")
 
@@ -27,10 +27,10 @@ class Tally:
         self.vms: dict[str, Slot] = {}
         self.counts: dict[str, int] = {}
         self.unknown: dict[Level, int] = {}
-        """By level, how many stand on a node of which it is not known."""
+        """Number of machines, by level, on nodes whose rack, pdu or tor is unknown."""
 
     def add(self, vm: str, slot: Slot) -> None:
-        """Count it in."""
+        """Add a machine."""
         self.vms[vm] = slot
         counts = self.counts
         for domain, _ in slot.domains:
@@ -39,7 +39,7 @@ class Tally:
             self.unknown[level] = self.unknown.get(level, 0) + 1
 
     def remove(self, vm: str, slot: Slot) -> None:
-        """Count it out; it must be in."""
+        """Remove a machine, which must be present."""
         del self.vms[vm]
         counts = self.counts
         for domain, _ in slot.domains:
@@ -55,16 +55,16 @@ class Tally:
 
 
 class Project:
-    """The machines of one project that have a node."""
+    """The placed machines of one project."""
 
     def __init__(self) -> None:
         self.all = Tally()
         self.guards: dict[tuple[Selector, Level], Tally] = {}
-        """Those that must be apart from machines with these labels: a newcomer with them has to keep away, too."""
+        """Machines with anti-affinity to these labels: a new machine with the labels must avoid them, too."""
         self._tallies: dict[Selector, Tally] = {}
 
     def add(self, wanted: Wanted, slot: Slot) -> None:
-        """A machine has a node."""
+        """Add a placed machine."""
         self.all.add(wanted.vm, slot)
         for selector, tally in self._tallies.items():
             if wanted.labels.items() >= selector:
@@ -73,7 +73,7 @@ class Project:
             self.guards.setdefault(key, Tally()).add(wanted.vm, slot)
 
     def remove(self, wanted: Wanted, slot: Slot) -> None:
-        """It has none any more."""
+        """Remove a machine."""
         self.all.remove(wanted.vm, slot)
         for selector, tally in self._tallies.items():
             if wanted.labels.items() >= selector:
@@ -84,7 +84,7 @@ class Project:
                 del self.guards[key]
 
     def with_labels(self, labels: Mapping[str, str]) -> Tally:
-        """Those that have all of these. Counted at the first question, then kept."""
+        """Return the machines that have all of these labels. Counted at the first query, then kept."""
         selector = selector_of(labels)
         if not selector:
             return self.all
@@ -101,7 +101,7 @@ class Project:
 
 
 def selector_of(labels: Mapping[str, str]) -> Selector:
-    """Labels as something to look up."""
+    """Return labels as a hashable value."""
     return frozenset(labels.items())
 
 
@@ -110,5 +110,5 @@ def _guarded(wanted: Wanted) -> set[tuple[Selector, Level]]:
 
 
 def guards(rule: Affinity) -> bool:
-    """Whether newcomers have to keep away."""
+    """Return whether new machines must avoid the owner of this rule."""
     return rule.required and not rule.together

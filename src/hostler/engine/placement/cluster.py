@@ -1,4 +1,4 @@
-"""All nodes and what stands on them, kept so that placing need not look at each."""
+"""Nodes and their machines, indexed so that placement need not visit each node."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ _REMEMBERED = 1_000
 
 
 class Cluster:
-    """Nodes, and the room that machines take on them. In whatever order it was told, it knows the same.
+    """Nodes, and the allocations of machines on them. The result does not depend on the order of updates.
 
-    A machine may be put on a node that is not known yet: it takes its room once the node is. Nothing is refused here:
-    what stands on a node stands there, be it more than the node has.
+    A machine may be put on a node that is not known yet: its allocation counts once the node is. Nothing is refused
+    here: allocations may exceed the capacity of a node.
     """
 
     def __init__(self, nodes: Iterable[NodeState] = ()) -> None:
         self.slots: dict[str, Slot] = {}
         self.projects: dict[str, Project] = {}
         self.refusals: dict[tuple[object, ...], Decision] = {}
-        """What found no room, by shape. More use does not make it less true, so only what frees something clears it."""
+        """Requests that found no capacity, by shape.
+
+        Further allocations keep them valid, so only freed capacity clears them.
+        """
         self._placed: dict[str, Slot] = {}
         self._labelled: dict[tuple[str, str], dict[str, Slot]] = {}
         self._sites = Sites()
@@ -45,29 +48,29 @@ class Cluster:
             self._house(slot)
         self._known = len(self.slots)
         self.particular = sum(slot.particular for slot in self.slots.values())
-        """How many nodes do not take just any machine."""
+        """Number of nodes that accept only some machines."""
         self.unfenced = sum(slot.unfenced for slot in self.slots.values())
-        """How many nodes cannot fence machines."""
+        """Number of nodes that cannot fence machines."""
         self.order = Order(slot for slot in self.slots.values() if slot.on_duty)
 
     def __len__(self) -> int:
-        """How many nodes are known, on duty or not."""
+        """Return the number of known nodes, on duty or not."""
         return self._known
 
     def known(self) -> Iterator[Slot]:
-        """These nodes."""
+        """Return the known nodes."""
         return (slot for slot in self.slots.values() if slot.state is not None)
 
     # Nodes
 
     def put_node(self, state: NodeState) -> None:
-        """A node is new or has changed; what stands on it stays."""
+        """Add or update a node; its machines stay."""
         slot = self.slots.get(state.node) or self._slot(state.node)
         if slot.state != state:
             self._know(slot, state)
 
     def remove_node(self, node: str) -> None:
-        """A node is no more. Machines that were told to stand on it still do."""
+        """Remove a node. Machines with a command for it stay on it."""
         slot = self.slots.get(node)
         if slot is not None:
             self._know(slot, None)
@@ -76,7 +79,7 @@ class Cluster:
     # Machines
 
     def use(self, vm: str, node: str, wanted: Wanted) -> None:
-        """A machine stands on a node, and on no other: where it stood before it is freed."""
+        """Put a machine on a node, and on no other: an earlier allocation is freed."""
         if vm != wanted.vm:
             raise Invalid(f"machine {vm!r}: was put on node {node!r} as {wanted.vm!r}; put each as itself")
         before = self._placed.get(vm)
@@ -88,7 +91,7 @@ class Cluster:
         self._enter(slot, wanted)
 
     def free(self, vm: str) -> None:
-        """A machine stands nowhere."""
+        """Remove a machine from its node."""
         slot = self._placed.get(vm)
         if slot is not None:
             self._leave(vm, slot)
@@ -96,12 +99,12 @@ class Cluster:
             self.refusals.clear()
 
     def node_of(self, vm: str) -> str | None:
-        """Where a machine stands."""
+        """Return the node of a machine."""
         slot = self._placed.get(vm)
         return None if slot is None else slot.node
 
     def used(self, node: str) -> Capacity:
-        """What the machines on a node take."""
+        """Return the allocations on a node."""
         specs = [wanted.spec for wanted in self.on(node).values()]
         return Capacity(
             cpus=sum(spec.cpus for spec in specs),
@@ -110,15 +113,15 @@ class Cluster:
         )
 
     def on(self, node: str) -> Mapping[str, Wanted]:
-        """The machines on a node."""
+        """Return the machines on a node."""
         slot = self.slots.get(node)
         return {} if slot is None else slot.vms
 
-    # For those who choose
+    # For placement
 
     @contextmanager
     def without(self, vm: str) -> Iterator[None]:
-        """As if the machine stood nowhere, for as long as this lasts."""
+        """Treat the machine as unplaced within this context."""
         slot = self._placed[vm]
         wanted = slot.vms[vm]
         kept = self.refusals
@@ -131,16 +134,16 @@ class Cluster:
             self.refusals = kept
 
     def blocks(self, node_labels: Mapping[str, str]) -> list[Block]:
-        """The nodes on duty, emptiest first; where one of these labels is rare, only those that have it."""
+        """Return the nodes on duty, emptiest first; if one of these labels is rare, only the nodes that have it."""
         if not node_labels:
             return self.order.blocks
         having = min((self._labelled.get(pair, {}) for pair in node_labels.items()), key=len)
-        if len(having) ** 2 > 4 * len(self.order):  # then sorting them takes longer than meeting them on the way
+        if len(having) ** 2 > 4 * len(self.order):  # then sorting them takes longer than filtering all nodes
             return self.order.blocks
         return Order(slot for slot in having.values() if slot.on_duty).blocks
 
     def shape(self, cpus: int, memory: int, disk: int) -> tuple[int, int, int]:
-        """The same object for the same shape."""
+        """Return the same object for the same shape."""
         wanted = (cpus, memory, disk)
         found = self._shapes.get(wanted)
         if found is None:
@@ -150,15 +153,15 @@ class Cluster:
         return found
 
     def remember(self, key: tuple[object, ...], decision: Decision) -> None:
-        """This shape found no room."""
+        """Remember that this shape found no capacity."""
         if len(self.refusals) >= _REMEMBERED:
             self.refusals.clear()
         self.refusals[key] = decision
 
-    # What changes
+    # Updates
 
     def _slot(self, node: str) -> Slot:
-        """One that nothing is known of yet."""
+        """Create a slot for an unknown node."""
         slot = self.slots[node] = Slot(node)
         self._sites.enter(slot)
         return slot
@@ -212,17 +215,16 @@ class Cluster:
         if slot.host:
             self._burden(slot, -wanted.spec.cpus, -wanted.spec.memory_mib)
 
-    # Nodes of one host: what stands on one counts against those that promise all of the host, too
+    # Nodes of one host: the machines of one also count against those that offer the whole host
 
     def _house(self, slot: Slot) -> None:
-        """It is one of its host's nodes; it must not be in the order."""
+        """Add a node to its host; it must not be in the order."""
         if slot.host:
             mates = self._hosts.setdefault(slot.host, {})
             self._share(slot, mates.values(), 1)
             mates[slot.node] = slot
 
     def _unhouse(self, slot: Slot) -> None:
-        """Undo `_house`."""
         if slot.host:
             mates = self._hosts[slot.host]
             del mates[slot.node]

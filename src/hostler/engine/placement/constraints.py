@@ -1,4 +1,4 @@
-"""What one machine demands of a node, looked up once so that each node is quickly checked."""
+"""Requirements of one machine on a node, prepared once so that each node can be checked quickly."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOBODY = Tally()
 
 
 class Rule:
-    """Together with one of some machines on a level, or apart from all of them.
+    """Affinity to one of some machines on a level, or anti-affinity to all of them.
 
-    Two nodes of which it is not known whether they share a rack (or pdu, or tor) are neither together nor apart.
+    If it is unknown whether two nodes share a rack (or pdu, or tor), neither rule is satisfied.
     """
 
     def __init__(self, others: Tally, level: Level, who: str, *, together: bool) -> None:
@@ -36,7 +36,10 @@ class Rule:
         self._examples: dict[str, str] | None = None
 
     def broken_by(self, slot: Slot) -> str | None:
-        """None: the node keeps the rule. The text speaks of many nodes at once, so it names no machine."""
+        """Return how the node breaks the rule; None: it does not.
+
+        The text applies to many nodes, so it names no machine.
+        """
         others = self.others
         if not others.vms:
             return None
@@ -50,9 +53,9 @@ class Rule:
         return None
 
     def explained(self, slot: Slot) -> str:
-        """What the node means for the rule, with the name of a machine."""
+        """Explain the rule for the node, with the name of a machine."""
         if not self.others.vms:
-            return f"there is not yet {self.who} to be with: any node will do" if self.together else ""
+            return f"{self.who} does not exist yet: any node will do" if self.together else ""
         shared = self._shared(slot)
         if shared is None:
             return self.broken_by(slot) or f"shares no {self.level} with {self.who}"
@@ -64,7 +67,7 @@ class Rule:
         for domain in slot.at.get(self.level, ()):
             if domain in counts:
                 return domain
-        own = f"node {slot.node}"  # who shares the node shares all, known or not
+        own = f"node {slot.node}"  # machines on the same node share everything, known or not
         return own if own in counts else None
 
     def _example(self, domain: str) -> str:
@@ -112,7 +115,7 @@ class Demand:
             self._rules(project)
         picky = self.required or self.labels or self.accelerators or wanted.exclude
         self.plain = not (picky or (wanted.fenced and cluster.unfenced))
-        """Only room counts, and what a node says of itself."""
+        """Only capacity and the node's own restrictions count."""
         self.check: Callable[[Slot], str | None] | None = (
             None if self.plain and not cluster.particular else self.refused_by
         )
@@ -130,7 +133,7 @@ class Demand:
         self.required, self.preferred = required, preferred
 
     def refused_by(self, slot: Slot) -> str | None:
-        """The first thing but room that is against a node on duty. It does not name the node."""
+        """Return the first objection to a node on duty, other than capacity. It does not name the node."""
         wanted = self.wanted
         for name, value, lacking in self.labels:
             if slot.labels.get(name) != value:
@@ -150,7 +153,7 @@ class Demand:
         return None
 
     def declined_by(self, slot: Slot) -> str | None:
-        """What the node says of itself against this machine, and what to do about it."""
+        """Return the node's own restriction against this machine, and what to do about it."""
         state = slot.state
         if state is None:
             return None
@@ -162,7 +165,7 @@ class Demand:
         return None if there else _no_image(self.image)
 
     def missing(self, slot: Slot) -> tuple[tuple[str, int, int], ...]:
-        """What there is too little of: of what, how much is wanted, how much is free."""
+        """Return the insufficient resources: resource, wanted, free."""
         found = []
         if slot.cpus < self.cpus:
             found.append(("cpus", self.cpus, slot.cpus))
@@ -173,13 +176,13 @@ class Demand:
         return tuple(found)
 
     def most(self, slots: list[Slot]) -> tuple[tuple[str, int, int], ...]:
-        """The same of nodes that lack the same: how much the roomiest has of each."""
+        """Return the same for nodes with the same shortage, with the largest free amount of each resource."""
         get = {"cpus": attrgetter("cpus"), "MiB of memory": attrgetter("memory"), "GiB of disk": attrgetter("disk")}
         return tuple((what, want, max(map(get[what], slots))) for what, want, _ in self.missing(slots[0]))
 
 
 def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
-    """The labels that a node must have, and what is said of one that has not."""
+    """Return the labels that a node must have, and the objection to a node without one."""
     spec = wanted.spec
     found = [
         (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
@@ -191,7 +194,7 @@ def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
 
 
 def free_accelerators(slot: Slot, kind: str) -> int:
-    """Those that the node has, less those of its machines."""
+    """Return the accelerators of the node minus those of its machines."""
     return accelerators_of(slot.labels, kind) - sum(each.spec.accelerators.get(kind, 0) for each in slot.vms.values())
 
 
@@ -202,16 +205,16 @@ def _no_image(image: str) -> str:
 
 
 def labelled(rule: Affinity) -> str:
-    """Whom a rule means."""
+    """Describe the machines that a rule selects."""
     return f"a machine labelled {joined(rule.labels)}" if rule.labels else "a machine of the project"
 
 
 def joined(labels: Mapping[str, str]) -> str:
-    """Labels as people write them."""
+    """Return labels as text."""
     return clipped(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
 
 
 def _by_name(guard: tuple[tuple[Selector, Level], Tally]) -> tuple[list[tuple[str, str]], str]:
-    """An order that does not depend on who came first."""
+    """Return a sort key that does not depend on the order of insertion."""
     (selector, level), _ = guard
     return sorted(selector), level

@@ -1,4 +1,4 @@
-"""What placement thinks of each node, for people who ask why."""
+"""Explanation of the placement verdict for each node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def judge(wanted: Wanted, cluster: Cluster, *, limit: int = 1000) -> tuple[NodeVerdict, ...]:
-    """Node by node, best first, with every reason; then those that will not do, those with the fewest reasons first.
+    """Return a verdict per node, with every reason: suitable nodes, best first, then those with the fewest objections.
 
-    A machine that has a node already is judged as if it had none. Takes time with the number of nodes.
+    A placed machine is judged as if it were unplaced. Takes time proportional to the number of nodes.
     """
     if cluster.node_of(wanted.vm) is not None:
         with cluster.without(wanted.vm):
@@ -26,7 +26,7 @@ def judge(wanted: Wanted, cluster: Cluster, *, limit: int = 1000) -> tuple[NodeV
 
 
 def objections(wanted: Wanted, cluster: Cluster, node: str) -> tuple[str, ...]:
-    """Everything that is against this node; nothing: it will do. A machine that has a node is judged as if without."""
+    """Return all objections to this node; empty: it is suitable. A placed machine is judged as if it were unplaced."""
     if cluster.node_of(wanted.vm) is not None:
         with cluster.without(wanted.vm):
             return _objections(wanted, cluster, node)

@@ -1,4 +1,4 @@
-"""What an image asks of a machine, as far as nodes say it: memory, and user data that it runs. Pure."""
+"""Requirements of an image on a machine, as far as nodes report them: memory, and user data that it runs. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCRIPT = "#!"
 
 
 def image_problems(spec: VmSpec, records: Iterable[NodeRecord]) -> tuple[str, ...]:
-    """Return what is wrong with a machine of this shape on each node that could have it; nothing without nodes."""
+    """Return what is wrong with a machine of this spec on each node that could run it; nothing without nodes."""
     serving = [record for record in records if record.lifecycle is not Lifecycle.DECOMMISSIONED]
     if not serving:
         return ()
@@ -36,7 +36,7 @@ def image_problems(spec: VmSpec, records: Iterable[NodeRecord]) -> tuple[str, ..
 
 
 def not_run(spec: VmSpec, records: Iterable[NodeRecord]) -> str:
-    """Return why the user data of a machine is run on none of these nodes; empty: it is, or that is not known."""
+    """Return why none of these nodes runs the user data of a machine; empty: one does, or that is unknown."""
     if not spec.user_data or spec.origin is not None:
         return ""
     name = f"image {spec.image!r}" if spec.image else "the default image"

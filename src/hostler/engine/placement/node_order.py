@@ -1,6 +1,7 @@
-"""The nodes on duty, emptiest first, and the walk over them that finds a few that will do.
+"""Nodes on duty, emptiest first, and the walk over them that finds a few suitable ones.
 
-Blocks of bounded length, each knowing the most that is free in it: what cannot fit in a block is passed over at once.
+The order consists of blocks of bounded length. Each block knows its largest free capacity: a block with too little is
+skipped at once.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
 BLOCK = 64
 ENOUGH = 8
-"""Candidates that are scored."""
+"""Number of candidates that are scored."""
 LOOK = 32
-"""Nodes that would do after which the search for other racks ends."""
+"""Number of suitable nodes after which the search for other racks ends."""
 NAMES = 3
 NO_ROOM = "too little room"
 
 
 class Block:
-    """A stretch of the order.
+    """A section of the order.
 
-    The most that is free on one node is never told too low; it may be told too high. The least never too high.
+    The largest free capacity is never too low; it may be too high. The smallest is never too high.
     """
 
     __slots__ = ("cpus", "disk", "least_cpus", "least_disk", "least_memory", "memory", "positions", "slots")
@@ -36,7 +37,7 @@ class Block:
         self.tighten()
 
     def tighten(self) -> None:
-        """Tell the most and the least that is free exactly."""
+        """Recompute the largest and smallest free capacity exactly."""
         cpus = [slot.cpus for slot in self.slots] or [0]
         memory = [slot.memory for slot in self.slots] or [0]
         disk = [slot.disk for slot in self.slots] or [0]
@@ -44,7 +45,7 @@ class Block:
         self.least_cpus, self.least_memory, self.least_disk = min(cpus), min(memory), min(disk)
 
     def taken_in(self, slot: Slot) -> None:
-        """A node has come."""
+        """Update the bounds for an added node."""
         cpus, memory, disk = slot.cpus, slot.memory, slot.disk
         # max() and min() take twice as long.
         if cpus > self.cpus:  # noqa: PLR1730
@@ -62,13 +63,13 @@ class Block:
 
 
 class Order:
-    """Nodes by position. A node in it must be taken out before its position changes."""
+    """Nodes by position. A node must be removed before its position changes."""
 
     def __init__(self, slots: Iterable[Slot] = ()) -> None:
         ordered = sorted(slots, key=lambda slot: slot.position)
         self.blocks = [Block(ordered[at : at + BLOCK]) for at in range(0, len(ordered), BLOCK)]
         self._lasts: list[Position] = [block.positions[-1] for block in self.blocks]
-        """Of each block, a position not before its last and before the next one's first."""
+        """For each block, a position not before its last and before the first of the next."""
         self._length = len(ordered)
 
     def __len__(self) -> int:
@@ -79,7 +80,7 @@ class Order:
             yield from block.slots
 
     def add(self, slot: Slot) -> None:
-        """Put it in its place."""
+        """Insert a node."""
         self._length += 1
         position = slot.position
         if not self.blocks:
@@ -100,7 +101,7 @@ class Order:
             self._lasts[index : index + 1] = [half.positions[-1] for half in halves]
 
     def remove(self, slot: Slot) -> None:
-        """Take it out; it must be in."""
+        """Remove a node, which must be present."""
         self._length -= 1
         index = bisect_left(self._lasts, slot.position)
         block = self.blocks[index]
@@ -111,7 +112,7 @@ class Order:
 
 
 class Walk:
-    """What was found from the emptiest node on: at least one node, if any will do.
+    """Result of a walk from the emptiest node on: at least one node, if any is suitable.
 
     It ends once `ENOUGH` in different racks were found, or `LOOK` in any.
     """
@@ -124,11 +125,11 @@ class Walk:
         self._spare: list[Slot] = []
         self.found: list[Slot] = []
         self.refused: dict[str, tuple[int, list[str]]] = {}
-        """Those that will not do, as far as the walk came: by reason how many, and the first names."""
+        """Unsuitable nodes up to the end of the walk: by reason the number, and the first names."""
         self.fitting = 0
 
     def over(self, blocks: Iterable[Block]) -> None:
-        """Walk; room is looked at before anything else."""
+        """Walk over the blocks; capacity is checked before anything else."""
         for block in blocks:
             if block.cpus < self._cpus or block.memory < self._memory or block.disk < self._disk:
                 self._refuse(NO_ROOM, len(block.slots), block.slots)
@@ -138,7 +139,7 @@ class Walk:
         self.found += self._spare[: max(0, ENOUGH - len(self.found))]
 
     def _through(self, block: Block) -> bool:
-        """Whether it was enough."""
+        """Return whether enough nodes were found."""
         cpus, memory, disk, check, racks = self._cpus, self._memory, self._disk, self._check, self._racks
         found, spare = self.found, self._spare
         left, roomy = LOOK - len(found) - len(spare), False

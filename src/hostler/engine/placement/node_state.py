@@ -1,4 +1,4 @@
-"""One node, with what is free on it and what it shares with others."""
+"""One node, with its free capacity and what it shares with others."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmSpec
 
 Position: TypeAlias = int
-"""Where a node stands in the order: how full it is, then by a hash of its name (so that neighbours are mixed). One
-number for both: it is compared more often than anything else. The hash is long enough that no two have the same."""
+"""Position of a node in the order: its load, then a hash of its name, so that neighbours are mixed.
+
+Both are in one number, because it is compared more often than anything else. The hash is long enough to be unique.
+"""
 _FULL = 1 << 53
 
 WEIGHTS = {Level.NODE: 0.4, Level.RACK: 0.3, Level.PDU: 0.15, Level.TOR: 0.15}
-"""What standing together on each level counts against spread."""
+"""Weight of a shared level against spread."""
 
 _NOWHERE = Site(())
 
 
 class Slot:
-    """A node. Without `state` it is not known (yet, or any more), but machines stand on it.
+    """A node. Without `state` it is unknown (yet, or no longer), but has machines.
 
-    `cpus`, `memory` and `disk` are what is free; below zero if more was put on it than it has. `fit` is what was last
-    asked of it: a shape, and the share that stays free then. Whoever scores keeps it there.
+    `cpus`, `memory` and `disk` are the free amounts; negative if more is allocated than it has. `fit` caches the last
+    score: a shape, and the share that stays free with it.
     """
 
     __slots__ = (
@@ -60,7 +62,7 @@ class Slot:
     def __init__(self, node: str) -> None:
         self.node = node
         self.own = f"{Level.NODE} {node}"
-        """As a domain."""
+        """The node as a domain."""
         self.salt = node.encode()
         self.tie = crc32(self.salt) << 64 | int.from_bytes(blake2b(self.salt, digest_size=8).digest())
         self.site = _NOWHERE
@@ -72,7 +74,7 @@ class Slot:
         self.know(None)
 
     def know(self, state: NodeState | None) -> None:
-        """What the node says of itself."""
+        """Set what is known of the node."""
         before = self.capacity
         self.state = state
         self.capacity = (0, 0, 0)
@@ -80,7 +82,7 @@ class Slot:
         self.labels: dict[str, str] = {"node": self.node}
         self.on_duty = state is not None and state.on_duty
         self.particular = state is not None and (state.images is not None or bool(state.refuses))
-        """Not every machine that there is room for will do."""
+        """Not every machine that fits is accepted."""
         self.unfenced = state is not None and not state.fences
         self.host = "" if state is None else state.host
         self.whole_host = state is not None and state.whole_host
@@ -98,33 +100,33 @@ class Slot:
         self.disk += self.capacity[2] - before[2]
         names = {Level.NODE: (self.node,), Level.RACK: rack, Level.PDU: pdus, Level.TOR: tors}
         self.at = {level: tuple(f"{level} {name}" for name in names[level]) for level in names}
-        """By level, what it is part of; nothing: not known."""
+        """By level, the domains of the node; empty: unknown."""
         self.domains = tuple((name, WEIGHTS[level] / len(all_)) for level, all_ in self.at.items() for name in all_)
         self.unknown = tuple(level for level, all_ in self.at.items() if not all_)
         self.locate()
 
     def burden(self, cpus: int, memory: int) -> None:
-        """Less is free, because of machines on other nodes of its host. Disks are counted by node: each has its own."""
+        """Reduce the free amounts by machines on other nodes of the same host. Each node has its own disks."""
         self.cpus -= cpus
         self.memory -= memory
         self.locate()
 
     def take(self, spec: VmSpec) -> None:
-        """Less is free."""
+        """Allocate a machine."""
         self.cpus -= spec.cpus
         self.memory -= spec.memory_mib
         self.disk -= spec.disk_gib
         self.locate()
 
     def give(self, spec: VmSpec) -> None:
-        """More is free."""
+        """Free a machine."""
         self.cpus += spec.cpus
         self.memory += spec.memory_mib
         self.disk += spec.disk_gib
         self.locate()
 
     def locate(self) -> None:
-        """Say where it stands in the order: by what is scarcest on it."""
+        """Compute the position in the order, from the scarcest resource."""
         cpus, memory, disk = self.capacity
         load = 1.0 - self.cpus / cpus if cpus else 1.0
         other = 1.0 - self.memory / memory if memory else 1.0

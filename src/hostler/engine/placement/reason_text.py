@@ -1,4 +1,4 @@
-"""Reasons in words."""
+"""Text of placement reasons."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ if TYPE_CHECKING:
     from hostler.engine.placement.score import Scored
 
 MOST = 2_048
-"""Characters of all reasons of a decision together, their punctuation as JSON not counted."""
+"""Largest total length of all reasons of a decision, without JSON punctuation."""
 _REST = 100
 _LONGEST_REASON = 240
 _LONGEST_NAME = 64
 
 
 def many(count: int) -> str:
-    """So many nodes."""
+    """Return a number of nodes as text."""
     return counted(count, "node")
 
 
 def sentence(count: int, why: str) -> str:
-    """So many nodes, and what is against them."""
+    """Return a number of nodes, and the objection to them."""
     has = ("has " if count == 1 else "have ") if why.startswith("too ") else ""
     return f"{many(count)} {has}{agreeing(count, why)}"
 
 
 def agreeing(count: int, why: str) -> str:
-    """What is said of one node, said of so many."""
+    """Adapt the text about one node to a number of nodes."""
     return f"share {why.removeprefix('shares ')}" if count != 1 and why.startswith("shares ") else why
 
 
 def chosen(best: Scored) -> Reason:
-    """Why the best one."""
+    """Explain the choice of the best node."""
     points, room, spread, slot = best
     return Reason(subject=slot.node, why=f"chosen: score {points:.1f} ({room:.0%} stays free, spread {spread:.0%})")
 
 
 def runner_up(one: Scored) -> Reason:
-    """How good another one is."""
+    """Describe another suitable node."""
     points, room, spread, slot = one
     return Reason(subject=slot.node, why=f"fits: score {points:.1f} ({room:.0%} stays free, spread {spread:.0%})")
 
 
 def group(why: str, count: int, names: Sequence[str]) -> Reason:
-    """One reason of many nodes, with the first names."""
+    """Return one reason for many nodes, with the first names."""
     shown, why = ", ".join(clipped(name, _LONGEST_NAME) for name in names), agreeing(count, why)
     return Reason(subject=many(count), why=f"{why} ({shown}{', …' if count > len(names) else ''})" if shown else why)
 
 
 def off_duty(slot: Slot) -> str:
-    """Why a node is given nothing."""
+    """Return why a node gets no machines."""
     why = slot.state.why_not if slot.state is not None else ""
     return f"not on duty: {clipped(why)}" if why else "not on duty"
 
 
 def against(demand: Demand, slot: Slot) -> list[str]:
-    """Everything that is against a node; nothing: it will do."""
+    """Return all objections to a node; empty: it is suitable."""
     found = []
     if not slot.on_duty:
         found.append(off_duty(slot))
@@ -87,7 +87,7 @@ def against(demand: Demand, slot: Slot) -> list[str]:
 
 
 def in_favour(demand: Demand, one: Scored) -> list[str]:
-    """What speaks for a node that will do, and where it is less good."""
+    """Return what favours a suitable node, and its drawbacks."""
     _, room, spread, slot = one
     cpus, memory, disk = slot.capacity
     found = [
@@ -110,7 +110,7 @@ def in_favour(demand: Demand, one: Scored) -> list[str]:
 
 
 def bounded(reasons: Iterable[Reason], *, nodes: bool = False) -> tuple[Reason, ...]:
-    """As many as there is room for; then how many were left out (`nodes`: each is about one node)."""
+    """Return as many reasons as fit; then the number of those left out (`nodes`: each is about one node)."""
     kept: list[Reason] = []
     left, out = MOST, 0
     for reason in reasons:

@@ -1,4 +1,4 @@
-"""What placement takes and gives, and how that is made from records."""
+"""Inputs and result of placement, and their construction from records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OFF_DUTY = {
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
-    """A node as placement sees it. The names of racks, pdus and tors are those of the whole cluster."""
+    """A node as placement sees it. The names of racks, pdus and tors are unique in the cluster."""
 
     node: str
     capacity: Capacity
@@ -39,16 +39,16 @@ class NodeState(Struct, frozen=True, kw_only=True):
     tors: tuple[str, ...] = ()
     fences: bool = False
     images: frozenset[str] | None = None
-    """What machines can be made of there; None: of anything."""
+    """Available images; None: any."""
     refuses: str = ""
-    """Why it takes no further machine at present."""
+    """Why it accepts no further machine at present."""
     on_duty: bool = True
     why_not: str = ""
-    """While off duty: why."""
+    """Why it is off duty."""
     host: str = ""
-    """The host that its agent runs on; empty: it is not known."""
+    """The host that its agent runs on; empty: unknown."""
     whole_host: bool = True
-    """Its capacity is all of that host, not a share of it: what stands on other nodes of the host counts against it."""
+    """Its capacity is the whole host, not a share: machines on other nodes of the host count against it."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True, gc=False):
@@ -56,31 +56,31 @@ class Wanted(Struct, frozen=True, kw_only=True, gc=False):
 
     vm: str
     project: str
-    """`org/project`: rules speak of the machines of the same one."""
+    """`org/project`: rules apply to machines of the same project."""
     spec: VmSpec
     name: str = ""
-    """How reasons call it; its id if empty."""
+    """Its name in reasons; its id if empty."""
     labels: Mapping[str, str] = {}
     affinity: tuple[Affinity, ...] = ()
     node_labels: Mapping[str, str] = {}
     fenced: bool = False
     exclude: frozenset[str] = _NOBODY
-    """Nodes that will not do."""
+    """Nodes that must not be chosen."""
     tied: str = ""
-    """Why it can only be on the node that `node_labels` names: its disk is there, and no image is needed."""
+    """Why it can only run on the node in `node_labels`: its disk is there, and no image is needed."""
 
 
 def must_join(one: Wanted, other: Wanted) -> bool:
-    """Whether a rule of one machine demands that it is together with such as the other."""
+    """Return whether a rule of one machine requires affinity to machines like the other."""
     return one.project == other.project and any(
         rule.required and rule.together and other.labels.items() >= rule.labels.items() for rule in one.affinity
     )
 
 
 class Decision:
-    """A node, or None: none will do. `reasons` are to be kept with it, and hold about 2 KB at most.
+    """The chosen node, or None: no node is suitable. `reasons` are stored with it, and have about 2 KB at most.
 
-    What was seen is kept as it was, and put into words when somebody asks.
+    The text is built from the observed values when it is first requested.
     """
 
     __slots__ = ("_tell", "_told", "node", "score")
@@ -94,23 +94,23 @@ class Decision:
         summary: str = "",
         tell: Callable[[], tuple[tuple[Reason, ...], str]] | None = None,
     ) -> None:
-        """`score`: 0 to 100; 0 without a node. `tell` gives reasons and summary, in their place."""
+        """`score`: 0 to 100; 0 without a node. `tell` returns reasons and summary, in place of these."""
         self.node, self.score = node, score
         self._tell = tell
         self._told = (reasons, summary) if tell is None else None
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why this one, and why not the others."""
+        """Return why this node was chosen, and why not the others."""
         return self._in_words()[0]
 
     @property
     def summary(self) -> str:
-        """All of it in one sentence."""
+        """Return everything in one sentence."""
         return self._in_words()[1]
 
     def adding(self, reason: Reason) -> Decision:
-        """The same decision with one more thing to say, which comes first."""
+        """Return the same decision with one more reason, which comes first."""
         reasons, summary = self._in_words()
         return Decision(
             node=self.node, score=self.score, reasons=(reason, *reasons), summary=f"{summary}; {reason.why}"
@@ -142,14 +142,14 @@ def node_state(
     capacity: Capacity | None = None,
     labels: Mapping[str, str] = _NO_LABELS,
 ) -> NodeState:
-    """A node that registered. It is on duty while its lifecycle says so, and its agent gives signs of life.
+    """Return the state of a registered node. It is on duty if its lifecycle says so and its agent sends heartbeats.
 
-    The rest is what the inventory says: what is against it, on what it hangs (None: as its agent says), what it has at
-    most, and labels, which win over those of its agent.
+    The other arguments come from the inventory: the objection to it, its wiring (None: as its agent reports), its
+    largest capacity, and labels, which override those of its agent.
     """
     why_not = "" if record.lifecycle is Lifecycle.ON_DUTY else _OFF_DUTY.get(record.lifecycle, record.lifecycle.words)
     if not why_not and not alive:
-        why_not = "silent"
+        why_not = "unreachable"
     why_not = why_not or objection
     rack, pdus, tors = wiring or (record.rack and fold(record.rack), record.pdus, record.tors)
     return NodeState(
@@ -170,12 +170,15 @@ def node_state(
 
 
 def counted_capacity(record: NodeRecord, listed: Capacity | None) -> Capacity:
-    """What placement counts on: what both the node's agent and the inventory (None: it is not in it) say is there."""
+    """Return the capacity for placement: the smaller of the agent's and the inventory's (None: not listed there)."""
     return record.capacity if listed is None else least(record.capacity, listed)
 
 
 def least(offered: Capacity, listed: Capacity) -> Capacity:
-    """What both the agent and the inventory say is there. The inventory need not say anything: then it has 0."""
+    """Return the smaller of the agent's and the inventory's capacity.
+
+    A value of 0 in the inventory means: not given.
+    """
     changed = {
         name: most
         for name in ("cpus", "memory_mib", "disk_gib", "network_mbps")
@@ -185,7 +188,7 @@ def least(offered: Capacity, listed: Capacity) -> Capacity:
 
 
 def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: str = "", tied: str = "") -> Wanted:
-    """What a wish asks of a node; `only`: of that one, for the reason `tied`, if one is to be told."""
+    """Return the requirements of a spec on a node; `only`: on that node, for the reason `tied` (empty: not shown)."""
     return Wanted(
         vm=vm.id,
         project=f"{vm.org}/{vm.project}",
@@ -201,9 +204,9 @@ def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: st
 
 
 def wanted_of_command(command: VmCommand, vm: VirtualMachine | None) -> Wanted:
-    """What a commanded machine takes of its node: the shape is the command's; labels and rules stand in the wish only.
+    """Return the allocation of a commanded machine: the size is the command's; labels and rules are in the spec only.
 
-    Without a wish the machine takes room, and no rule knows it.
+    Without a spec the machine has an allocation, and no rule applies to it.
     """
     return Wanted(
         vm=command.vm,
@@ -218,6 +221,6 @@ def wanted_of_command(command: VmCommand, vm: VirtualMachine | None) -> Wanted:
 
 
 def _folded(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """A node, or a rack, is meant however its name was typed."""
+    """Fold the names of node and rack, so that they match in any case."""
     named = {label: fold(labels[label]) for label in ("node", "rack") if label in labels}
     return {**labels, **named} if named else labels

@@ -1,8 +1,7 @@
-"""How good a node is that will do: 0 to 100.
+"""Score of a suitable node: 0 to 100.
 
-Room is the smallest share of cpus, memory and disk that stays free. Spread is 1 where no machine of the project shares
-anything with the node, 0 where all share everything. Rules that are only preferred, if there are any, count as much as
-both together.
+Room is the smallest share of cpus, memory and disk that stays free. Spread is 1 if no machine of the project shares
+anything with the node, 0 if all share everything. Preferred rules, if there are any, count as much as both together.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ Scored: TypeAlias = "tuple[float, float, float, Slot]"
 
 
 def ranked(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
-    """Nodes that will do, best first.
+    """Return suitable nodes, best first.
 
-    The best, if several are equally good, are mixed by the machine's id, so that many machines spread over them.
+    If several are equally good, the machine's id shuffles them, so that many machines spread over them.
     """
     scored = _scored(demand, slots)
     scored.sort(key=_points, reverse=True)
@@ -45,7 +44,7 @@ def ranked(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
 
 
 def _scored(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
-    """The inner loop of placement: written for speed."""
+    """Score nodes. This is the inner loop of placement, written for speed."""
     shape, preferred = demand.shape, demand.preferred
     others = len(demand.neighbours.vms)
     count = demand.neighbours.counts.get
@@ -53,7 +52,7 @@ def _scored(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
     spread = 1.0
     for slot in slots:
         asked, room = slot.fit
-        if asked is not shape:  # of the same shape come many, and most nodes are looked at several times
+        if asked is not shape:  # many machines have the same shape, and most nodes are scored several times
             room = _room(slot, demand)
             slot.fit = (shape, room)
         if others:

@@ -1,4 +1,4 @@
-"""Choosing a node."""
+"""Selection of a node."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
     from hostler.engine.placement.score import Scored
 
 SMALL = 32
-"""Nodes up to which each is looked at and has a reason of its own."""
+"""Largest cluster in which each node is checked and gets its own reason."""
 RUNNERS_UP = 3
-"""Those that are named, in larger clusters."""
+"""Number of runners-up that are named, in larger clusters."""
 _GROUPS = 10
 _TOLD = 3
 
 
 def place(wanted: Wanted, cluster: Cluster) -> Decision:
-    """The node for a machine; None exactly if no node will do. The cluster is as before: `use` it to make it so.
+    """Choose a node for a machine; None exactly if no node is suitable.
 
-    A machine that has a node already is placed as if it had none.
+    The cluster is unchanged: call `use` to allocate.
+
+    A placed machine is placed as if it were unplaced.
     """
     if cluster.node_of(wanted.vm) is not None:
         with cluster.without(wanted.vm):
@@ -64,7 +66,7 @@ def _shape(demand: Demand) -> tuple[object, ...]:
 
 
 def _among_few(demand: Demand, cluster: Cluster) -> Decision:
-    """Look at every node."""
+    """Check every node."""
     check = demand.refused_by
     fitting = [slot for slot in cluster.order if not demand.missing(slot) and check(slot) is None]
     rest = sorted((slot for slot in cluster.known() if slot not in fitting), key=lambda slot: slot.node)
@@ -82,7 +84,7 @@ def _among_few(demand: Demand, cluster: Cluster) -> Decision:
 
 
 def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, labelled: bool) -> Decision:
-    """A choice among those that were found."""
+    """Choose among the nodes that were found."""
     best, known, on_duty = scored[0], len(cluster), len(cluster.order)
     return Decision(
         node=best[3].node, score=best[0], tell=lambda: _why_taken(scored, walk, known, on_duty, labelled=labelled)
@@ -92,7 +94,7 @@ def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, labelled: bool) -
 def _why_taken(
     scored: list[Scored], walk: Walk, known: int, on_duty: int, *, labelled: bool
 ) -> tuple[tuple[Reason, ...], str]:
-    """In words, honest about those that were not looked at. Of the cluster it takes nothing that could change."""
+    """Explain the choice, including how many nodes were not checked. Uses no state of the cluster that may change."""
     best = scored[0]
     reasons = [reason_text.chosen(best), *map(reason_text.runner_up, scored[1 : 1 + RUNNERS_UP])]
     lower = scored[1 + RUNNERS_UP :]
@@ -115,13 +117,13 @@ def _why_taken(
 
 
 class _Group(Struct, frozen=True):
-    """Nodes that will not do for the same reason."""
+    """Nodes that are unsuitable for the same reason."""
 
     said: str
     slots: list[Slot]
 
     def reason(self, demand: Demand, *, full: bool) -> Reason:
-        """In words; `full`: there is too little of something, so say how much the roomiest has."""
+        """Return the reason; `full`: a resource is insufficient, so name the largest free amount."""
         why = self.said
         if full:
             most = [f"{max(0, free):,} of {want:,} {what}" for what, want, free in demand.most(self.slots)]
@@ -130,9 +132,9 @@ class _Group(Struct, frozen=True):
 
 
 def _groups(demand: Demand, slots: Iterable[Slot]) -> tuple[list[_Group], list[_Group]]:
-    """Nodes of which none will do, by the reason: what is wrong otherwise, and what is full.
+    """Group unsuitable nodes by reason: those with another objection, and those without enough capacity.
 
-    A node that is wrong otherwise does not count as full.
+    A node with another objection does not count as full.
     """
     otherwise: dict[str, list[Slot]] = {}
     full: dict[tuple[bool, bool, bool], list[Slot]] = {}
@@ -150,7 +152,7 @@ def _groups(demand: Demand, slots: Iterable[Slot]) -> tuple[list[_Group], list[_
 
 
 def _refused(demand: Demand, slots: Iterable[Slot]) -> Decision:
-    """No node will do; why, the most frequent reason first."""
+    """Return the decision that no node is suitable, with the most frequent reason first."""
     otherwise, full = _groups(demand, slots)
     groups = sorted(otherwise + full, key=lambda group: (-len(group.slots), group.said))
     reasons = [group.reason(demand, full=group in full) for group in groups[:_GROUPS]]

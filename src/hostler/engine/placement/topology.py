@@ -1,7 +1,7 @@
-"""What nodes hang on, as far as scoring asks: things that are always met together are counted as one.
+"""Topology for scoring: domains that always occur together are counted as one.
 
-Where a rack has pdus and a tor of its own, whoever shares one of them with a machine shares all of them. Then one
-count, with the weight of all, says the same as each of theirs.
+If a rack has its own pdus and tor, machines that share one of them share all of them. Then a single count with the
+combined weight is equivalent to one count each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Domains: TypeAlias = tuple[tuple[str, float], ...]
 
 
 class Site:
-    """What some nodes hang on, each on all of it."""
+    """A set of domains that some nodes have in common."""
 
     __slots__ = ("counted", "domains", "nodes")
 
@@ -33,7 +33,7 @@ class Sites:
         self._having: dict[str, dict[Site, None]] = {}
 
     def enter(self, slot: Slot) -> None:
-        """A node hangs on what its domains say."""
+        """Add a node to the site of its domains."""
         domains = slot.domains[1:]  # the first is the node itself
         site = self._sites.get(domains)
         if site is None:
@@ -45,7 +45,7 @@ class Sites:
         slot.site = site
 
     def leave(self, slot: Slot) -> None:
-        """It is about to hang on something else, or is no more."""
+        """Remove a node from its site, before its domains change or it is removed."""
         site = slot.site
         site.nodes -= 1
         if site.nodes:
@@ -59,7 +59,7 @@ class Sites:
                 del self._having[domain]
 
     def _count_anew(self, changed: Site) -> None:
-        """What is met at one site only may have become more, or less."""
+        """Recompute which domains occur at one site only."""
         touched = {site: None for domain, _ in changed.domains for site in self._having[domain]}
         for site in touched:
             alone = [(domain, weight) for domain, weight in site.domains if len(self._having[domain]) == 1]

@@ -1,1 +1,1 @@
-"""Filling a store from another one or from a backup, and the epoch that begins with that."""
+"""Transfer of records into a store, from another store or a backup, and the epoch that begins with it."""

@@ -1,4 +1,4 @@
-"""Copying one store into another, whatever their engines are."""
+"""Copy of one store into another, between any engines."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 
 
 OF_PROCESSES = (ALIVE, CLOCK, ENDPOINT, LAB_WORKER, LEADER, LOCK, REPLICA, ROUTER, TICKET)
-"""What says that a process lives, works or can be reached, and one-time tickets. On the copy they would never end: the
-requests of a lab worker that is gone would not be reclaimed."""
+"""Records that show that a process is alive, works or is reachable, and one-time tickets.
+
+On the copy they would never end: for example, requests of a terminated lab worker would not be reclaimed.
+"""
 
 
 class StoreSource:
-    """A store as of one revision.
+    """A store at one revision.
 
     Keys that are attached to a lease are left out and counted, unless `with_leased`: without their lease they would
-    live for ever. Those that say that a process lives or works (`OF_PROCESSES`) are left out in every case.
+    never expire. Records of processes (`OF_PROCESSES`) are left out in every case.
     """
 
     def __init__(self, store: Store, name: str, prefix: str, *, revision: int, with_leased: bool) -> None:
@@ -67,14 +69,14 @@ class StoreSource:
 
 
 async def source_of(store: Store, name: str, prefix: str, *, with_leased: bool) -> StoreSource:
-    """The store as it is now. Conflict: it is an unfinished copy itself."""
+    """Return the store in its current state. Conflict: it is an unfinished copy itself."""
     check_complete(await store.get(MARKER), name)
     page = await store.range(prefix, limit=1, keys_only=True)
     return StoreSource(store, name, prefix, revision=page.revision, with_leased=with_leased)
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """What a copy did."""
+    """The result of a copy."""
 
     outcome: Outcome
     snapshot: StoreSource
@@ -95,11 +97,11 @@ async def copy(
     keep_source: bool,
     report: Callable[[Progress], None],
 ) -> Copied:
-    """Make what is under `prefix` in `target` what it is in `source` now; see `fill` for how it can end.
+    """Make the keys under `prefix` in `target` equal to those in `source` now; see `fill` for the outcomes.
 
-    Where a control plane worked on the source, it moves: nothing starts on the source from then on, and the target
-    begins a new epoch. `keep_source`: it stays, and nothing starts on the target. Refused: processes work on the
-    source, or its records were moved before. `names` are those of the two stores, for people.
+    If a control plane worked on the source, it moves: from then on no process starts on the source, and the target
+    begins a new epoch. `keep_source`: the control plane stays, and no process starts on the target. Refused: processes
+    work on the source, or its records were moved before. `names` are the names of the two stores for users.
     """
     snapshot = await source_of(source, names[0], prefix, with_leased=with_leased)
     service = await service_source(snapshot)
@@ -116,7 +118,7 @@ async def copy(
 
 
 async def _check_in_service(source: Store, target: Store, names: tuple[str, str]) -> None:
-    """Refused: the source cannot be moved. One that the same copy marked before it was interrupted can."""
+    """Raise Refused if the source cannot be moved. A source that the same copy marked before an interruption can."""
     await check_idle(source, names[0])
     mark = await MOVED.get(source)
     if mark is None or (mark.value.to == names[1] and await target.get(MARKER) is not None):

@@ -1,7 +1,7 @@
-"""What copy, restore and activation do to the identity of a control plane: a new epoch, higher fences, awaited nodes.
+"""Identity of a control plane on copy, restore and activation: a new epoch, higher fences, awaited nodes.
 
-The records of the identity are left out while a store is filled. They are written in the transaction that completes the
-filling: a store is either incomplete, and nothing starts on it, or it is the newest one.
+The identity records are left out while a store is filled. They are written in the transaction that completes the
+transfer: a store is either incomplete, and no process starts on it, or it is the newest one.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 FENCE_STEP = 1_000_000
-"""Fences after a restore are at least so much above the highest that is known: others were given out since."""
+"""Smallest distance of fences after a restore from the highest known one, because others were issued since the backup.
+"""
 REVISION_STEP = 1_000_000
-"""The same for revisions, where the engine can skip some."""
+"""The same for revisions, if the engine can skip some."""
 SETTLE = 3.0
-"""Seconds in which a lease that has run out must have ended."""
+"""Seconds within which an expired lease must have ended."""
 
 
 class ServiceSource:
-    """The records of a control plane without its identity, and with nodes that are awaited. A `Source` for `fill`."""
+    """The records of a control plane without its identity, and with awaited nodes. A `Source` for `fill`."""
 
     def __init__(self, source: Source, cluster: Cluster, fences: dict[str, int], *, is_backup: bool) -> None:
         self._source, self.cluster, self.fences, self._is_backup = source, cluster, fences, is_backup
         self.name = source.name
 
     async def entries(self) -> AsyncGenerator[KeyValue, None]:
-        """All other records."""
+        """Yield all other records."""
         async with aclosing(self._source.entries()) as entries:
             async for kv in entries:
                 if not is_identity(kv.key):
@@ -53,8 +54,10 @@ class ServiceSource:
 
 
 async def service_source(source: Source, *, is_backup: bool = False) -> ServiceSource | None:
-    """The source as a control plane; None: no control plane ever worked on it. `is_backup`: it went on after that, so
-    the commands are to be confirmed."""
+    """Return the source as a control plane; None: no control plane ever worked on it.
+
+    `is_backup`: the control plane continued after the backup, so its commands must be confirmed.
+    """
     cluster: Cluster | None = None
     fences: dict[str, int] = {}
     async with aclosing(source.entries()) as entries:
@@ -67,12 +70,12 @@ async def service_source(source: Source, *, is_backup: bool = False) -> ServiceS
 
 
 def is_identity(key: str) -> bool:
-    """Whether the key is written with the completion of a filling, and not before."""
+    """Return whether the key is written in the step that completes a transfer, and not before."""
     return key in (CLUSTER.fill(), MOVED.fill()) or FENCE.match(key) is not None
 
 
 def _awaited(kv: KeyValue) -> KeyValue:
-    """A node's record as a store in a new epoch has it; anything else as it is."""
+    """Return a node's record as a store in a new epoch has it; other records unchanged."""
     entry = MEMBER.readable(kv)
     if entry is None or (entry.value.awaited and entry.value.off is None):
         return kv
@@ -81,7 +84,7 @@ def _awaited(kv: KeyValue) -> KeyValue:
 
 
 def _unconfirmed(kv: KeyValue) -> KeyValue:
-    """A command as a restored store has it; anything else as it is."""
+    """Return a command as a restored store has it; other records unchanged."""
     entry = COMMAND.readable(kv)
     if entry is None or entry.value.unconfirmed:
         return kv
@@ -90,7 +93,7 @@ def _unconfirmed(kv: KeyValue) -> KeyValue:
 
 
 async def check_idle(store: Store, name: str, clock: Clock = SYSTEM) -> None:
-    """Refused: a process works on the store. What it writes now would be in one of the two stores only."""
+    """Raise Refused if a process works on the store. Its writes would be in only one of the two stores."""
     until = clock.now() + SETTLE
     while True:
         found = [
@@ -104,7 +107,7 @@ async def check_idle(store: Store, name: str, clock: Clock = SYSTEM) -> None:
         if clock.now() > until:
             raise Refused(
                 f"{name}: processes work on it ({', '.join(found[:3])}); stop every up, replica and agent on it first."
-                " What a process left that was killed ends by itself within leadership_ttl and node_ttl (20 s)"
+                " Records of a killed process expire within leadership_ttl and node_ttl (20 s)"
             )
         await clock.sleep(0.1)
 
@@ -128,8 +131,8 @@ async def begin_epoch(
 ) -> Begun:
     """Return what begins a new epoch of the control plane `cluster` in `store`.
 
-    Fences go on at least `step` above the highest of `fences` and of those that the store has. A control plane that had
-    the store before becomes an alias, so that its machines are not taken for foreign ones.
+    Fences continue at least `step` above the highest of `fences` and of those in the store. A control plane that used
+    the store before becomes an alias, so that its machines are not treated as foreign.
     """
     there = await CLUSTER.get(store)
     known = [] if there is None else [there.value.id, *there.value.aliases]
@@ -138,7 +141,7 @@ async def begin_epoch(
     highest = dict(fences)
     for entry in (await FENCE.list(store)).entries:
         highest[entry.key] = max(entry.value, highest.get(entry.key, 0))
-    # At least the epoch, which is the time: two restores of one old backup do not give out the same fences.
+    # At least the epoch, which is the time: two restores of one old backup do not issue the same fences.
     raised = {key: max(fence + step, number) if step else fence for key, fence in highest.items()}
     new = msgspec.structs.replace(
         cluster,
@@ -154,7 +157,7 @@ async def begin_epoch(
 
 
 async def mark_moved(store: Store, to: str, cluster: Cluster) -> None:
-    """Say in a store that its records are in the store `to` from now on."""
+    """Mark a store: its records are in the store `to` from now on."""
     now = SYSTEM.wall()
     await store.txn(
         [], [MOVED.put(Moved(cluster=cluster.id, to=to, epoch=cluster.epoch, started_at=now, finished_at=now))]
@@ -162,10 +165,10 @@ async def mark_moved(store: Store, to: str, cluster: Cluster) -> None:
 
 
 async def activate(store: Store, name: str) -> tuple[Begun, Moved | None]:
-    """Make the store the newest of its control plane, and take the mark away that it was moved or copied.
+    """Make the store the newest of its control plane, and remove the mark that it was moved or copied.
 
-    Returns the new epoch and that mark. Refused: processes work on it, or no control plane ever did. Conflict: it is
-    an unfinished copy, or another process was faster.
+    Returns the new epoch and that mark. Refused: processes work on it, or no control plane ever did. Conflict: it is an
+    unfinished copy, or another process was faster.
     """
     check_complete(await store.get(MARKER), name)
     await check_idle(store, name)
@@ -174,17 +177,17 @@ async def activate(store: Store, name: str) -> tuple[Begun, Moved | None]:
         raise Refused(f"{name}: no control plane has worked on it, so there is nothing to put into service")
     for prefix in (MEMBER.prefix(), COMMAND.prefix()):
         async for kv in items(store, prefix):
-            changed = _unconfirmed(_awaited(kv))  # it may have been restored by the tools of its engine
+            changed = _unconfirmed(_awaited(kv))  # it may have been restored with the tools of its engine
             if changed is not kv:
                 await store.txn([ModRevision(kv.key) == kv.mod_revision], [Put(kv.key, changed.value)])
     source = "" if mark is None else mark.value.to
     epoch = Epoch(begun_by=EpochKind.ACTIVATION, source=source, at=SYSTEM.wall())
-    # The store that took over has counted on, if there was one: so both numbers go far above it.
+    # The store that took over, if any, has issued further epochs and fences: so both numbers go far above them.
     known = there.value if mark is None else _above(there.value, mark.value.epoch)
     begun = await begin_epoch(store, known, epoch, {}, step=FENCE_STEP)
     when = [CLUSTER.unchanged(there), MOVED.absent() if mark is None else MOVED.unchanged(mark), Version(MARKER) == 0]
     if not (await store.txn(when, [*begun.writes, *(() if mark is None else (MOVED.delete(),))])).succeeded:
-        raise Conflict(f"{name}: another process has just changed it; look at it, then run the command again")
+        raise Conflict(f"{name}: another process has just changed it; check it, then run the command again")
     return begun, None if mark is None else mark.value
 
 
@@ -193,9 +196,9 @@ def _above(cluster: Cluster, epoch: int) -> Cluster:
 
 
 async def continue_revisions(store: Store, above: int) -> bool:
-    """Let the revisions of the store go on above `above`; False: its engine cannot, and they begin lower.
+    """Continue the revisions of the store above `above`; False: its engine cannot, and they start lower.
 
-    What a client or a watcher kept from before can then not match a different state.
+    Revisions that a client or a watcher kept from before then cannot match a different state.
     """
     if (await store.status()).revision > above:
         return True

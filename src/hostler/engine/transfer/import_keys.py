@@ -1,14 +1,14 @@
-"""Filling a store from somewhere: what copy and restore share.
+"""Fill of a store from a source: shared by copy and restore.
 
-While it runs, the target holds a marker key that says where the data comes from. A target with a marker is incomplete;
-running the same thing again finds the marker and goes on: what is there already is compared, not written again. Every
-write is conditional on the marker, so of two that fill one target at a time only the later one goes on.
+While it runs, the target holds a marker key that names the source. A target with a marker is incomplete; the same
+command finds the marker and continues: existing keys are compared, not written again. Every write is conditional on the
+marker, so of two concurrent transfers into one target only the later one continues.
 
-Three ways to fill. Into an empty prefix: at the end the prefix holds what the source holds, and nothing else. Over
-existing keys (`merge`): the source's keys are written, other keys are left alone. In the place of existing keys
-(`replace`): the source's keys are written, other keys are deleted.
+There are three modes. Into an empty prefix: at the end the prefix holds exactly the keys of the source. Over existing
+keys (`merge`): the source's keys are written, other keys are kept. In place of existing keys (`replace`): the source's
+keys are written, other keys are deleted.
 
-Puts of known values can be repeated, so a write whose outcome is unknown is simply done again.
+Puts of known values can be repeated, so a write with an unknown outcome is simply repeated.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 MARKER = FILLING.fill()
 BATCH_BYTES = MAX_REQUEST_BYTES // 2
 AT_ONCE = 8
-"""Transactions under way at the same time."""
+"""Number of concurrent transactions."""
 PATIENCE = 30.0
-"""Seconds for which a target that does not answer is asked again."""
+"""Seconds for which requests to a target that does not answer are retried."""
 SYSTEM = SystemClock()
 
 
@@ -49,30 +49,30 @@ def new_token() -> str:
 
 
 class Source(Protocol):
-    """Where the data comes from."""
+    """Source of the data."""
 
     @property
     def name(self) -> str:
-        """Says what is copied, the same each time: an interrupted filling goes on only from the same source."""
+        """Return a name that is the same each time: an interrupted transfer continues only from the same source."""
 
     def entries(self) -> AsyncGenerator[KeyValue, None]:
-        """Everything to be written, in key order; the same each time it is asked for."""
+        """Yield everything to be written, in key order; the same on each call."""
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What the marker key holds."""
+    """Value of the marker key."""
 
     origin: str
     prefix: str
     merge: bool
     token: str
-    """Tells two runs of the same transfer apart."""
+    """Distinguishes two runs of the same transfer."""
     replace: bool = False
-    """What stood in the target before goes."""
+    """Keys that were in the target before are deleted."""
 
 
 class Progress(msgspec.Struct):
-    """How far it is. `compared` counts the keys of the source that were looked at."""
+    """Progress. `compared` counts the keys of the source that were checked."""
 
     phase: str = "copying"
     compared: int = 0
@@ -81,7 +81,7 @@ class Progress(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What was done, and the proof: count and digest, computed from both sides after the last write."""
+    """Result and proof: count and digest, computed from both sides after the last write."""
 
     keys: int
     written: int
@@ -93,7 +93,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def digest(state: hashlib._Hash, key: str, value: bytes) -> None:
-    """Add one key and its value; no two different sequences give the same bytes."""
+    """Add one key and its value; different sequences never give the same bytes."""
     encoded = key.encode()
     state.update(b"%d %d " % (len(encoded), len(value)))
     state.update(encoded)
@@ -101,13 +101,13 @@ def digest(state: hashlib._Hash, key: str, value: bytes) -> None:
 
 
 class Sealing(Protocol):
-    """Keys that are left alone while a target is filled, and are written in the step that completes it."""
+    """Keys that are skipped while a target is filled, and are written in the step that completes it."""
 
     def owns(self, key: str) -> bool:
-        """Whether the key is one of them."""
+        """Return whether the key is one of them."""
 
     async def writes(self) -> list[Operation]:
-        """What completes the target. Asked for once everything else is there and verified."""
+        """Return the writes that complete the target. Called after everything else is written and verified."""
 
 
 async def fill(
@@ -124,8 +124,8 @@ async def fill(
 ) -> Outcome:
     """Write everything of `source` to `target`. `replace`: keys that the source does not have are deleted there.
 
-    Conflict: the target is not empty, or somebody else writes to it. Unavailable: it did not answer for `PATIENCE`.
-    After either, and after a crash, the same call goes on where this one ended.
+    Conflict: the target is not empty, or another process writes to it. Unavailable: it did not answer for `PATIENCE`.
+    After either, and after a crash, the same call continues where this one ended.
     """
     wanted = Marker(source.name, prefix, merge, new_id(), replace)
     run = await _begin(target, source, wanted, report=report, clock=clock)
@@ -146,11 +146,10 @@ async def _begin(
         await _check_empty(target, wanted.prefix)
     guard = Version(MARKER) == 0 if found is None else ModRevision(MARKER) == found.mod_revision
     await _patiently(target, guard, [Put(MARKER, msgspec.json.encode(wanted))], clock)
-    # Read back rather than believed: the answer to the write may have been lost, and a second attempt refused by our
-    # own first one.
+    # Read back: the answer to the write may have been lost, and a second attempt refused because of our first one.
     marker = await target.get(MARKER)
     if marker is None or marker.value != msgspec.json.encode(wanted):
-        raise Conflict("target: somebody else fills it at this moment; let them finish, or run it again")
+        raise Conflict("target: another transfer is filling it; let that finish, or run it again")
     return _Run(target, source, wanted, marker.mod_revision, resumed=found is not None, report=report, clock=clock)
 
 
@@ -171,14 +170,14 @@ async def _check_empty(target: Store, prefix: str) -> None:
     if page.items:
         place = f"under {prefix!r}" if prefix else "in it"
         raise Conflict(
-            f"target: there are keys {place} already, {page.items[0].key!r} for one; nothing was written: name an "
-            "empty target, or write over these keys (copy --overwrite, restore --force), or replace them after they"
+            f"target: there are keys {place} already, for example {page.items[0].key!r}; nothing was written: name an "
+            "empty target, or overwrite these keys (copy --overwrite, restore --force), or replace them after they"
             " were saved (restore --replace)"
         )
 
 
 async def _patiently(target: Store, guard: Comparison, then: list[Operation], clock: Clock) -> bool:
-    """Do a transaction whose operations may be repeated; whether its guard held, the last time it was tried."""
+    """Do a transaction that may be repeated; return whether its guard held at the last attempt."""
     backoff = Backoff()
     until = clock.now() + PATIENCE
     while True:
@@ -187,7 +186,7 @@ async def _patiently(target: Store, guard: Comparison, then: list[Operation], cl
         except (Unavailable, Uncertain) as error:
             if clock.now() > until:
                 raise Unavailable(
-                    f"target: no answer for {PATIENCE:g} s ({error}); run the same command again to go on"
+                    f"target: no answer for {PATIENCE:g} s ({error}); run the same command again to continue"
                 ) from None
             await clock.sleep(backoff.next())
 
@@ -215,7 +214,7 @@ class _Run:
         self._removed = self._unchanged = self._left_alone = 0
 
     async def write_all(self) -> None:
-        """Walk over both sides in key order and write where they differ."""
+        """Walk over both sides in key order and write the differences."""
         try:
             async with aclosing(self._both_sides()) as both:
                 async for ours, theirs in both:
@@ -255,8 +254,8 @@ class _Run:
         if self._marker.merge:
             self._left_alone += 1
             return
-        # The prefix was empty when this filling began: the key came from an earlier attempt, and the source has
-        # deleted it since.
+        # The prefix was empty when this transfer began: the key is from an earlier attempt, and was deleted in the
+        # source since.
         self._removed += 1
         await self._add(Delete(theirs.key), len(theirs.key.encode()))
 
@@ -276,7 +275,7 @@ class _Run:
         self._report(self.progress)
 
     async def _settle(self, most: int) -> None:
-        """Wait until at most `most` transactions are under way; raise how one failed."""
+        """Wait until at most `most` transactions are running; raise the error of a failed one."""
         while len(self._running) > most:
             done, self._running = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             failures = [failure for task in done if (failure := task.exception())]
@@ -285,7 +284,7 @@ class _Run:
 
     async def _write(self, batch: list[Operation]) -> None:
         if not await _patiently(self._target, self._guard, batch, self._clock):
-            raise Conflict("target: somebody else took over or ended this transfer; let them finish")
+            raise Conflict("target: another process took over or ended this transfer; let that finish")
 
     async def verify(self) -> Outcome:
         """Read both sides again and compare. Conflict: they differ."""
@@ -315,20 +314,20 @@ class _Run:
         )
 
     async def finish(self) -> None:
-        """Take the marker away: the target is complete."""
+        """Delete the marker: the target is complete."""
         last = [] if self.sealing is None else await self.sealing.writes()
         ended = await _patiently(self._target, self._guard, [Delete(MARKER), *last], self._clock)
         if not ended and await self._target.get(MARKER) is not None:
-            raise Conflict("target: somebody else took over this transfer at its end; let them finish")
+            raise Conflict("target: another process took over this transfer at its end; let that finish")
 
 
 def _differs(kv: KeyValue | None) -> Conflict:
     what = "the digest" if kv is None else repr(kv.key)
-    return Conflict(f"target: {what} is not what was written; somebody else writes there: stop that, then run it again")
+    return Conflict(f"target: {what} is not what was written; another process writes there: stop it, then retry")
 
 
 def check_complete(found: KeyValue | None, name: str) -> None:
-    """Conflict: what is to be read is itself an unfinished copy. `found` is its marker."""
+    """Raise Conflict if the store to be read is itself an unfinished copy. `found` is its marker."""
     if found is not None:
         raise Conflict(
             f"{name}: it holds an unfinished transfer itself; finish that first, or accept it as it is by deleting "

@@ -1,4 +1,4 @@
-"""Restoring a backup, so that nothing that was given out before is given out again."""
+"""Restore of a backup, without reusing fences or, where possible, revisions that were issued after it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 
 class Backup(Source, Protocol):
-    """A store as it was at one revision."""
+    """A store at one revision."""
 
     @property
     def revision(self) -> int:
-        """Of the store, when it was taken."""
+        """Return the revision of the store when the backup was taken."""
 
     @property
     def created(self) -> str:
-        """When it was taken, in UTC."""
+        """Return when it was taken, in UTC."""
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What a restore did."""
+    """The result of a restore."""
 
     outcome: Outcome
     cluster: Cluster | None
-    """As it is now; None: the backup is not that of a control plane."""
+    """The new record; None: the backup is not that of a control plane."""
     fence: int = 0
     """Every later fence is above it."""
     revisions_go_on: bool = True
@@ -63,11 +63,11 @@ async def restore(
     clock: Clock = SYSTEM,
     new_id: Callable[[], str] = new_token,
 ) -> Restored:
-    """Write the backup into the store; see `fill` for how it can end. Refused: processes work on the store.
+    """Write the backup into the store; see `fill` for the outcomes. Refused: processes work on the store.
 
-    A control plane begins a new epoch: its fences go on above every fence of the backup and of the store by
-    `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too. A backup without a
-    control plane leaves the identity and the fences of the store as they are.
+    A control plane begins a new epoch: its fences continue above every fence of the backup and of the store by
+    `FENCE_STEP`, its nodes are awaited, and revisions continue, too, if the engine supports that. A backup without a
+    control plane leaves the identity and the fences of the store unchanged.
     """
     service = await service_source(backup, is_backup=True)
     if service is not None or replace:
@@ -101,7 +101,7 @@ async def restore(
 
 
 class _KeepIdentity:
-    """A backup without a control plane leaves the identity of the store as it is: no fence is given out again."""
+    """Keeps the identity of the store for a backup without a control plane, so that no fence is issued again."""
 
     def owns(self, key: str) -> bool:
         return is_identity(key)

@@ -1,4 +1,4 @@
-"""Walking over a store page by page, as of one revision."""
+"""Paged scan of a store at one revision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 async def pages(
     store: Store, prefix: str, *, revision: int | None = None, limit: int | None = None, keys_only: bool = False
 ) -> AsyncGenerator[Page, None]:
-    """The keys under `prefix`, all as of one revision: at least one page, at most `limit` keys.
+    """Yield the keys under `prefix`, all at one revision: at least one page, at most `limit` keys.
 
     Pages grow to about `PAGE_BYTES`, so that neither tiny nor huge values cost much time or memory.
     """
@@ -38,7 +38,7 @@ async def pages(
 
 
 async def items(store: Store, prefix: str, *, revision: int | None = None) -> AsyncGenerator[KeyValue, None]:
-    """Every key under `prefix`, as of one revision. Invalid: one is not UTF-8; it fits into no other store."""
+    """Yield every key under `prefix`, at one revision. Invalid: one is not UTF-8, so no other store accepts it."""
     async for page in pages(store, prefix, revision=revision):
         for kv in page.items:
             _check_text(kv.key)
@@ -58,9 +58,9 @@ def _check_text(key: str) -> None:
 async def side_by_side(
     left: AsyncGenerator[KeyValue, None], right: AsyncGenerator[KeyValue, None]
 ) -> AsyncGenerator[tuple[KeyValue | None, KeyValue | None], None]:
-    """Two walks in key order as one: a key that only one side has is paired with None.
+    """Merge two scans in key order: a key that only one side has is paired with None.
 
-    Stores order keys by their UTF-8 bytes, which is the order of Python's text, too.
+    Stores order keys by their UTF-8 bytes, which is also the order of Python strings.
     """
     a, b = await anext(left, None), await anext(right, None)
     while a is not None or b is not None:
