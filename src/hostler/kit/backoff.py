@@ -1,4 +1,4 @@
-"""Waiting longer after each failure, with jitter, so that many who failed together do not return together."""
+"""Pauses that grow after each failure, with jitter, so that clients that failed together do not retry together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Backoff:
         self._span = first
 
     def next(self) -> float:
-        """The pause to take now."""
+        """Return the pause to take now."""
         span = self._span
         self._span = min(self._most, span * self._factor)
         return self._rng.uniform(span / 2, span)
