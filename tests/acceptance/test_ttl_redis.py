@@ -111,7 +111,7 @@ async def test_a_user_without_rights_is_forbidden_and_one_who_may_not_publish_is
     try:
         async with hostler.open_ttl_storage(redis.url_of(redis.endpoint, user="reader", password="pw")) as reader:
             assert await reader.get("acl") is None
-            with pytest.raises(Forbidden, match="no right"):
+            with pytest.raises(Forbidden, match="no permission"):
                 await reader.insert_if_not_exist("acl", "value", ttl=LONG)
         async with hostler.open_ttl_storage(redis.url_of(redis.endpoint, user="quiet", password="pw")) as quiet:
             assert await quiet.insert_if_not_exist("acl", "value", ttl=LONG)
