@@ -5,7 +5,7 @@ HostlerError
 │   ├── Invalid         the request is not valid (a bad key, value, option, URL)
 │   │   ├── TooLarge        over the limit of one request
 │   │   └── FutureRevision  a revision that has not happened yet
-│   ├── NotFound        what was named does not exist
+│   ├── NotFound        the named object does not exist
 │   │   └── LeaseGone       the lease expired or was revoked
 │   ├── Forbidden       the caller has no permission
 │   │   └── Unauthenticated  the caller is not known
@@ -38,7 +38,7 @@ class HostlerError(Exception):
 
 
 class Refused(HostlerError):
-    """The request is wrong: repeating it changes nothing."""
+    """The request is wrong: repeating it does not help."""
 
 
 class Invalid(Refused):
@@ -54,7 +54,7 @@ class FutureRevision(Invalid):
 
 
 class NotFound(Refused):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class LeaseGone(NotFound):

@@ -71,7 +71,7 @@ async def test_a_node_without_a_switch_is_out_of_reach() -> None:
         (f"redfish://u@h/s?{FILE}&ca=a", "'ca' must be an absolute path"),
         (f"redfish://u@h/s?{FILE}&fingerprint=00", "SHA-256 in hexadecimal"),
         (f"redfish://u@h/s?{FILE}&verify=no", "must be true or false"),
-        (f"redfish+http://u@10.0.0.7/s?{FILE}", "readable on the way; use redfish://, or say insecure=true"),
+        (f"redfish+http://u@10.0.0.7/s?{FILE}", "in clear text; use redfish://, or set insecure=true"),
         (f"redfish+http://u@127.0.0.1/s?{FILE}&verify=false", "unknown option"),
         (f"redfish://u@h/s?{FILE}&insecure=true", "unknown option"),
         (f"ipmi://u@h/x?{FILE}", "no path is allowed after the host"),

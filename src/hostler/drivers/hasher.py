@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FIRST_PASSWORD = "nobody has this one"  # noqa: S105 - it opens nothing
+_FIRST_PASSWORD = "nobody has this one"  # noqa: S105 - not a secret
 
 
 class Argon2Hasher:
@@ -72,7 +72,7 @@ class Argon2Hasher:
         except (Argon2Error, InvalidHashError):
             return False
 
-    # Inside
+    # Internal
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         if self._closed:

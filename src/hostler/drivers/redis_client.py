@@ -163,7 +163,7 @@ class RedisLink:
             return Refused(f"{subject}: the peer is not a Redis server ({error}); correct the URL")
         return Unavailable(f"{subject}: cannot connect ({_reason(error)}); nothing was written, try later")
 
-    # Inside
+    # Internal
 
     async def _exchange(self, call: Call, connection: Connection, *command: Words) -> Any:
         answered = False

@@ -194,7 +194,7 @@ class Key(Generic[T]):
         if not result.succeeded:
             raise Conflict(f"{entry.key}: changed since revision {entry.mod_revision} was read; read it again")
 
-    # Inside
+    # Internal
 
     def _response(self, response: object) -> Entry[T]:
         return self.entry(response)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ class Mirror(Generic[T]):
             except (Missed, Unavailable, Uncertain):
                 await self._clock.sleep(self._backoff.next())
 
-    # Inside
+    # Internal
 
     async def _listed(self) -> None:
         before = self.revision

@@ -52,7 +52,7 @@ def check_part(text: str, what: str = "part", *, most: int = MAX_PART) -> str:
     if not text:
         raise Invalid(f"{what}: must not be empty")
     if text in (".", ".."):
-        raise Invalid(f"{what} {text!r}: must not be a dot or two")
+        raise Invalid(f"{what} {text!r}: must not be . or ..")
     if "/" in text:
         raise Invalid(f"{what} {_short(text)}: must not hold a '/'")
     barred = next((char for char in text if unicodedata.category(char) in _BARRED), None)

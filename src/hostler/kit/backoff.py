@@ -12,7 +12,7 @@ class Backoff:
         self, first: float = 0.05, most: float = 2.0, factor: float = 2.0, *, rng: random.Random | None = None
     ) -> None:
         self._first, self._most, self._factor = first, most, factor
-        self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not security
         self._span = first
 
     def next(self) -> float:

@@ -265,7 +265,7 @@ class AcceptLoop:
         self._turns.append(go_on)
         return True
 
-    # Inside
+    # Internal
 
     def _go_on(self) -> None:
         for _ in range(min(AT_ONCE, len(self._turns))):

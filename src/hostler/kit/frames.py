@@ -76,7 +76,7 @@ async def read_frame(reader: asyncio.StreamReader, *, limit: int = MAX_FRAME) ->
         head = await reader.readexactly(_HEAD)
     except asyncio.IncompleteReadError as error:
         if error.partial:
-            raise FrameError("the connection ended within a message") from None
+            raise FrameError("the connection ended in the middle of a message") from None
         return None
     (length,) = _LENGTH.unpack(head)
     if length > limit:
@@ -84,4 +84,4 @@ async def read_frame(reader: asyncio.StreamReader, *, limit: int = MAX_FRAME) ->
     try:
         return await reader.readexactly(length)
     except asyncio.IncompleteReadError:
-        raise FrameError("the connection ended within a message") from None
+        raise FrameError("the connection ended in the middle of a message") from None

@@ -104,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        self.rng = random.Random(seed)  # noqa: S311 - chooses an order; guards nothing
+        self.rng = random.Random(seed)  # noqa: S311 - an order, not security
         self.steps = 0
         self._now = 0.0
         self._clock_resolution = 0.0

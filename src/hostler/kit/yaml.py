@@ -193,7 +193,7 @@ class Piece:
         self.doubt("is missing", field=field)
         return ""
 
-    # Inside
+    # Internal
 
     def fields(self, *known: str) -> dict[str, Piece]:
         """Return the fields of a map that are not null. With `known`, any other field is an error, and left out."""

@@ -101,7 +101,7 @@ class Result(Message, frozen=True, tag=6):
 
     id: int
     value: bytes
-    """JSON."""
+    """The value as JSON."""
 
 
 class Item(Message, frozen=True, tag=7):
@@ -166,7 +166,7 @@ class Items(Protocol):
 
 
 class Lines(Protocol):
-    """Connections to workers, opened when they are first needed and shared by all calls to an address."""
+    """Connections to workers, opened on first use and shared by all calls to an address."""
 
     async def ask(self, address: str, call: Call, *, alone: bool = False) -> bytes | Items:
         """Send a call, with an id of this connection, and return its answer.

@@ -51,7 +51,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     """Revision of the store. A record made from a lower revision than the published one changes nothing."""
     server: LabServer | None
-    """None: there is no lab; the record is removed."""
+    """The lab's record. None: there is no lab; the record is removed."""
     waits_since: float | None = None
     """When the lab was requested, while it is on the waiting list."""
     news: Sequence[LabNews] = ()

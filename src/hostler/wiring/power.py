@@ -123,8 +123,8 @@ def _redfish(url: SplitResult, options: Options) -> Bmc | None:
     if not _HOST.fullmatch(host):
         return None
     if not tls and not insecure and not is_loopback(host):
-        what = "the password would be sent in clear, readable on the way"
-        raise Invalid(f"{WHAT} {url.scheme}://…: {what}; use redfish://, or say insecure=true")
+        what = "the password would be sent in clear text"
+        raise Invalid(f"{WHAT} {url.scheme}://…: {what}; use redfish://, or set insecure=true")
     return RedfishBmc(
         RedfishAddress(
             host=host,

@@ -67,7 +67,7 @@ class FolderArtifacts:
         """Publish an artifact. Invalid: `info` does not describe that file."""
         return await asyncio.to_thread(self._publish, info, source)
 
-    # Inside
+    # Internal
 
     def _place(self, artifact: str) -> Path:
         found = parsed(artifact)

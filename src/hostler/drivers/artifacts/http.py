@@ -60,7 +60,7 @@ class HttpArtifacts:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query:
             raise Invalid("artifacts: must be a folder, http://HOST/PATH or https://HOST/PATH")
         if token is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
-            raise Invalid(f"artifacts {url}: the token would be sent in clear, readable on the way; use https://")
+            raise Invalid(f"artifacts {url}: the token would be sent in clear text; use https://")
         self.url = url.rstrip("/")
         self._ours = parts.path.rstrip("/").endswith(OURS)
         self._credential = f"Ticket {ticket}" if ticket else f"Bearer {token}" if token is not None else ""
@@ -131,7 +131,7 @@ class HttpArtifacts:
             raise Conflict(f"artifact {info.artifact}: {self.url} has another file; publish it as another version")
         return published
 
-    # Where
+    # URLs
 
     def _place(self, artifact: str) -> str:
         found = parsed(artifact)
@@ -141,7 +141,7 @@ class HttpArtifacts:
         parsed(artifact)
         return f"{self.url}/{quote(artifact, safe='')}" if self._ours else f"{self._place(artifact)}/{DESCRIPTION}"
 
-    # All of them
+    # Listing
 
     async def _index(self) -> Sequence[ArtifactInfo]:
         try:
@@ -163,7 +163,7 @@ class HttpArtifacts:
             if page.after is None or not page.items:
                 return found
             after = f"&after={quote(page.after, safe='')}"
-        raise Damaged(f"artifacts {self.url}: its list does not end")
+        raise Damaged(f"artifacts {self.url}: its list does not end; check the url")
 
     # Requests
 
@@ -173,7 +173,7 @@ class HttpArtifacts:
             try:
                 return await ask()
             except Unavailable:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries; guards nothing
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not security
         return await ask()
 
     async def _read(self, url: str, most: int, artifact: str) -> bytes:

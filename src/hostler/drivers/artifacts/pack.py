@@ -173,7 +173,7 @@ def _file_name(project: Project) -> str:
     return f"{_plain(project.name)}-{project.version.replace('-', '_')}-py3-none-any.whl"
 
 
-# What goes in
+# Content of the wheel
 
 
 def _module(where: Path, project: dict[str, Any], name: str) -> str:

@@ -92,7 +92,7 @@ class AuditFolder:
     async def read_back(self, day: str, end: int | None, limit: int) -> list[FiledLine]:
         return await self._aside(lambda: self._read_back(day, end, limit))
 
-    # Inside, in a thread
+    # Internal, in a thread
 
     async def _aside(self, work: Callable[[], T]) -> T:
         with self._told():

@@ -144,7 +144,7 @@ class Line(asyncio.Protocol):
         """Whether a call waits for an answer."""
         return bool(self._waiting)
 
-    # For the loop
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the hello."""
@@ -165,7 +165,7 @@ class Line(asyncio.Protocol):
         """Fail all waiting calls, with whether each may have started."""
         why = self._why or (f"the connection broke ({exc})" if exc is not None else "the connection ended")
         if self._frames.within and not self._why:
-            why += " within an answer"
+            why += " in the middle of an answer"
         self.open = False
         self._ended(self)
         if not self.ready.done():
@@ -253,7 +253,7 @@ class Line(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # Inside
+    # Internal
 
     def _queue(self, data: bytes) -> None:
         if not self._out:

@@ -87,7 +87,7 @@ class TcpLines:
             self._empty = asyncio.Event()
             await self._empty.wait()
 
-    # Inside
+    # Internal
 
     async def _got(self, address: str, within: float | None, alone: bool) -> tuple[Line, float | None]:
         """Return a connection that can take a call now, and the remaining time."""

@@ -153,7 +153,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.works: dict[int, asyncio.Task[None]] = {}
 
-    # For the loop
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -208,7 +208,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # Inside
+    # Internal
 
     def _heard(self, message: Hello | Call | Cancel) -> None:
         if isinstance(message, Call):

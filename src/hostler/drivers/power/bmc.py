@@ -58,7 +58,7 @@ class BmcPower:
         return await self.board.read_state(self._request_within)
 
     async def switch_off(self, node: str) -> bool:
-        """Unavailable: nothing was requested, or the board refused. Uncertain: off was not confirmed."""
+        """Switch the node off. Unavailable: nothing was requested, or refused. Uncertain: off was not confirmed."""
         try:
             await self._switch_off()
         except (Unavailable, Uncertain) as error:

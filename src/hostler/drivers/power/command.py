@@ -32,7 +32,7 @@ class CommandPower:
         self._command, self._setting, self._timeout, self._tell = tuple(command), setting, timeout, tell
 
     async def switch_off(self, node: str) -> bool:
-        """Unavailable: the program cannot be started. Uncertain: it did not confirm that the node is off."""
+        """Run the program. Unavailable: it cannot be started. Uncertain: it did not confirm that the node is off."""
         if node.startswith("-"):
             self._tell(f"power of node {node}: the command would take this name for an option; it was not run")
             return False

@@ -40,7 +40,7 @@ class IpmiBmc:
         self.name = f"ipmi://{host}:{address.port}"
 
     async def read_state(self, within: float) -> str:
-        """Unavailable: no answer, or an answer of another system."""
+        """Return the power state. Unavailable: no answer, or an answer of another system."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         if self._address.uuid is not None:
@@ -59,7 +59,7 @@ class IpmiBmc:
         return states.pop()
 
     async def request_off(self, within: float) -> None:
-        """Unavailable: the board refused. Uncertain: the tool does not confirm that the board accepted it."""
+        """Request power-off. Unavailable: the board refused. Uncertain: the tool does not confirm that it accepted."""
         ended = await self._run("chassis", "power", "off", within=within)
         if ended.status == 0 and TAKEN in ended.lines:
             return

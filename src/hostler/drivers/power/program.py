@@ -27,7 +27,7 @@ class Ended(msgspec.Struct, frozen=True):
     """How a program ended."""
 
     status: int | None
-    """None: it did not end in time, and was killed. Below 0: the signal that ended it."""
+    """Exit status. None: it did not end in time, and was killed. Below 0: the signal that ended it."""
     lines: tuple[str, ...]
     """The last lines of its output, including errors, without empty lines."""
 

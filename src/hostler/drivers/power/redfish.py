@@ -68,14 +68,14 @@ class RedfishBmc:
         self.name = f"{place}://{host}:{address.port}{address.path}"
 
     async def read_state(self, within: float) -> str:
-        """Unavailable: no answer, or an answer about another system."""
+        """Return the power state. Unavailable: no answer, or an answer about another system."""
         state = (await self._system(within)).state
         if state is None:
             raise Unavailable(f"{self.name}: reports no PowerState; name the path of a system")
         return OFF if state == "Off" else show(state)
 
     async def request_off(self, within: float) -> None:
-        """Unavailable: refused, or not sent. Uncertain: the answer was lost, or is inconclusive."""
+        """Request `ForceOff`. Unavailable: refused, or not sent. Uncertain: the answer was lost, or is inconclusive."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         target = self._target(await self._system(within))
@@ -153,7 +153,7 @@ class RedfishBmc:
             raise
         except (aiohttp.ClientConnectorError, aiohttp.ServerFingerprintMismatch) as error:
             raise Unavailable(self._unconnected(error)) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is among these
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # includes TimeoutError
             why = f"no answer within {within:g} s" if isinstance(error, TimeoutError) else type(error).__name__
             if body is None:
                 raise Unavailable(f"{self.name}: does not answer correctly ({why}); check the board") from None

@@ -70,7 +70,7 @@ class SlicePlace:
         self._down = False
         self._ports = 20_000
 
-    # What happens by itself
+    # Spontaneous changes
 
     def crash(self, name: str, detail: str = "its process ended") -> None:
         """End an instance; nothing happens if it does not run."""
@@ -94,7 +94,7 @@ class SlicePlace:
         self.rows.clear()
         self.version += 1
 
-    # What goes wrong
+    # Fault injection
 
     def refuse(self, artifact: str, verb: Verb = "load", why: str = "", *, times: int | None = None) -> None:
         """Refuse a verb, `times` times or until `relent`."""
@@ -176,7 +176,7 @@ class SimulatedSlices(Closing):
         times: SliceTimes | None = None,
     ) -> None:
         self.place, self._clock = place, clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311 - spreads durations; guards nothing
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not security
         self._times = times or SliceTimes()
         self._locks: dict[str, asyncio.Lock] = {}
         self._listed: tuple[int, Sequence[Running]] = (-1, ())
@@ -249,7 +249,7 @@ class SimulatedSlices(Closing):
     def admit(self, tokens: frozenset[str]) -> None:
         self.place.admitted = tokens
 
-    # Inside
+    # Internal
 
     async def _loaded(self, run: Run) -> Running:
         running = self.place.rows.get(run.id)

@@ -190,7 +190,7 @@ class FaultyStore(Closing):
             await self._clock.sleep(share * self.faults.slowest)
         return None
 
-    # Inside
+    # Internal
 
     async def _call(self, verb: Verb, names: Sequence[str], do: Callable[[], Awaitable[R]]) -> R:
         kind, share, early = self._draw(verb, names)

@@ -115,7 +115,7 @@ class MemoryStore(Closing):
         prefix: str,
         *,
         start_revision: int | None = None,
-        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+        previous: bool = True,  # noqa: ARG002 - always included, at no cost
     ) -> LocalWatch:
         return self._hub.watch(prefix, start_revision)
 
@@ -214,7 +214,7 @@ class MemoryStore(Closing):
         """Return the same store, for a caller that must not change the order in which others are served."""
         return AsideStore(self)
 
-    # Inside
+    # Internal
 
     def _is_turn(self) -> bool:
         """Return whether to yield now, by count: a simulation must not depend on the speed of the host."""

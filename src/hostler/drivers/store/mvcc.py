@@ -212,7 +212,7 @@ class Mvcc:
         self._log, self._log_start = [], revision + 1
         self.revision = self.compacted = revision
 
-    # Inside
+    # Internal
 
     def _with_prefix(self, prefix: str, after: str | None) -> Iterator[str]:
         past_start = after is not None and after >= prefix

@@ -128,7 +128,7 @@ class RedisInbox:
         count: int = await self._run("release", worker, scripts.RELEASE, keys, arguments)
         return count
 
-    # Inside
+    # Internal
 
     async def _take(self, worker: str, limit: int) -> tuple[bool, list[Taken]]:
         names = self._names

@@ -123,7 +123,7 @@ class RedisBoard:
         removed: int = await self._run("forget", user, scripts.FORGET, keys, [user, revision])
         return removed == 1
 
-    # Inside
+    # Internal
 
     def _change(self, change: Published) -> Iterator[Words]:
         names, user = self._names, change.user

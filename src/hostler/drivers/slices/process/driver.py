@@ -226,7 +226,7 @@ class ProcessSlices:
         found = ((name, instance.cpu_seconds()) for name, instance in self._instances.items())
         return {name: seconds for name, seconds in found if seconds is not None}
 
-    # Inside
+    # Internal
 
     @asynccontextmanager
     async def _turn(self, run: Run) -> AsyncIterator[Instance]:

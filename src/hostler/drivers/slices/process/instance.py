@@ -98,7 +98,7 @@ class Instance:
             in_flight=state.in_flight,
         )
 
-    # Beginning
+    # Start
 
     async def start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
         """Start its process and import the slice.
@@ -139,14 +139,14 @@ class Instance:
         )
         self._watching = asyncio.create_task(self._watch(), name=f"slice {self.run.id}")
 
-    # While it is there
+    # While it runs
 
     async def activate(self) -> None:
-        """Refused: `start` raised, or it did not become healthy."""
+        """Activate the instance. Refused: `start` raised, or it did not become healthy."""
         await self.ask(Activate, doing="was being started")
 
     async def deactivate(self, grace: float) -> None:
-        """Refused: `stop` raised, or did not end; then its process counts as ended."""
+        """Deactivate the instance. Refused: `stop` raised, or did not end; then its process counts as ended."""
         try:
             async with asyncio.timeout(grace + STOPS_WITHIN):
                 await self.ask(Deactivate, grace, doing="was being stopped")
@@ -194,7 +194,7 @@ class Instance:
         except TimeoutError:
             self._end_as(f"its process has not answered for {within:g} s")
 
-    # Ending
+    # End
 
     async def end(self, *, by_force: bool = False) -> None:
         """End its process, and delete its files. Repeatable. Unavailable: it was killed, and still exists."""
@@ -264,7 +264,7 @@ class Instance:
             os.close(self._output)
             self._output = -1
 
-    # Inside
+    # Internal
 
     async def _start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
         self.uid, self._groups, self._family = allowed.uid, allowed.groups, secrets.token_hex(8)

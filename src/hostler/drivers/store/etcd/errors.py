@@ -19,7 +19,7 @@ class Fate(enum.Enum):
 
     NOT_SENT = "nothing happened; another member may do better"
     BUSY = "nothing happened; later"
-    TOKEN = "nothing happened; the token is no longer good"  # noqa: S105 - no secret
+    TOKEN = "nothing happened; the token is no longer good"  # noqa: S105 - not a secret
     FULL = "the database is full"
     COMPACTED = "nothing happened; the revision is compacted"
     EXISTS = "the lease exists already"

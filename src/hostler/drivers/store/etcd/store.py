@@ -242,7 +242,7 @@ class EtcdStore(Closing):
     async def time_left(self, lease: int) -> float:
         return await EtcdLease(self._cluster, self._keep_alives, lease, 0.0, -math.inf).remaining()
 
-    # Inside
+    # Internal
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         try:

@@ -230,7 +230,7 @@ class Watches:
         watch.paused = False
         self._add(watch)
 
-    # Inside
+    # Internal
 
     async def _find_start(self, watch: EtcdWatch) -> None:
         """Fix the first revision with a linearizable read, so that a member that lags does not send earlier events.

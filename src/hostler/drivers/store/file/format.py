@@ -15,11 +15,11 @@
     ]
     }
 
-A value stands as `json` if it is JSON written the compact way, as `text` if it is UTF-8, else as `base64`. A line of
-the history tells what each change replaced, never what it put: that is in the key's own line, or in the `was` of a
-later change. So every value is written once, and no line of the history ever changes.
+A value is written as `json` if it is JSON in compact form, as `text` if it is UTF-8, else as `base64`. A line of the
+history contains what each change replaced, never what it put: that is in the key's own line, or in the `was` of a later
+change. So every value is written once, and no line of the history ever changes.
 
-`saved` counts the saves, also those that change only a lease and so make no revision.
+`saved` counts the saves, including those that change only a lease and so make no revision.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Draft(Copy):
         )
         return data, advance
 
-    # What a batch may do
+    # Operations of a batch
 
     def txn(self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
         """Run a transaction."""
@@ -230,7 +230,7 @@ class Draft(Copy):
             self._advance.commits.append(Commit(revision, self._host.wall(), ()))
             self._dirty = True
 
-    # Inside
+    # Internal
 
     def _commit(self, events: tuple[Event, ...]) -> None:
         if events:

@@ -177,7 +177,7 @@ class FileStore(Closing):
         prefix: str,
         *,
         start_revision: int | None = None,
-        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+        previous: bool = True,  # noqa: ARG002 - always included, at no cost
     ) -> FileWatch:
         return FileWatch(self, self._hub, prefix, start_revision)
 

@@ -29,7 +29,7 @@ class OpenFiles:
 
     def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
         if path.exists() and not path.is_file():
-            raise Invalid(f"{path}: it is no regular file; name another")  # SQLite would lose data in a pipe
+            raise Invalid(f"{path}: not a regular file; name another")  # SQLite would lose data in a pipe
         time = HostTime(clock)
         self._path = path
         self._lock = schema.open_lock(path)
@@ -78,9 +78,9 @@ class OpenFiles:
 
 
 def open_in_thread(open_files: Callable[[], OpenFiles], loop: asyncio.AbstractEventLoop) -> asyncio.Future[OpenFiles]:
-    """Open in a daemon thread, which may wait for a lock without holding up the event loop or the program's end.
+    """Open in a daemon thread, which may wait for a lock without blocking the event loop or the program's end.
 
-    What comes of it after the future was cancelled is closed.
+    Files that are opened after the future was cancelled are closed.
     """
     opened: asyncio.Future[OpenFiles] = loop.create_future()
 
@@ -97,11 +97,11 @@ def open_in_thread(open_files: Callable[[], OpenFiles], loop: asyncio.AbstractEv
         files, error = None, None
         try:
             files = open_files()
-        except BaseException as caught:  # noqa: BLE001 - whoever waits must be told, whatever it was
+        except BaseException as caught:  # noqa: BLE001 - the waiting caller must get the error
             error = caught
         try:
             loop.call_soon_threadsafe(finish, files, error)
-        except RuntimeError:  # the event loop is gone, and whoever waited with it
+        except RuntimeError:  # the event loop is gone, and the waiting caller with it
             if files is not None:
                 files.close()
 
