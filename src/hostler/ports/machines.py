@@ -214,7 +214,7 @@ class Machines(Protocol):
         """
 
     async def start(self, vm: str) -> Machine:
-        """Start the machine. A running one stays as it is. Unavailable: the time of a fenced one has run out."""
+        """Start the machine. A running one stays as it is. Unavailable: the fence of a fenced one has expired."""
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
         """Ask the guest to shut down; power it off after `grace` seconds. 0: power it off at once. Stopped is fine."""
@@ -284,7 +284,7 @@ class Machines(Protocol):
         completely stays as it is, whatever happened here since; one that was sent in part and can no longer be
         completed (its process died) starts over, as with another number. Refused: a machine of that name exists here
         and is not ARRIVING, or it cannot be received here (`moves`). `delete` aborts the migration. `start`, which may
-        only be called after the migration is decided, runs the machine: from the memory it was sent or, if that got
+        only be called after the handover, runs the machine: from the memory it was sent or, if that got
         lost here, from the disk it was sent; `stop` makes it a stopped machine with that disk. Both are Refused while
         the machine was not sent completely.
         """

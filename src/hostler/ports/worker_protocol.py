@@ -65,7 +65,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     control: int = 3
     """Descriptor of the control socket."""
     output: int = -1
-    """Descriptor of the pipe that it prints into; the worker's supervisor reads it. -1: no pipe."""
+    """Descriptor of the pipe that its output goes into; the worker itself reads it. -1: no pipe."""
     logs: tuple[int, ...] = ()
     """Descriptors of the current and the previous log file.
 

@@ -163,7 +163,7 @@ class _Connection(asyncio.Protocol):
         self._owner = owner = self._gateway.owners.setdefault(name, _Owner(name))
         owner.connections += 1
         if owner.connections > 2 * MOST_CONNECTIONS:
-            self.cut()  # connections below this limit are told why
+            self.cut()  # connections below this limit get a Denied with the reason
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._gateway.connections.discard(self)

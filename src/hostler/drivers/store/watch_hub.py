@@ -134,7 +134,7 @@ class LocalWatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.fail(Closed(f"watch {self.prefix!r}: left"))
+        self.fail(Closed(f"watch {self.prefix!r}: it has been exited"))
         self._hub.left(self)
 
     def __aiter__(self) -> AsyncIterator[Event]:

@@ -71,7 +71,7 @@ class EtcdWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._watches.leave(self)
-        self._queue.fail(Closed(f"watch {self.prefix!r}: left"))
+        self._queue.fail(Closed(f"watch {self.prefix!r}: it has been exited"))
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
