@@ -271,7 +271,8 @@ class Instance:
         await whole(asyncio.to_thread(self._place.make, allowed.uid))
         keep: list[int] = []
         try:
-            keep.append(self._place.listen().detach())
+            listener = self._place.listen()
+            keep.append(listener.detach())
             parts = [part for part in (held.folder / LIB, held.folder / PACKAGES) if part.is_dir()]
             argv, own_root = allowed.argv, False
             if allowed.confinement is not None:
