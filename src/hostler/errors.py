@@ -2,51 +2,51 @@
 
 HostlerError
 ├── Refused         stop: the request is wrong
-│   ├── Invalid         what was asked cannot be (a bad key, value, option, URL)
+│   ├── Invalid         the request is not valid (a bad key, value, option, URL)
 │   │   ├── TooLarge        over the limit of one request
 │   │   └── FutureRevision  a revision that has not happened yet
-│   ├── NotFound        what was named does not exist
+│   ├── NotFound        the named object does not exist
 │   │   └── LeaseGone       the lease expired or was revoked
-│   ├── Forbidden       the caller may not
-│   │   └── Unauthenticated  nobody knows who the caller is
-│   ├── QuotaExceeded   it would be more than the project may have
+│   ├── Forbidden       the caller has no permission
+│   │   └── Unauthenticated  the caller is not known
+│   ├── QuotaExceeded   over the quota of the project
 │   ├── Damaged         the data on disk cannot be trusted: an operator must look
 │   └── Closed          used before it was opened or after it was closed
 ├── Missed          list again, then watch from there
-│   ├── Compacted       the history that was asked for is gone
+│   ├── Compacted       the requested history is gone
 │   └── Lagged          the reader was too slow for its watch
 ├── Conflict        read again, then retry; nothing was written
-│   ├── Stale           the revision that the caller named is not the present one
+│   ├── Stale           the revision that the caller named is not the current one
 │   ├── LockHeld        the lock of a virtual machine is held by another operation
 │   └── KeyReused       the same Idempotency-Key came with another request
 ├── Unavailable     retry later; nothing was written
 │   └── TooManyTries    retry after `after` seconds
 ├── Uncertain       read first; it may have been written
-│   └── DeadlinePassed  its time was over before there was an answer
-├── Raised          what was called failed by itself: see what it says
+│   └── DeadlinePassed  the deadline passed before there was an answer
+├── Raised          the called slice failed by itself: see its message
 └── LeadershipLost  stop acting as leader now
 
-Messages read "subject: what happened; what to do next".
-Foreign exceptions stop at the edge of the driver that met them.
+Messages read "subject: what happened; what to do next". Drivers translate foreign exceptions; they never leave a
+driver.
 """
 
 from __future__ import annotations
 
 
 class HostlerError(Exception):
-    """Everything that Hostler raises on purpose."""
+    """Base class of all errors that Hostler raises on purpose."""
 
 
 class Refused(HostlerError):
-    """The request is wrong: repeating it changes nothing."""
+    """The request is wrong: repeating it does not help."""
 
 
 class Invalid(Refused):
-    """What was asked for cannot be; nothing was changed."""
+    """The request is not valid; nothing was changed."""
 
 
 class TooLarge(Invalid):
-    """Over the size of one request; nothing was changed."""
+    """Over the size limit of one request; nothing was changed."""
 
 
 class FutureRevision(Invalid):
@@ -54,27 +54,27 @@ class FutureRevision(Invalid):
 
 
 class NotFound(Refused):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class LeaseGone(NotFound):
-    """The lease expired or was revoked; whatever was attached to it is deleted."""
+    """The lease expired or was revoked; the keys attached to it are deleted."""
 
 
 class Forbidden(Refused):
-    """The caller has no right to this."""
+    """The caller has no permission for this."""
 
 
 class Unauthenticated(Forbidden):
-    """No token, or none that counts; nothing says why."""
+    """No token, or an invalid one; the error does not say which."""
 
 
 class QuotaExceeded(Refused):
-    """The project would have more than its quota; nothing was changed."""
+    """The project would exceed its quota; nothing was changed."""
 
 
 class Damaged(Refused):
-    """What is on disk cannot be trusted; nothing was changed."""
+    """The data on disk cannot be trusted; nothing was changed."""
 
 
 class Closed(Refused):
@@ -109,7 +109,7 @@ class Lagged(Missed):
 
 
 class Conflict(HostlerError):
-    """Somebody else was first; nothing was written."""
+    """Another writer was first; nothing was written."""
 
 
 class Stale(Conflict):
@@ -121,7 +121,7 @@ class LockHeld(Conflict):
 
 
 class KeyReused(Conflict):
-    """An Idempotency-Key that stands for another request; nothing was written."""
+    """An Idempotency-Key that belongs to another request; nothing was written."""
 
 
 class Unavailable(HostlerError):
@@ -129,7 +129,7 @@ class Unavailable(HostlerError):
 
 
 class TooManyTries(Unavailable):
-    """Slowed down: try again after `after` seconds; nothing was written."""
+    """Too many requests: try again after `after` seconds; nothing was written."""
 
     def __init__(self, message: str, after: float) -> None:
         super().__init__(message)
@@ -143,7 +143,7 @@ class OverBudget(TooManyTries):
 class Uncertain(HostlerError):
     """The answer was lost: it may have been written or not.
 
-    `answered`: the store did answer, so nothing is on its way any more, and one read decides.
+    `answered`: the store did answer, so nothing is in flight any more, and one read decides.
     """
 
     def __init__(self, message: str = "", *, answered: bool = False) -> None:
@@ -152,11 +152,11 @@ class Uncertain(HostlerError):
 
 
 class DeadlinePassed(Uncertain):
-    """Its time was over before there was an answer: it may have been done or not."""
+    """The deadline passed before there was an answer: it may have been done or not."""
 
 
 class Raised(HostlerError):
-    """A method of a slice raised. `error` is the class of what it raised, `said` what that said."""
+    """A method of a slice raised. `error` is the class of the exception, `said` its message."""
 
     def __init__(self, message: str, *, error: str = "", said: str = "") -> None:
         super().__init__(message)
@@ -164,4 +164,4 @@ class Raised(HostlerError):
 
 
 class LeadershipLost(HostlerError):
-    """This process no longer leads."""
+    """This process is no longer the leader."""

@@ -72,7 +72,7 @@ async def test_a_handshake_that_fails_is_unavailable_within_the_deadline(
     [
         ("no authority", r"its certificate is not accepted here: .*; name the file of its CA: \?ca=FILE"),
         ("stranger's authority", r"its certificate is not accepted here: .*; name the file of its CA: \?ca=FILE"),
-        ("no tls", r"it wants TLS\); write etcds://"),
+        ("no tls", r"it requires TLS\); write etcds://"),
         ("no certificate", r"TLS fails: .*; check the client's certificate: \?cert=FILE&key=FILE"),
         ("another port", r"no member can be reached \(connection refused\); try again later"),
     ],

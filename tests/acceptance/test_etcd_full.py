@@ -201,7 +201,7 @@ async def test_doctor_names_the_cause_when_a_client_certificate_does_not_fit(tmp
         assert "start them" not in told.out
         mixed = etcd.url_of(etcd.endpoints, key=str(folder / "server.key"))
         told = await hostler("doctor", HOSTLER_STORE=mixed, HOSTLER_DATA=data)
-        assert "is that of another certificate" in told.out, told
+        assert "belongs to another certificate" in told.out, told
         stranger = etcd.url_of(etcd.endpoints, ca=str(folder / "stranger.pem"))
         told = await hostler("doctor", HOSTLER_STORE=stranger, HOSTLER_DATA=data)
         assert "its certificate is not accepted here" in told.out, told

@@ -405,9 +405,9 @@ async def test_a_deleted_file_stops_the_store_until_it_is_put_back(path: Path) -
     await _filled(path)
     async with opened(path) as store:
         path.rename(path.with_suffix(".bak"))
-        with pytest.raises(Unavailable, match="put it back"):
+        with pytest.raises(Unavailable, match="restore it"):
             await store.get("/1")
-        with pytest.raises(Unavailable, match="put it back"):
+        with pytest.raises(Unavailable, match="restore it"):
             await store.put("/1", b"")
         assert not path.exists()
         path.with_suffix(".bak").rename(path)

@@ -136,7 +136,7 @@ async def test_keys_that_hold_something_else_lose_no_request(calm: RedisLabDoor)
         await calm.push("provision", request("ada", 1), request("ada", 2))
         for key in (names.workers, names.busy("provision"), names.processing("provision", "w1"), names.decommission):
             await calm.client.set(key, "something else")
-            with pytest.raises(Invalid, match="a key that begins with vmmanager: holds something else than it should"):
+            with pytest.raises(Invalid, match="a key that begins with vmmanager: holds a value of the wrong type"):
                 await inbox.take("w1", limit=5, within=0)
             await calm.client.delete(key)
             assert await calm.client.llen(names.provision) == 2, key
@@ -213,7 +213,7 @@ async def test_a_stream_that_a_front_end_emptied_or_wrote_into_is_in_nobodys_way
     ("change_url", "kind", "says"),
     [
         (lambda url: url.replace("let+me+in", "guessed"), Forbidden, "wrong user or password"),
-        (lambda url: url.replace("password=let+me+in", "timeout=5"), Forbidden, "wants a password"),
+        (lambda url: url.replace("password=let+me+in", "timeout=5"), Forbidden, "requires a password"),
         (lambda url: url.replace("/0?", "/99?"), Refused, "DB index is out of range"),
     ],
 )
@@ -247,7 +247,7 @@ async def strange_server() -> AsyncIterator[str]:
 
 async def test_what_is_no_redis_is_said_to_be_none() -> None:
     async with strange_server() as url, open_inbox(url) as inbox:
-        with pytest.raises(Refused, match="what answers there is no Redis server"):
+        with pytest.raises(Refused, match="the peer is not a Redis server"):
             await inbox.take("w1", limit=1, within=1)
 
 
@@ -293,7 +293,7 @@ async def test_a_user_who_may_not_ask_for_connections_is_served_all_the_same(cal
             assert await board.epoch() == await board.epoch()
             await calm.flush()
         async with open_inbox(url, names=LabNames("other:")) as inbox:
-            with pytest.raises(Forbidden, match="no right"):
+            with pytest.raises(Forbidden, match="no permission"):
                 await inbox.take("w1", limit=1, within=0)
     finally:
         await calm.client.execute_command("ACL", "DELUSER", "worker")

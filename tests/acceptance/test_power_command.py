@@ -53,8 +53,8 @@ async def test_status_0_says_that_the_node_is_off_and_3_that_it_is_out_of_reach(
     assert await scripts.power("echo asking; echo port 3 is off").switch_off("r1-b3") is True
     assert await scripts.power("exit 3").switch_off("r1-b3") is False
     assert scripts.told == [
-        "power of node r1-b3: it is off: port 3 is off",
-        "power of node r1-b3: the command does not reach it, and said nothing",
+        "power of node r1-b3: off: port 3 is off",
+        "power of node r1-b3: the command does not reach it, without output",
     ]
 
 
@@ -62,7 +62,7 @@ async def test_status_0_says_that_the_node_is_off_and_3_that_it_is_out_of_reach(
     ("text", "said"),
     [
         ("echo no answer from 10.0.0.7 >&2; exit 1", "ended with status 1: no answer from 10.0.0.7;"),
-        ("exit 2", "ended with status 2, and said nothing;"),
+        ("exit 2", "ended with status 2, without output;"),
         ("exit 127", "ended with status 127"),
         ("kill -KILL $$", "was ended by SIGKILL"),
         ("kill -SEGV $$", "was ended by SIGSEGV"),
@@ -127,7 +127,7 @@ async def test_what_a_command_leaves_in_the_background_is_not_waited_for(scripts
 async def test_a_command_that_never_stops_talking_is_heard_to_its_end(scripts: Scripts) -> None:
     long = f"{sys.executable} -c \"print('x' * 5_000_000); print('y' * 1000)\"; printf 'off\\033[2J\\377\\n\\n'"
     assert await scripts.power(long).switch_off("r1-b3") is True
-    assert scripts.told == ["power of node r1-b3: it is off: off?[2J�"]
+    assert scripts.told == ["power of node r1-b3: off: off?[2J�"]
     with pytest.raises(Uncertain):
         await scripts.power(f"{sys.executable} -c \"print('y' * 1000)\"; exit 9").switch_off("r1-b3")
     assert len(scripts.told[1]) < 450
@@ -137,7 +137,7 @@ async def test_the_name_is_an_argument_of_its_own_and_no_shell_reads_it(scripts:
     node = "r1-b3; touch x $(id) 'a b'"
     tells = scripts.power('for each in "$@"; do echo "<$each>"; done | tr "\\n" " "', "-v", "{node}", "a b", "{node}")
     assert await tells.switch_off(node) is True
-    assert scripts.told == [f"power of node {node}: it is off: <-v> <{node}> <a b> <{node}>"]
+    assert scripts.told == [f"power of node {node}: off: <-v> <{node}> <a b> <{node}>"]
     assert await tells.switch_off("-rf") is False
     assert "would take this name for an option" in scripts.told[1]
 
@@ -244,7 +244,7 @@ async def test_a_node_that_falls_silent_is_switched_off_and_its_machine_runs_els
     await well("vm", "create", "web", "--wait", **admin)
     await start("agent", "--node", "r1-b", "--data", folder / "b").says("registered\n")
     first.kill()
-    await replica.says("power of node r1-a: it is off: port of r1-a is off")
+    await replica.says("power of node r1-a: off: port of r1-a is off")
     while (found := (await well("vm", "show", "web", "-o", "json", **admin)).json)["node"] != "r1-b":
         await asyncio.sleep(0.05)
     assert (folder / "switched").read_text() == "r1-a\n"

@@ -468,7 +468,7 @@ async def test_files_of_a_slice_are_limited(tmp_path: Path) -> None:
                 await call(active.address, "write", path=f"part-{number}", mib=4)
         await until(lambda: slices.pid_of(active.run) is None or ended(slices))
         detail = (await only(slices)).detail
-        assert detail == "its folders hold more than 8 MiB, which slice_disk_mib allows"
+        assert detail == "its folders hold more than 8 MiB, the limit of slice_disk_mib"
         again = await slices.activate(active.run)  # with empty folders
         assert again.life is Life.ACTIVE
         for _ in range(3):

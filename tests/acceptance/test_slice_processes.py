@@ -324,7 +324,7 @@ async def test_what_an_agent_that_was_killed_left_running_is_adopted(tmp_path: P
         assert (one.life, two.life, three.life) == (Life.ACTIVE, Life.LOADED, Life.ENDED)
         assert one.address == address
         assert (one.run.template, one.run.settings.environment) == (4, {"COLOUR": "red"})
-        assert "while no agent was there" in three.detail
+        assert "while no agent was running" in three.detail
         assert (await slices.activate(one.run)).address == address  # as it is
         assert (await call(address, "where"))["pid"] == before["pid"]
         assert (await slices.activate(two.run)).life is Life.ACTIVE
@@ -453,7 +453,7 @@ async def test_where_no_python_can_be_run_by_others_that_is_told_or_refused(
     ]
     more = {"python": hidden, "uids": users_of_their_own(), "users_required": True}
     async with opened(tmp_path, artifacts, **more) as slices:
-        with pytest.raises(Refused, match=r"needs a user of its own, and other users can run neither .*; install"):
+        with pytest.raises(Refused, match=r"needs a separate user, but other users can run neither .*; install"):
             await slices.load(run_of())
         assert await slices.list() == []
     async with opened(tmp_path, artifacts, users_required=True) as slices:
@@ -504,7 +504,7 @@ async def test_a_wheel_with_requirements(tmp_path: Path) -> None:
     async with opened(tmp_path, artifacts) as slices:
         with pytest.raises(Refused, match=r"requires spice>=2, msgspec.*set slice_packages"):
             await slices.load(run)
-        with pytest.raises(Refused, match="no package by its name"):
+        with pytest.raises(Refused, match="is not a package name"):
             await slices.load(run_of("kitchen:odd:1.0"))
     await asyncio.to_thread(make_wheel, shelf, "msgspec", "99.0", "")
     async with opened(tmp_path, artifacts, packages=str(shelf)) as slices:

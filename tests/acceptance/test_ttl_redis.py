@@ -83,11 +83,11 @@ async def test_a_key_that_holds_something_else_is_refused_and_left_alone(
     say(redis, "LPUSH", "a-list", "x")
     say(redis, "SET", "no-text", "x")
     assert await storage.insert_if_not_exist("a-list", "value", ttl=LONG) is False
-    with pytest.raises(Invalid, match="something else than a record"):
+    with pytest.raises(Invalid, match="the key does not hold a record"):
         await storage.compare_and_swap("a-list", "x", "value", ttl=LONG)
-    with pytest.raises(Invalid, match="something else than a record"):
+    with pytest.raises(Invalid, match="the key does not hold a record"):
         await storage.compare_and_delete("a-list", "x")
-    with pytest.raises(Invalid, match="something else than a record"):
+    with pytest.raises(Invalid, match="the key does not hold a record"):
         await storage.get("a-list")
     assert say(redis, "LLEN", "a-list") == b":1"
     say(redis, "DEL", "a-list")
@@ -111,7 +111,7 @@ async def test_a_user_without_rights_is_forbidden_and_one_who_may_not_publish_is
     try:
         async with hostler.open_ttl_storage(redis.url_of(redis.endpoint, user="reader", password="pw")) as reader:
             assert await reader.get("acl") is None
-            with pytest.raises(Forbidden, match="no right"):
+            with pytest.raises(Forbidden, match="no permission"):
                 await reader.insert_if_not_exist("acl", "value", ttl=LONG)
         async with hostler.open_ttl_storage(redis.url_of(redis.endpoint, user="quiet", password="pw")) as quiet:
             assert await quiet.insert_if_not_exist("acl", "value", ttl=LONG)

@@ -131,7 +131,7 @@ def test_what_cannot_be_done_now_is_tried_again_until_its_limit() -> None:
 
 def test_an_artifact_that_is_nowhere_has_failed_at_once() -> None:
     async def play(it: Scene) -> None:
-        it.place.fault(A, "load", NotFound(f"artifact {A}: it is not in the repository"))
+        it.place.fault(A, "load", NotFound(f"artifact {A}: not in the repository"))
         await it.start()
         await it.command(S.LOAD)
         one = await it.reach(S.FAILED, within=5)

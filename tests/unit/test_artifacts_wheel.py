@@ -72,7 +72,7 @@ def test_the_module_is_the_entry_point_or_the_only_one_or_the_one_of_the_name(pa
     for files, said in (
         (only, "no modules"),
         (only | {"a.py": "", "b.py": ""}, "which of a, b"),
-        (USUAL | points, "'other.part', which is no module"),
+        (USUAL | points, "'other.part', which is not a module"),
         (USUAL | {f"{INFO}/entry_points.txt": "[hostler.slices]\na = greeting\nb = greeting\n"}, "several"),
         (USUAL | {f"{INFO}/entry_points.txt": "[hostler.slices]\na = greeting:run\n"}, "greeting:run"),
         (USUAL | {f"{INFO}/entry_points.txt": "no section"}, "cannot be read"),
@@ -90,7 +90,7 @@ def test_the_module_is_the_entry_point_or_the_only_one_or_the_one_of_the_name(pa
         (METADATA.replace("greeting", "../x"), r"Name '\.\./x'"),
         (METADATA.replace("1.0.0", "1/0"), "1/0"),
         (METADATA + "Requires-Dist: -e .\n", "Requires-Dist '-e .'"),
-        (METADATA + "Requires-Dist: a" * 3 + "\n" * 1 + "Requires-Dist: b\n" * 300, "more packages"),
+        (METADATA + "Requires-Dist: a" * 3 + "\n" * 1 + "Requires-Dist: b\n" * 300, "too many packages"),
         (METADATA + "x" * 2_000_000, "larger than"),
     ],
 )
@@ -109,7 +109,7 @@ def test_metadata_that_say_too_little_or_too_much_are_refused(path: Path, metada
 def test_no_entry_leads_out_of_the_folder(path: Path, tmp_path: Path, name: str) -> None:
     made(path, {**USUAL, name: "evil"})
     for act in (lambda: read_wheel(path), lambda: unpack(path, tmp_path / "in" / "to")):
-        with pytest.raises(Invalid, match="might lead elsewhere"):
+        with pytest.raises(Invalid, match="is an unsafe path"):
             act()
     assert not list(tmp_path.rglob("evil*"))
     assert not (tmp_path / "in").exists()
@@ -121,8 +121,8 @@ def test_no_entry_leads_out_of_the_folder(path: Path, tmp_path: Path, name: str)
         ({"external_attr": (stat.S_IFLNK | 0o777) << 16}, "a link or a device"),
         ({"external_attr": (stat.S_IFCHR | 0o777) << 16}, "a link or a device"),
         ({"external_attr": (stat.S_IFDIR | 0o777) << 16}, "a link or a device"),
-        ({"compress_type": zipfile.ZIP_LZMA}, "in a way that wheels are not"),
-        ({"compress_type": zipfile.ZIP_BZIP2}, "in a way that wheels are not"),
+        ({"compress_type": zipfile.ZIP_LZMA}, "compression method that wheels do not use"),
+        ({"compress_type": zipfile.ZIP_BZIP2}, "compression method that wheels do not use"),
     ],
 )
 def test_links_devices_and_strange_compression_are_refused(path: Path, changes: dict[str, int], said: str) -> None:
@@ -186,7 +186,7 @@ def test_only_pure_python_is_taken_and_only_under_its_own_name(path: Path) -> No
     for said in (WHEEL.replace("true", "false"), WHEEL.replace("py3-none-any", "cp311-cp311-linux_x86_64"), ""):
         with pytest.raises(Invalid, match="not pure Python"):
             read_wheel(made(path, USUAL | {f"{INFO}/WHEEL": said}))
-    with pytest.raises(Invalid, match="wants an installer"):
+    with pytest.raises(Invalid, match="requires an installer"):
         read_wheel(made(path, USUAL | {"greeting-1.0.0.data/scripts/x": ""}))
     with pytest.raises(Invalid, match=r"one \.dist-info"):
         read_wheel(made(path, USUAL | {"other-1.dist-info/METADATA": METADATA}))
@@ -388,14 +388,14 @@ def test_group_and_version_can_be_given_and_change_the_artifact(project: Path, t
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('name = "my-greeting"', "", "name: must be there"),
+        ('name = "my-greeting"', "", "name: required"),
         ('version = "1.2.0"', "", r"project.version is missing.*--version"),
         ('group = "org.example"', "", "--group"),
         ('group = "org.example"', 'group = "../x"', "group:name:version"),
         ('"my-greeting"', '"other"', "neither other.py nor other/__init__.py"),
         ("[project]", "[project", r"pyproject.toml: .*line 2"),
         ('["hostler", "attrs>=20"]', '"attrs"', "dependencies: must be a list"),
-        ("[tool.hostler]", '[project.entry-points."hostler.slices"]\na = "a b"\n[tool.hostler]', "is no module"),
+        ("[tool.hostler]", '[project.entry-points."hostler.slices"]\na = "a b"\n[tool.hostler]', "is not a module"),
     ],
 )
 def test_what_is_missing_or_wrong_in_a_project_is_named(
@@ -416,7 +416,7 @@ def test_broken_code_links_and_nothing_at_all_are_refused_by_name(project: Path,
         pack(project, tmp_path)
     (project / "my_greeting/bad.py").unlink()
     (project / "my_greeting/bad.py").symlink_to("/etc/passwd")
-    with pytest.raises(Invalid, match="it is a link"):
+    with pytest.raises(Invalid, match="is a link"):
         pack(project, tmp_path)
     module = tmp_path / "solo.py"
     module.write_text("x = 1\n")

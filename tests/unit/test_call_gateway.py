@@ -173,7 +173,7 @@ async def test_a_slice_that_gives_up_or_ends_cancels_its_calls(tmp_path: Path) -
 
 async def test_who_does_not_show_the_token_is_not_let_in(tmp_path: Path) -> None:
     async with opened(tmp_path, token="another") as (router, lines, path):
-        with pytest.raises(NotAdmitted, match="for the slices of this node"):
+        with pytest.raises(NotAdmitted, match="only slices of this node"):
             await lines.ask(path, call())
         assert not router.asked
 

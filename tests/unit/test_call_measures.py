@@ -285,7 +285,7 @@ async def test_over_tcp_only_routers_may_ask_and_a_lost_connection_is_made_anew(
         for _ in range(3):
             answer = await questions.ask(listener.address, Ask(0))
             assert (answer.router, answer.in_flight) == ("r", {NEW: 1})
-        with pytest.raises(CallFailed, match="routers of the same cluster only"):
+        with pytest.raises(CallFailed, match="only routers of the same cluster"):
             await stranger.ask(listener.address, Ask(0))
         host, _, port = listener.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

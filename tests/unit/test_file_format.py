@@ -235,7 +235,7 @@ def test_what_is_no_json_is_damaged(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"{}", b"[]", b"3", b'{"vms": []}', b'{"format": "other", "version": 1}'])
 def test_foreign_json_is_refused_as_such(data: bytes) -> None:
-    with pytest.raises(Invalid, match="no state file of Hostler"):
+    with pytest.raises(Invalid, match="not a state file of Hostler"):
         parse("/state.json", data)
 
 

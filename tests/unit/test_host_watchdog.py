@@ -146,7 +146,7 @@ async def test_without_the_setting_nothing_is_opened(device: Device) -> None:
 async def test_a_device_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         settings = load({}, {}, toml=f"{TOML}\nwatchdog = {str(path)!r}")
-        with pytest.raises(Unavailable, match=r"cannot be opened: .*take `watchdog` out"):
+        with pytest.raises(Unavailable, match=r"cannot be opened: .*remove `watchdog` from"):
             async with watched(settings, Fenced()):
                 pass
 
@@ -154,7 +154,7 @@ async def test_a_device_that_cannot_be_opened_is_refused(tmp_path: Path) -> None
 async def test_a_device_that_is_too_slow_or_has_no_known_time_is_refused_and_disarmed(
     device: Device, settings: Settings
 ) -> None:
-    for timeout, why in ((7, "started elsewhere after 6 s"), (0, "does not tell after which time")):
+    for timeout, why in ((7, "started elsewhere after 6 s"), (0, "does not report its timeout")):
         device.timeout, device.data = timeout, b""
         with pytest.raises(Unavailable, match=why):
             async with watched(settings, Fenced()):

@@ -222,7 +222,7 @@ def test_folding_never_makes_a_slash_or_a_control_character() -> None:
 
 
 def test_a_rack_holds_no_hyphen() -> None:
-    with pytest.raises(Invalid, match="holds no '-'"):
+    with pytest.raises(Invalid, match="must not hold a '-'"):
         RACK.fill(rack="a-b")
     assert BLADE.fill(rack="ab", blade="c-d").endswith("/rack/ab/blades/c-d")
 

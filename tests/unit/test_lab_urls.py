@@ -36,9 +36,9 @@ def test_a_url_gives_its_queues_and_records(url: str) -> None:
     [
         ("memory://", "Redis URL of the labs with scheme 'memory': unknown; known are redis://, rediss://"),
         ("localhost:6379", "unknown; known are redis://"),
-        ("redis://", "Redis URL of the labs redis://…: after :// there is no host:port"),
-        ("redis://u:s3cret@host:99999999", "there is no host:port"),
-        ("redis://:s3cret@host/db", "no number of a database"),
+        ("redis://", "Redis URL of the labs redis://…: needs host:port after ://"),
+        ("redis://u:s3cret@host:99999999", "needs host:port"),
+        ("redis://:s3cret@host/db", "needs a database number"),
         ("redis://:s3cret@host?nonsense=1", "an unknown option; known: password"),
         ("redis://:s3cret@host?timeout=0", "the option 'timeout' must be a number"),
     ],

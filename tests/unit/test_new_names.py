@@ -56,7 +56,7 @@ def test_nothing_new_is_called_what_nobody_sees(kind: str, name: str) -> None:
 def test_what_stands_for_every_org_or_project_is_not_one_of_them(kind: str) -> None:
     async def story(scene: Scene) -> None:
         for org, project, what in (("*", PROJECT, "org"), (ORG, "*", "project")):
-            with pytest.raises(Invalid, match=f"{what} '\\*': stands for each of them; name one"):
+            with pytest.raises(Invalid, match=f"{what} '\\*': means all of them; name one"):
                 await MAKERS[kind](scene, org, project, "web")
         assert await contents(scene.raw) == {}
 

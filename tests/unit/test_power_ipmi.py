@@ -62,7 +62,7 @@ async def test_a_node_is_off_once_its_board_says_so(
     told: list[str] = []
     assert await switch(boards[kind], password_file, told).switch_off(NODE) is True
     host, port = boards[kind]
-    assert told == [f"power of node {NODE}: it is off: ipmi://{host}:{port} was asked, and was read as off"]
+    assert told == [f"power of node {NODE}: off, as read back from ipmi://{host}:{port}"]
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ async def test_answers_that_lie_or_are_lost(boards: dict[str, tuple[str, int]], 
         "loses": "True",
         "lies and loses": "Uncertain the node may be on or off",
         "silent": "Uncertain the node may be on or off",
-        "refuses": "Unavailable look at the board",
+        "refuses": "Unavailable check the board",
     }
     assert PASSWORD not in "".join(told)
 
@@ -97,13 +97,13 @@ async def test_what_is_not_the_nodes_board_is_asked_for_nothing(
     boards: dict[str, tuple[str, int]], password_file: Path
 ) -> None:
     told: list[str] = []
-    with pytest.raises(Unavailable, match="in place of '0'; correct the URL: this is another system"):
+    with pytest.raises(Unavailable, match=", not '0'; correct the URL: this is another system"):
         await switch(boards["read"], password_file, told, "&uuid=0").switch_off(NODE)
     password_file.write_text("wrong")
     with pytest.raises(Unavailable, match="check address, user, password_file and cipher"):
         await switch(boards["read"], password_file, told).switch_off(NODE)
     password_file.chmod(0o644)
-    with pytest.raises(Unavailable, match="other users may use it; chmod 600"):
+    with pytest.raises(Unavailable, match="accessible to other users; run chmod 600"):
         await switch(boards["read"], password_file, told).switch_off(NODE)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
         deaf.bind(("127.0.0.1", 0))

@@ -68,7 +68,7 @@ async def test_a_board_that_does_what_it_is_asked_is_asked_once_and_read_back(be
     headers = bench.stand_in.asked[0][2]
     assert headers["authorization"] == "Basic aG9zdGxlcjpzM2NyM3QtcGE1NQ=="
     (said,) = bench.told
-    assert said.endswith(f"redfish+http://127.0.0.1:{bench.stand_in.port}{SYSTEM} was asked, and was read as off")
+    assert said.endswith(f"off, as read back from redfish+http://127.0.0.1:{bench.stand_in.port}{SYSTEM}")
 
 
 OFF_IN_THE_END = {
@@ -135,29 +135,29 @@ async def test_a_node_that_was_not_read_as_off_may_be_on(tmp_path: Path) -> None
 
 
 ONLY_READ = {
-    "closes": (does(faults={"GET": "closes"}), "does not answer as it should"),
-    "garbage": (does(faults={"GET": b"SSH-2.0-dropbear\r\n"}), "does not answer as it should"),
+    "closes": (does(faults={"GET": "closes"}), "does not answer correctly"),
+    "garbage": (does(faults={"GET": b"SSH-2.0-dropbear\r\n"}), "does not answer correctly"),
     "no JSON": (
         does(faults={"GET": b"HTTP/1.1 200 OK\r\n\r\n<html>Off</html>"}),
-        "is no ComputerSystem; correct the path",
+        "is not a ComputerSystem; correct the path",
     ),
-    "deep JSON": (does(faults={"GET": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000}), "is no ComputerSystem"),
-    "a list": (does(faults={"GET": b'HTTP/1.1 200 OK\r\n\r\n["Off"]'}), "is no ComputerSystem"),
-    "types": (does(system={"PowerState": {"Off": 1}}), "is no ComputerSystem"),
-    "no state": (does(system={"PowerState": None, "UUID": "U", "SerialNumber": "SN-1"}), "says no PowerState"),
+    "deep JSON": (does(faults={"GET": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000}), "is not a ComputerSystem"),
+    "a list": (does(faults={"GET": b'HTTP/1.1 200 OK\r\n\r\n["Off"]'}), "is not a ComputerSystem"),
+    "types": (does(system={"PowerState": {"Off": 1}}), "is not a ComputerSystem"),
+    "no state": (does(system={"PowerState": None, "UUID": "U", "SerialNumber": "SN-1"}), "reports no PowerState"),
     "huge": (does(system={"more": "x" * 2_000_000}), "more than 1048576 bytes"),
     "401": (does(faults={"GET": "401"}), "refuses the credentials (401); correct the user or password_file"),
     "403": (does(faults={"GET": "403"}), "refuses the credentials"),
     "404": (does(faults={"GET": "404"}), "no such system (404); correct the path"),
-    "500": (does(faults={"GET": "500"}), "answers 500; look at the board"),
-    "503": (does(faults={"GET": "503"}), "answers 503; look at the board"),
+    "500": (does(faults={"GET": "500"}), "answers 500; check the board"),
+    "503": (does(faults={"GET": "503"}), "answers 503; check the board"),
     "redirect": (does(faults={"GET": "308"}), "redirects (308), which is not followed"),
     "other system": (does(state="Off", system={"@odata.id": "/redfish/v1/Systems/2"}), "another system"),
-    "other uuid": (does(state="Off", system={"UUID": "0"}), "has uuid '0' in place of"),
-    "no uuid": (does(state="Off", system={}), "says no uuid in place of"),
+    "other uuid": (does(state="Off", system={"UUID": "0"}), "has uuid '0', not"),
+    "no uuid": (does(state="Off", system={}), "reports no uuid, not"),
     "other serial": (
         does(state="Off", system={"UUID": "U", "SerialNumber": "SN-2"}),
-        "has serial 'SN-2' in place of 'SN-1'",
+        "has serial 'SN-2', not 'SN-1'",
     ),
     "no ForceOff": (
         does(
@@ -177,7 +177,7 @@ ONLY_READ = {
                 "SerialNumber": "SN-1",
             }
         ),
-        "wants resets at /redfish/v1/Systems/2/",
+        "expects resets at /redfish/v1/Systems/2/",
     ),
 }
 
@@ -212,7 +212,7 @@ async def test_a_request_whose_answer_never_comes_counts_if_the_node_is_read_as_
 @pytest.mark.parametrize("status", ["400", "401", "405", "307"])
 async def test_a_refused_request_changed_nothing_and_is_sent_nowhere_else(bench: Bench, status: str) -> None:
     bench.stand_in.faults, bench.stand_in.obeys = {"POST": status}, False
-    with pytest.raises(Unavailable, match=f"answers {status} to ForceOff, which is a refusal"):
+    with pytest.raises(Unavailable, match=f"answers {status} to ForceOff, so it was refused"):
         await bench.switch().switch_off(NODE)
     assert [method for method, *_ in bench.stand_in.asked].count("POST") == 1
 

@@ -48,7 +48,7 @@ async def test_a_node_without_a_switch_is_out_of_reach() -> None:
     assert await opened({"r1-*": REDFISH}, told=told).switch_off("r2-b1") is False
     assert await opened({"r1-*": REDFISH}, told=told).switch_off("r1-b 1@x") is False
     assert told[0] == "power of node r2-b1: no entry of the setting power reaches it"
-    assert told[1].startswith("power of node r1-b 1@x: this name cannot stand in a host")
+    assert told[1].startswith("power of node r1-b 1@x: this name cannot be part of a host name")
     path = f"redfish://u@chassis.example/redfish/v1/Systems/{{node}}?{FILE}"
     board = opened({"*": path}).power_of("b 1").board
     assert board.name == "redfish://chassis.example:443/redfish/v1/Systems/b%201"
@@ -57,27 +57,27 @@ async def test_a_node_without_a_switch_is_out_of_reach() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (f"redfish://u:{SECRET}@h/s?{FILE}", "a password does not belong in it"),
-        (f"redfish://u@h/s?password={SECRET}", "a password does not belong in it"),
+        (f"redfish://u:{SECRET}@h/s?{FILE}", "must not contain a password"),
+        (f"redfish://u@h/s?password={SECRET}", "must not contain a password"),
         (f"ipmi://u@h?{FILE}&pass={SECRET}", "unknown option"),
-        ("redfish://u@h/s", "'password_file' must be given as a whole path"),
-        ("redfish://u@h/s?password_file=bmc.password", "'password_file' must be given as a whole path"),
-        (f"redfish://h/s?{FILE}", "there must be a user"),
+        ("redfish://u@h/s", "'password_file' must be given as an absolute path"),
+        ("redfish://u@h/s?password_file=bmc.password", "'password_file' must be given as an absolute path"),
+        (f"redfish://h/s?{FILE}", "needs a user before the host"),
         (f"redfish://u@h?{FILE}", "/redfish/v1/Systems/ID"),
-        (f"redfish://u@/s?{FILE}", "no host:port"),
-        (f"redfish://u@h:x/s?{FILE}", "no host:port"),
-        (f"redfish://u@h_/s?{FILE}", "cannot stand"),
+        (f"redfish://u@/s?{FILE}", "needs host:port"),
+        (f"redfish://u@h:x/s?{FILE}", "needs host:port"),
+        (f"redfish://u@h_/s?{FILE}", "cannot replace"),
         (f"redfish://u@h/s?{FILE}&ca=/a&verify=false", "give one of ca, fingerprint and verify=false"),
-        (f"redfish://u@h/s?{FILE}&ca=a", "'ca' must be a whole path"),
+        (f"redfish://u@h/s?{FILE}&ca=a", "'ca' must be an absolute path"),
         (f"redfish://u@h/s?{FILE}&fingerprint=00", "SHA-256 in hexadecimal"),
         (f"redfish://u@h/s?{FILE}&verify=no", "must be true or false"),
-        (f"redfish+http://u@10.0.0.7/s?{FILE}", "readable on the way; use redfish://, or say insecure=true"),
+        (f"redfish+http://u@10.0.0.7/s?{FILE}", "in clear text; use redfish://, or set insecure=true"),
         (f"redfish+http://u@127.0.0.1/s?{FILE}&verify=false", "unknown option"),
         (f"redfish://u@h/s?{FILE}&insecure=true", "unknown option"),
-        (f"ipmi://u@h/x?{FILE}", "no path after the host"),
+        (f"ipmi://u@h/x?{FILE}", "no path is allowed after the host"),
         (f"ipmi://u@h?{FILE}&cipher=0", "must be one of 3, 8, 12, 17"),
         (f"ipmi://u@h?{FILE}&privilege=user", "must be administrator or operator"),
-        (f"ipmi://u@-h?{FILE}", "cannot stand"),
+        (f"ipmi://u@-h?{FILE}", "cannot replace"),
         ("command:/off", "as an argument of its own"),
         ("command:/off '{node}", "no closing quotation"),
     ],
@@ -99,7 +99,7 @@ def test_two_nodes_cannot_have_the_same_system() -> None:
     one = f"redfish://a@10.0.0.7/redfish/v1/Systems/1?{FILE}"
     with pytest.raises(Invalid, match="nodes 'b1' and 'b2' have the same system; correct one of the URLs"):
         opened({"b1": one, "b2": f"redfish://b@10.0.0.7:443/redfish/v1/Systems/1/?{FILE}"})
-    with pytest.raises(Invalid, match="a pattern names many nodes, so {node} must stand in its URL"):
+    with pytest.raises(Invalid, match="a pattern names many nodes, so its URL must contain {node}"):
         opened({"b*": one})
 
 
@@ -179,5 +179,5 @@ async def test_the_doctor_says_which_url_cannot_be() -> None:
     assert (found.level, found.of) == (Level.FAIL, "power")
     assert (
         found.what
-        == "power, node 'a': power URL ipmi://…: the option 'password_file' must be given as a whole path, from /"
+        == "power, node 'a': power URL ipmi://…: the option 'password_file' must be given as an absolute path"
     )

@@ -328,7 +328,7 @@ async def test_a_worker_that_sends_what_cannot_be_read_is_cut_off_and_nothing_is
     async with stage() as on:
         worker = await on.worker()
         worker.mode = mode
-        with pytest.raises(Uncertain, match="it sent what cannot be read"):
+        with pytest.raises(Uncertain, match="it sent data that cannot be read"):
             await on.call()
         assert caplog.records == []
 

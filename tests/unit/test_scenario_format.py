@@ -203,11 +203,11 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
     [
         ("", "must be a map"),
         ("[]", "must be a map"),
-        ("name: [", "no YAML"),
+        ("name: [", "not YAML"),
         ("name: x", "length: is missing"),
         ("name: x", "inventory: is missing"),
         (SMALL + "timeline: [{at: 121, fault: leader_killed}]", "is after the end of the scenario at 120 seconds"),
-        (SMALL + "inventory: {}", "stands here twice"),
+        (SMALL + "inventory: {}", "is duplicated"),
     ],
 )
 def test_what_is_no_scenario(text: str, told: str) -> None:

@@ -534,7 +534,7 @@ def test_machines_of_an_unknown_kind_are_refused(tmp_path: Path) -> None:
     capacity = Capacity(cpus=1, memory_mib=1)
     with pytest.raises(Invalid, match="simulated"):
         open_machines("vmware", tmp_path, capacity=capacity)
-    with pytest.raises(Invalid, match="need settings"):
+    with pytest.raises(Invalid, match="settings are required"):
         open_machines("qemu", tmp_path, capacity=capacity)
     for delays in ({"sing": 1.0}, {"start": -1.0}, {"start": float("nan")}):
         with pytest.raises(Invalid, match="delay"):

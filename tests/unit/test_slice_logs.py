@@ -117,9 +117,7 @@ def test_a_log_that_was_begun_anew_without_its_past_is_told_from_its_beginning(t
 
 
 def test_without_a_number_the_instance_that_printed_last_is_meant(tmp_path: Path) -> None:
-    with pytest.raises(
-        NotFound, match=f"{GREET}: nothing that it printed is kept there.* hostler slice list org:greet"
-    ):
+    with pytest.raises(NotFound, match=f"{GREET}: no output is kept there.* hostler slice list org:greet"):
         read_log(tmp_path, GREET, 0, "")
     for number, at in ((2, 100), (12, 300), (3, 200)):
         os.utime(place_of(tmp_path, number, b"%d" % number).log, (at, at))
@@ -128,7 +126,7 @@ def test_without_a_number_the_instance_that_printed_last_is_meant(tmp_path: Path
     found = read_log(tmp_path, GREET, 0, "")
     assert (found.instance, found.text) == (12, b"12")
     assert read_log(tmp_path, GREET, 3, "").text == b"3"
-    with pytest.raises(NotFound, match=f"{GREET}#4: nothing"):
+    with pytest.raises(NotFound, match=f"{GREET}#4: no output"):
         read_log(tmp_path, GREET, 4, "")
 
 
@@ -240,7 +238,7 @@ def test_a_node_tells_what_its_slices_printed_and_its_machines_are_as_before() -
             assert (found.instance, found.text) == (2, b"hello\n")
             place.print(f"{GREET}#2", b"again\n")
             assert (await ask(peers, "n1", GREET, 2, found.after)).text == b"again\n"
-            with pytest.raises(NotFound, match="node n1: org:greet:1#7: nothing that it printed is kept there"):
+            with pytest.raises(NotFound, match="node n1: org:greet:1#7: no output is kept there"):
                 await ask(peers, "n1", GREET, 7)
             with pytest.raises(Unavailable, match="node n9: nobody listens"):
                 await ask(peers, "n9", GREET, 2)

@@ -105,7 +105,7 @@ def test_a_slice_that_cannot_be_run_says_why(run: Run, tmp_path: Path) -> None:
         ("ill.py", "from hostler.slices import method\n@method\ndef f(): ...\ndef healthy(): return []\n", 1, "well"),
         ("stops.py", "from hostler.slices import method\n@method\ndef f(): next(iter(()))\n", 1, "StopIteration"),
         ("raises.py", "from hostler.slices import method\n@method\ndef f(): raise OSError('no')\n", 1, "OSError: no"),
-        ("no-name.py", "", 2, "it is no module"),
+        ("no-name.py", "", 2, "not a module"),
         ("leaves.py", "import sys\nsys.exit(3)\n", 1, "cannot be imported: it ended the process, by sys.exit(3)"),
         ("quits.py", "from hostler.slices import method\n@method\ndef f(): raise SystemExit\n", 1, "f: it ended"),
         ("start.py", "from hostler.slices import method\n@method\ndef f(): ...\ndef start(): 1 / 0\n", 1, "start: r"),

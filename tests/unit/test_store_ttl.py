@@ -197,7 +197,7 @@ class SlowGrants(MemoryStore):
 def test_a_record_whose_life_is_over_before_it_is_written_is_unavailable_and_not_there() -> None:
     async def main() -> None:
         async with StoreTtlStorage(SlowGrants(clock=VirtualClock())) as storage:
-            with pytest.raises(Unavailable, match="longer than its life of 1 s; nothing was written"):
+            with pytest.raises(Unavailable, match="longer than its ttl of 1 s; nothing was written"):
                 await storage.insert_if_not_exist("key", "one", ttl=1)
             assert await storage.get("key") is None
             assert await storage.insert_if_not_exist("key", "one", ttl=60)

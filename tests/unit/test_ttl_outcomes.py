@@ -161,7 +161,7 @@ async def test_a_read_of_dynamodb_asks_for_the_latest_and_looks_at_the_clock() -
         clock.at -= 3600
         assert await storage.get("key") == "v"
         storage.answer = {"Item": {"key": {"S": "key"}, "other": {"S": "v"}}}
-        with pytest.raises(Invalid, match="no record"):
+        with pytest.raises(Invalid, match="not a record"):
             await storage.get("key")
         with pytest.raises(TooLarge):
             await storage.get("k" * 2049)

@@ -109,7 +109,7 @@ def test_threads_are_refused() -> None:
     async def main() -> None:
         await asyncio.to_thread(time.sleep, 0)
 
-    with pytest.raises(RuntimeError, match="knows no threads"):
+    with pytest.raises(RuntimeError, match="threads are not supported"):
         run_virtual(main)
 
 

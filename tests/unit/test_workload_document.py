@@ -122,7 +122,7 @@ def test_what_the_api_takes_can_be_read_as_a_file() -> None:
         (SMALL + "affinity:\n- {together: false, level: room}", ["affinity[0].level: must be node, rack, pdu or tor"]),
         (SMALL + "rollout: {max: 1}", ["w.yaml:4: rollout.max: unknown field"]),
         (SMALL + f"org: {'x' * 256}", ["w.yaml:4: org: must have from 0 to 255 characters"]),
-        ("name: [web", ["w.yaml:2: no YAML"]),
+        ("name: [web", ["w.yaml:2: not YAML"]),
         ("", ["must be a map, not empty"]),
         ("name: " + "x" * 41 + "\ncpus: 1\nmemory: 1G", ["w.yaml:1: name: must have from 1 to 40 characters"]),
     ],

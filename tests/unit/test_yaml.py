@@ -76,13 +76,13 @@ HOSTILE = {
     "nul": ("a: 1\nb: \0", 2, "U+0000"),
     "surrogate": ("a: \ud800", 1, "U+D800"),
     "latin": (b"a: 1\nb: \xe9", 2, "UTF-8"),
-    "twice": ("a: 1\nb:\n  c: 1\n  c: 2", 4, "twice; first in line 3"),
+    "twice": ("a: 1\nb:\n  c: 1\n  c: 2", 4, "duplicated; first in line 3"),
     "tab": ("a:\n\tb: 1", 2, "tab"),
     "two documents": ("a: 1\n---\nb: 1", 2, "document"),
     "unclosed": ("a: [1, 2", 2, "began in line 1"),
     "map as key": ("? {a: 1}\n: 1", 1, "key"),
     "huge": ("x" * (16 * 1024 * 1024 + 1), 1, "larger"),
-    "version": ("%YAML 9.9\n---\na", 1, "no YAML"),
+    "version": ("%YAML 9.9\n---\na", 1, "not YAML"),
 }
 
 

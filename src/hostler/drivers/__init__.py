@@ -1,5 +1,5 @@
-"""What stands behind the ports: one package per port, one driver per technology.
+"""Implementations of the ports: one package per port, one driver per technology.
 
-A driver translates, it decides nothing: foreign exceptions become ours at its edge, and no driver knows the engine or
-another port's drivers. Only `hostler.wiring` and `hostler.sim` name them.
+A driver translates and decides nothing. It turns foreign exceptions into Hostler's errors, and knows neither the engine
+nor the drivers of other ports. Only `hostler.wiring` and `hostler.sim` name drivers.
 """

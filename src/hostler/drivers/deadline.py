@@ -1,4 +1,4 @@
-"""Calls to a server: each ends at its deadline, all of them when what makes them is closed."""
+"""Calls to a server: each ends at its deadline, and all end when their owner is closed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ class Call:
         self.sent = False
 
     def remaining(self) -> float:
-        """Seconds until its deadline; a little more than none after it."""
+        """Return the seconds until its deadline; a small positive number after it."""
         return max(0.001, self.end - asyncio.get_running_loop().time())
 
     def lost(self, why: str) -> HostlerError:
-        """What to raise when no answer came."""
+        """Return the error for a call without an answer."""
         if self.writes and self.sent:
             return Uncertain(f"{self.subject}: {why}; it may have been done, read before you act")
         return Unavailable(f"{self.subject}: {why}; nothing was written, try later")
 
 
 class Calls:
-    """Every call of one object, which is opened once and closed once. `opener` is what makes such objects."""
+    """All calls of one object, which is opened once and closed once.
+
+    `opener` names the function that makes such objects.
+    """
 
     def __init__(self, name: str, timeout: float, *, opener: str = "open_ttl_storage") -> None:
         self._name, self._timeout, self._opener = name, timeout, opener
@@ -43,18 +46,18 @@ class Calls:
         self._idle.set()
 
     def open(self) -> None:
-        """Closed: it was opened before."""
+        """Mark as open. Closed: it was opened before."""
         if self._state != "new":
-            raise Closed(f"{self._name}: it is {self._state}; make another with {self._opener}")
+            raise Closed(f"{self._name}: already {self._state}; make another with {self._opener}")
         self._state = "open"
 
     def check(self) -> None:
-        """Closed: it is not open."""
+        """Raise Closed unless it is open."""
         if self._state != "open":
-            raise Closed(f"{self._name}: it is not open; use it inside `async with {self._opener}(url) as …`")
+            raise Closed(f"{self._name}: not open; use it inside `async with {self._opener}(url) as …`")
 
     async def shut(self) -> None:
-        """End the calls that run, and let no other begin. Twice is fine."""
+        """End running calls, and prevent new ones. Closing twice is fine."""
         self._state = "closed"
         for scope in self._scopes:
             if not scope.expired():
@@ -63,7 +66,7 @@ class Calls:
 
     @asynccontextmanager
     async def call(self, verb: str, key: str, *, writes: bool) -> AsyncIterator[Call]:
-        """Around one request. What the storage said must be translated inside."""
+        """Wrap one request. Errors of the server must be translated inside."""
         self.check()
         end = asyncio.get_running_loop().time() + self._timeout
         call = Call(f"{self._name}: {verb} of {key!r}", end, writes=writes)
@@ -84,5 +87,5 @@ class Calls:
 
     def _closed_meanwhile(self, call: Call) -> HostlerError:
         if call.writes and call.sent:
-            return call.lost("it was closed before the answer came")
-        return Closed(f"{call.subject}: it was closed while this call ran")
+            return call.lost("closed before the answer came")
+        return Closed(f"{call.subject}: closed while this call ran")

@@ -1,4 +1,4 @@
-"""argon2id in a few threads of its own: a hash takes a tenth of a second and 64 MiB, and the event loop goes on."""
+"""argon2id in a few threads of its own: a hash takes a tenth of a second and 64 MiB, off the event loop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FIRST_PASSWORD = "nobody has this one"  # noqa: S105 - it opens nothing
+_FIRST_PASSWORD = "nobody has this one"  # noqa: S105 - not a secret
 
 
 class Argon2Hasher:
-    """A `Hasher`. At most `threads` hashes run at once and at most `waiting` wait, so that a flood of logins takes
-    neither the memory nor all processors.
+    """A `Hasher` with bounded concurrency.
 
-    `cost` and `memory_kib` are argon2's own; the defaults are RFC 9106's for machines without memory to spare.
+    At most `threads` hashes run at once and at most `waiting` wait, so that a flood of logins exhausts neither the
+    memory nor the processors. `cost` and `memory_kib` are argon2's own parameters; the defaults are those of RFC 9106
+    for machines with little memory.
     """
 
     def __init__(self, *, threads: int = 2, waiting: int = 32, cost: int = 3, memory_kib: int = 65536) -> None:
@@ -53,7 +54,7 @@ class Argon2Hasher:
         try:
             return self._argon2.hash(_bytes(password))
         except (Argon2Error, MemoryError) as error:
-            raise Unavailable(f"password: it could not be hashed ({error}); try again") from None
+            raise Unavailable(f"password: could not be hashed ({error}); try again") from None
 
     def _verified(self, kept: str, password: str) -> bool:
         if self._stand_in is None:
@@ -67,11 +68,11 @@ class Argon2Hasher:
         try:
             return self._argon2.verify(kept, _bytes(password))
         except MemoryError as error:
-            raise Unavailable(f"password: it could not be checked ({error}); try again") from None
+            raise Unavailable(f"password: could not be checked ({error}); try again") from None
         except (Argon2Error, InvalidHashError):
             return False
 
-    # Inside
+    # Internal
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         if self._closed:
@@ -87,7 +88,7 @@ class Argon2Hasher:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
-                raise Closed("password: the hasher was closed meanwhile") from None
+                raise Closed("password: the hasher was closed during the request") from None
             raise
 
     def _done(self, _: object) -> None:
@@ -104,5 +105,5 @@ def _is_hash(kept: str) -> bool:
 
 
 def _bytes(password: str) -> bytes:
-    # A lone surrogate is no character, but must not be an error that tells it from a wrong password.
+    # A lone surrogate is not a character, but it must not cause an error that differs from a wrong password.
     return password.encode("utf-8", "surrogatepass")

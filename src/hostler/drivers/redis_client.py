@@ -1,8 +1,8 @@
-"""Connections to a Redis server: one command at a time on each, nothing repeated blindly, and what its answers mean.
+"""Connections to a Redis server: one command at a time on each, no blind retries, and the translation of its errors.
 
-A write without an answer is Uncertain, and may even be done later: the server reads what a broken connection left
-behind. A link that is `fenced` ends that connection at the server before it sends anything else, so that what is read
-after an Uncertain is the last word.
+A write without an answer is Uncertain, and may even be executed later: the server reads what a broken connection has
+left in its buffers. A link that is `fenced` closes that connection at the server before it sends anything else, so that
+a read after an Uncertain is final.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from hostler.drivers.deadline import Call
 
 CONNECTIONS = 16
-"""At most so many at once; further calls wait their turn."""
+"""Maximum number of connections; further calls wait."""
 
 Answers: TypeAlias = "Mapping[str, tuple[type[HostlerError], str]]"
 Words: TypeAlias = "str | bytes | int | float"
 
 ANSWERS: Answers = {
-    "NOAUTH": (Forbidden, "the server wants a password; put it into the URL"),
+    "NOAUTH": (Forbidden, "the server requires a password; add it to the URL"),
     "WRONGPASS": (Forbidden, "wrong user or password; correct them in the URL"),
-    "NOPERM": (Forbidden, "the user has no right to this; give it the commands and keys that are needed"),
-    "WRONGTYPE": (Invalid, "the key holds something else; remove it"),
+    "NOPERM": (Forbidden, "the user has no permission for this; allow the required commands and keys"),
+    "WRONGTYPE": (Invalid, "the key holds a value of another type; remove it"),
     "MOVED": (Refused, "the server is part of a cluster and another node holds the key; name that node in the URL"),
     "CROSSSLOT": (Refused, "the server is part of a cluster; use one without cluster mode"),
     "READONLY": (Unavailable, "the server is a read-only replica; name the primary, or wait until it is one"),
     "LOADING": (Unavailable, "the server is still loading its data; try later"),
     "OOM": (Unavailable, "the server is out of memory; free some"),
-    "MISCONF": (Unavailable, "the server cannot save to its disk; an operator must look"),
-    "BUSY": (Unavailable, "the server is busy with somebody's script; try later"),
+    "MISCONF": (Unavailable, "the server cannot save to its disk; an operator must check it"),
+    "BUSY": (Unavailable, "the server is busy with a script; try later"),
     "NOREPLICAS": (Unavailable, "the server has too few replicas; try later"),
     "MASTERDOWN": (Unavailable, "the server has lost its primary; try later"),
     "UNBLOCKED": (Unavailable, "the server stopped waiting because its role changed; try later"),
@@ -57,22 +57,22 @@ ANSWERS: Answers = {
     "TRYAGAIN": (Unavailable, "the key is being moved; try later"),
     "ASK": (Unavailable, "the key is being moved; try later"),
 }
-"""What the server may say instead of doing it, by the first word. Nothing was written then."""
+"""Errors of the server by their first word. Nothing was written in any of these cases."""
 
 
 def _reason(error: Exception) -> str:
-    """Why there is no connection, without the address, which whoever reads it has."""
+    """Return why there is no connection, without the address, which the message already has."""
     found = re.fullmatch(r"Error (-?\d+) connecting to \S+ (.*?)\.?", str(error))
     if found is None:
         return str(error)
     number, text = int(found[1]), found[2]
-    if "SSL" in text:  # it has numbers of its own
+    if "SSL" in text:  # its error numbers are not those of the system
         return text
     return (os.strerror(number) if number > 0 else text).lower()
 
 
 class RedisLink:
-    """Connects when first used, and again after it lost the server."""
+    """Connects on first use, and reconnects after it lost the server."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RedisLink:
             "protocol": 2,
             "driver_info": None,
             "socket_keepalive": True,
-            # The deadline of a call is the only one, and nothing is repeated: the client's defaults do otherwise.
+            # The deadline of a call is the only timeout, and nothing is retried: the client's defaults differ.
             "socket_timeout": None,
             "socket_connect_timeout": timeout,
             "retry": Retry(NoBackoff(), 0),
@@ -116,19 +116,19 @@ class RedisLink:
         self._turns = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Connection] = []
         self._known: dict[Connection, tuple[bytes, int]] = {}
-        """Of each connection: the run of the server, and its number there."""
+        """Of each connection: the run id of the server, and the connection's id there."""
         self._unanswered: list[tuple[bytes, int]] = []
-        """Connections over which something was sent that the server may still do."""
+        """Connections over which a command was sent that the server may still execute."""
         self._settling = asyncio.Lock()
 
     async def aclose(self) -> None:
-        """End every call and connection. Twice is fine."""
+        """End every call and connection. Closing twice is fine."""
         await self.calls.shut()
         while self._idle:
             await self.drop(self._idle.pop())
 
     async def ask(self, call: Call, *command: Words) -> Any:
-        """The server's answer. A connection that did not give one is not used again."""
+        """Return the server's answer. A connection without an answer is not used again."""
         async with self._turns:
             while (connection := await self._idle_one()) is not None:
                 try:
@@ -136,11 +136,11 @@ class RedisLink:
                 except Unavailable as error:
                     if not isinstance(error.__cause__, RedisError | OSError) or said(error.__cause__):
                         raise
-                    # A read, over a connection that broke while nobody looked: ask again over another.
+                    # A read over an idle connection that had broken: repeat it over another one.
             return await self._exchange(call, await self._new_one(call), *command)
 
     async def connect(self) -> Connection:
-        """A connection of the caller's own, who ends it with `drop`. Raises what the client raises."""
+        """Return a connection that the caller owns and ends with `drop`. Raises what the client raises."""
         connection = self._kind(**self._options)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
@@ -150,20 +150,20 @@ class RedisLink:
         return connection
 
     async def drop(self, connection: Connection) -> None:
-        """End a connection, whatever its state."""
+        """Close a connection in any state."""
         self._known.pop(connection, None)
         with suppress(RedisError, OSError):
             await connection.disconnect(nowait=True)
 
     def trouble(self, subject: str, error: Exception) -> HostlerError:
-        """What it means that nothing could be sent."""
+        """Return the error for a command that could not be sent."""
         if said(error):
             return refusal(subject, error, self.answers)
         if isinstance(error, InvalidResponse):
-            return Refused(f"{subject}: what answers there is no Redis server ({error}); correct the URL")
+            return Refused(f"{subject}: the peer is not a Redis server ({error}); correct the URL")
         return Unavailable(f"{subject}: cannot connect ({_reason(error)}); nothing was written, try later")
 
-    # Inside
+    # Internal
 
     async def _exchange(self, call: Call, connection: Connection, *command: Words) -> Any:
         answered = False
@@ -188,19 +188,19 @@ class RedisLink:
         return answer
 
     async def _settle(self, connection: Connection) -> None:
-        """See to it that nothing which was sent before is done from now on."""
+        """Ensure that the server executes nothing that was sent before."""
         if not self._unanswered:
             return
         async with self._settling:
             while self._unanswered:
                 run, number = self._unanswered[0]
-                # Another run of the server, or another server, has not read what that connection left.
+                # Another run of the server, or another server, has not read that connection's data.
                 if self._known.get(connection, (b"", 0))[0] == run:
                     await self._told(connection, "CLIENT", "KILL", "ID", number)
                 self._unanswered.pop(0)
 
     async def _told(self, connection: Connection, *command: Words) -> Any:
-        """An answer that matters only if there is one: a user may have no right to it."""
+        """Return an optional answer: the user may have no permission for the command."""
         await connection.send_command(*command)
         try:
             return await connection.read_response()
@@ -208,7 +208,7 @@ class RedisLink:
             return None
 
     async def _idle_one(self) -> Connection | None:
-        """A connection that the server has not closed meanwhile."""
+        """Return an idle connection that the server has not closed."""
         while self._idle:
             connection = self._idle.pop()
             with suppress(RedisError, OSError):
@@ -242,16 +242,16 @@ class RedisLink:
 
 
 def said(error: Exception) -> bool:
-    """Whether the server said it, rather than the connection."""
+    """Return whether the error came from the server, and not from the connection."""
     return isinstance(error, ResponseError) or getattr(error, "status_code", None) is not None
 
 
 def refusal(subject: str, error: Exception, answers: Answers = ANSWERS) -> HostlerError:
-    """What the server said instead of doing it."""
+    """Return the error for an error reply of the server."""
     text = str(error)
     word = getattr(error, "status_code", None) or text.split(" ", 1)[0].rstrip(":")
     if word == "ERR" or word not in answers:
-        # Older servers put what a command said into what its script says.
+        # Older servers embed the error of a command in the error of its script.
         word = next((known for known in answers if re.search(rf"\b{known}\b", text)), word)
     if isinstance(error, AuthenticationError) and word not in answers:
         word = "WRONGPASS"
@@ -262,6 +262,6 @@ def refusal(subject: str, error: Exception, answers: Answers = ANSWERS) -> Hostl
 
 
 def _stands(connection: Connection) -> bool:
-    """Whether it was not reset meanwhile: the client itself finds that out only when it writes."""
+    """Return whether it was not reset: the client itself notices only when it writes."""
     reader, writer = connection._reader, connection._writer
     return reader is not None and reader.exception() is None and writer is not None and not writer.is_closing()

@@ -1,4 +1,4 @@
-"""A hardware watchdog by Linux's watchdog device (`/dev/watchdog`): it resets the host unless it is fed in time."""
+"""A hardware watchdog, Linux's `/dev/watchdog`: it resets the host unless it is fed in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = struct.Struct("i")
 
 
 class WatchdogDevice:
-    """The device, opened, which starts it. Without `disarm` it goes on after `close`, and after the process's end."""
+    """The opened device, which starts it. Without `disarm` it continues after `close` and after the process ends."""
 
     def __init__(
         self, path: Path, *, timeout: float, ioctl: Callable[[int, int, bytes], bytes | int] = fcntl.ioctl
@@ -33,30 +33,30 @@ class WatchdogDevice:
         except OSError as error:
             raise Unavailable(
                 f"watchdog {path}: cannot be opened: {error.strerror}; load its driver (for example softdog), give this"
-                " user the right to write to it, end who else uses it, or take `watchdog` out of the settings"
+                " user write permission, end other processes that use it, or remove `watchdog` from the settings"
             ) from None
         self.timeout = 0.0
-        """Seconds. The driver may round what it is given, or have one time only."""
+        """Seconds. The driver may round the value, or support only one."""
         for request in (SET_TIMEOUT, GET_TIMEOUT):
             try:
                 answer = ioctl(self._descriptor, request, _SECONDS.pack(max(1, int(timeout))))
                 self.timeout = float(_SECONDS.unpack(bytes(answer))[0])
-            except (OSError, TypeError, struct.error):  # some drivers have one time, and cannot be given another
+            except (OSError, TypeError, struct.error):  # some drivers have a fixed time
                 continue
         if self.timeout <= 0:
             self.disarm()
             self.close()
             raise Unavailable(
-                f"watchdog {path}: it does not tell after which time it resets the host, so it does not help; use"
-                " another device, or take `watchdog` out of the settings"
+                f"watchdog {path}: does not report its timeout, so it cannot be used; use"
+                " another device, or remove `watchdog` from the settings"
             )
 
     def feed(self) -> None:
-        """Restart its time. Unavailable: it does not take that."""
+        """Restart the countdown. Unavailable: the device rejects it."""
         self._write(FOOD)
 
     def disarm(self) -> None:
-        """Let it stop when it is closed."""
+        """Make it stop when it is closed."""
         self._write(DISARM)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The key families: where each record stands in the store. One page per family; no key is spelled anywhere else.
+"""The key families: which key holds which record. One module per family; no key is spelled anywhere else.
 
 Not here: what to do with a record.
 """

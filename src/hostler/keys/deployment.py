@@ -1,6 +1,6 @@
-"""Deployments: blueprints, slices, endpoints. The decision is the command; there is no allocations key.
+"""Deployments: blueprints, slices, endpoints. The slice record is the command; there is no allocations key.
 
-What the contract does not name stands under `/hostler/v1/`: history, owners, how far upgrades are, retries, reasons.
+Records that the contract does not name are under `/hostler/v1/`: history, owners, rollout progress, retries, reasons.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hostler.model.rollout import (
 BLUEPRINT = Key("blueprints/{blueprint:name}", Blueprint)
 SLICE = Key("slices/{node:name}/{artifact:artifact}", SliceRecord)
 ENDPOINT = Key("endpoints/{artifact:artifact}/{method}:{instance:int}", Endpoint)
-"""Those of all versions of a slice begin with `endpoints_of(base)`."""
+"""The keys of all versions of a slice begin with `endpoints_of(base)`."""
 
 BLUEPRINT_HISTORY = Key("/hostler/v1/blueprint-history/{blueprint:name}/{number:int}", BlueprintRevision)
 SLICE_OWNER = Key("/hostler/v1/slice-owners/{base:base}", SliceOwner)
@@ -30,11 +30,11 @@ RETRIES = Key("/hostler/v1/slice-retries/{artifact:artifact}", Retries)
 SLICE_DECISION = Key("/hostler/v1/slice-decisions/{artifact:artifact}", SliceDecision)
 ALERT = Key("/hostler/v1/alerts/{base:base}/{alert}", Alert)
 ARTIFACT = Key("/hostler/v1/artifacts/{artifact:artifact}", ArtifactRecord)
-"""What was published, wherever its file is. Written by the replica that took the file."""
+"""Published artifacts, wherever their files are. Written by the replica that received the file."""
 ROUTER = Key("/hostler/v1/routers/{router}", RouterRecord)
 """Attached to the lease of the process."""
 
 
 def endpoints_of(base: str) -> str:
-    """What the endpoint keys of all versions of `group:name` begin with."""
+    """Return the common prefix of the endpoint keys of all versions of `group:name`."""
     return f"{ENDPOINT.prefix()}{base}:"

@@ -1,4 +1,4 @@
-"""What is found under a key: typed values with their revisions, and what could not be read, said aloud."""
+"""Typed results of reads: values with their revisions, and keys whose value cannot be decoded."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE = 500
-"""Keys that are read from the store at once."""
+"""Keys per page when reading from the store."""
 
 
 class Entry(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
-    """A value, the parts of its key, and its revisions as the store has them.
+    """A value, the parts of its key, and its revisions in the store.
 
-    Hundreds of thousands are kept in memory: the parts are taken from the key when they are asked for, and there is
-    nothing for the garbage collector to look through (records hold no cycles).
+    Hundreds of thousands are kept in memory. The parts are therefore parsed from the key on demand, and the garbage
+    collector does not track entries (records hold no cycles).
     """
 
     value: T
     names: dict[str, str] | Template
-    """The parts, or how to find them in the key."""
+    """The parts, or the template that parses them from the key."""
     key: str
     create_revision: int
     mod_revision: int
@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A key of the family whose value is no record of it. Not the same as an absent key."""
+    """A key of the family whose value cannot be decoded. Not the same as an absent key."""
 
     error: Damaged
     parts: dict[str, str]
@@ -64,12 +64,11 @@ class Unreadable(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Where it stands."""
         return self.kv.key
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True):
-    """Everything under a prefix as of `revision`; watch from `revision + 1` and nothing is missed."""
+    """Everything under a prefix as of `revision`; a watch from `revision + 1` misses nothing."""
 
     entries: tuple[Entry[T], ...]
     revision: int
@@ -77,7 +76,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):
-    """One event. `current` is None for a delete; `previous` is None if nothing stood there, or it was compacted."""
+    """One event. `current` is None for a delete; `previous` is None if the key was absent, or compacted."""
 
     type: Literal["put", "delete"]
     key: str
@@ -88,9 +87,9 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Scan(Generic[T]):
-    """Iterates over what stands under a prefix, in key order, page by page, all as of one revision.
+    """Iterates over the keys under a prefix, in key order, page by page, all as of one revision.
 
-    `revision` is known once the first page is read. Compacted: the history was compacted meanwhile; start again.
+    `revision` is known once the first page is read. Compacted: the history was compacted during the scan; start again.
     """
 
     revision: int | None
@@ -123,7 +122,7 @@ class Scan(Generic[T]):
 
 
 class KeyWatch(Generic[T]):
-    """A watch that speaks in records. It ends as the store's own watch does, and by nothing that a value holds."""
+    """A watch that delivers records. It ends as the store's own watch does; no value can end it."""
 
     def __init__(self, watch: Watch, change: Callable[[Event], Change[T] | None]) -> None:
         self._watch, self._change = watch, change

@@ -1,4 +1,4 @@
-"""All families in one list, for tools that look at a store without knowing what is in it."""
+"""All key families in one list, for tools that inspect a store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in 
 
 
 def find(key: str) -> tuple[Key[Any], dict[str, str]] | None:
-    """The family that a key belongs to, and its parts; None: it is not of Hostler's."""
+    """Return the family that a key belongs to, and its parts; None: it is not a key of Hostler."""
     for family in KEYS:
         parts = family.match(key)
         if parts is not None:

@@ -1,4 +1,7 @@
-"""Inventory, users and workloads: `/CloudChamber/V0.1/…`. Plural to list, singular to look inside."""
+"""Inventory, users and workloads: `/CloudChamber/V0.1/…`.
+
+Plural names list records; singular names hold what is inside one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ USER = Key(ROOT + "/users/{user:name}", User)
 
 REGION = Key("/hostler/v1/regions/{region:name}", Region)
 ZONE = Key("/hostler/v1/zones/{region:name}/{zone:name}", Zone)
-"""The contract has no levels above racks; these are ours."""
+"""The contract has no levels above racks; these are Hostler's own."""
 
 RACK = Key(ROOT + "/racks/{rack:rack}", Rack)
 TOR = Key(ROOT + "/rack/{rack:rack}/tor", Tor)
@@ -24,11 +27,11 @@ MORE_PDUS = Key(ROOT + "/rack/{rack:rack}/pdus/{n:int}", Pdu)
 """The second pdu of a rack is n = 2."""
 BLADE = Key(ROOT + "/rack/{rack:rack}/blades/{blade:name}", Blade)
 IN_RACKS = Union(BLADE.prefix(), BLADE, PDU, TOR, MORE_PDUS, MORE_TORS)
-"""All that is inside racks."""
+"""Everything inside racks."""
 
 BLADE_FLOW = Key("/hostler/v1/blade-flows/{rack:rack}/{blade:name}", HardwareFlow)
 RACK_FLOW = Key("/hostler/v1/rack-flows/{rack:rack}", HardwareFlow)
-"""How far a burn-in or a retirement is; written by the leader."""
+"""Progress of a burn-in or a retirement; written by the leader."""
 
 WORKLOAD = Key(ROOT + "/workloads/{workload:name}", Workload)
 INSTANCE = Key(ROOT + "/workload/{workload:name}/instances/{instance}", WorkloadInstance)

@@ -1,4 +1,4 @@
-"""`Key[T]`: a template and the record that stands at the keys it makes.
+"""`Key[T]`: a key template and the type of the records at its keys.
 
     VM = Key("/plasmavmc/vms/{org}/{project}/{vm}", VirtualMachine)
 
@@ -36,34 +36,34 @@ class Key(Generic[T]):
     # Names
 
     def fill(self, **parts: str | int) -> str:
-        """The key with these parts."""
+        """Return the key with these parts."""
         return self._template.fill(parts)
 
     def parse(self, key: str) -> dict[str, str]:
-        """The parts of `key`, as text. Invalid: it is not of this family."""
+        """Return the parts of `key`, as text. Invalid: it does not belong to this family."""
         parts = self._template.parse(key)
         if parts is None:
-            raise Invalid(f"key {key!r}: it is not of the form {self.template}")
+            raise Invalid(f"key {key!r}: not of the form {self.template}")
         return parts
 
     def match(self, key: str) -> dict[str, str] | None:
-        """The parts of `key`; None if it is not of this family."""
+        """Return the parts of `key`; None if it does not belong to this family."""
         return self._template.parse(key)
 
     def prefix(self, **leading: str | int) -> str:
-        """What every key with these leading parts begins with; it ends in a slash."""
+        """Return the common prefix of all keys with these leading parts; it ends in a slash."""
         return self._template.prefix(leading)
 
     # Values
 
     def encode(self, value: T) -> bytes:
-        """The bytes that stand in the store. Invalid: `value` is not of this family."""
+        """Return the bytes to store. Invalid: `value` has the wrong type."""
         if not isinstance(value, self.record) or (self.record is int and isinstance(value, bool)):
             raise Invalid(f"{self.template}: takes a {self.record.__name__}, not a {type(value).__name__}")
         return value.encode() if isinstance(value, Record) else msgspec.json.encode(value)
 
     def decode(self, data: bytes, *, where: str | None = None) -> T:
-        """The value that `data` holds. Damaged: it holds none."""
+        """Return the value encoded in `data`. Damaged: it cannot be decoded."""
         where = where or self.template
         if issubclass(self.record, Record):
             return self.record.stored(data, where=where)
@@ -73,13 +73,16 @@ class Key(Generic[T]):
             raise Damaged(f"{where}: {error}; correct the value or delete the key") from None
 
     def entry(self, kv: KeyValue) -> Entry[T]:
-        """A KeyValue of this family, typed: for the response to `get_op`. Invalid, Damaged: it is none."""
+        """Return a KeyValue of this family as an Entry, for the response to `get_op`.
+
+        Invalid, Damaged: it is not one.
+        """
         if not self._template.matches(kv.key):
             self.parse(kv.key)
         return self._entry(kv)
 
     def readable(self, found: object) -> Entry[T] | None:
-        """The same for whatever was read. None: nothing, or nothing that can be read, which the doctor tells."""
+        """Return what was read as an Entry. None: absent, or not decodable, which `hostler doctor` reports."""
         if not isinstance(found, KeyValue) or not self._template.matches(found.key):
             return None
         try:
@@ -90,48 +93,46 @@ class Key(Generic[T]):
     # For transactions
 
     def put(self, value: T, *, lease: int | Lease | None = None, **parts: str | int) -> Put:
-        """Set the record."""
         return Put(self.fill(**parts), self.encode(value), lease)
 
     def delete(self, **parts: str | int) -> Delete:
-        """Delete the record."""
         return Delete(self.fill(**parts))
 
     def get_op(self, **parts: str | int) -> Get:
-        """Read the record; `entry` makes something of the response."""
+        """Return an operation that reads the record; pass its response to `entry`."""
         return Get(self.fill(**parts))
 
     def absent(self, **parts: str | int) -> Comparison:
-        """The key is not there."""
+        """Return a comparison: the key does not exist."""
         return Version(self.fill(**parts)) == 0
 
     def exists(self, **parts: str | int) -> Comparison:
-        """The key is there."""
+        """Return a comparison: the key exists."""
         return Version(self.fill(**parts)) > 0
 
     def unchanged(self, entry: Entry[T]) -> Comparison:
-        """Nobody wrote or deleted it since `entry` was read."""
+        """Return a comparison: the key was neither written nor deleted since `entry` was read."""
         return ModRevision(entry.key) == entry.mod_revision
 
     def same_life(self, entry: Entry[T]) -> Comparison:
-        """It was not deleted since `entry` was read, though it may have been written."""
+        """Return a comparison: the key was not deleted since `entry` was read, though it may have been written."""
         return CreateRevision(entry.key) == entry.create_revision
 
     def version(self, **parts: str | int) -> Version:
-        """The key's version, to be compared: `VM.version(**ids) == 3`."""
+        """Return the key's version, to be compared: `VM.version(**ids) == 3`."""
         return Version(self.fill(**parts))
 
     # On a store
 
     async def get(self, store: Store, /, *, revision: int | None = None, **parts: str | int) -> Entry[T] | None:
-        """The record now, or as it was at `revision`. Damaged: what stands there is none."""
+        """Return the record now, or as it was at `revision`. Damaged: the value cannot be decoded."""
         kv = await store.get(self.fill(**parts), revision=revision)
         return None if kv is None else self._entry(kv)
 
     def scan(
         self, store: Store, /, *, revision: int | None = None, page_size: int = PAGE, **leading: str | int
     ) -> Scan[T]:
-        """Iterate over the family, or the part of it under `leading`. Keys of other families there are passed over."""
+        """Iterate over the family, or the part of it under `leading`. Keys of other families there are skipped."""
         return Scan(store, self.prefix(**leading), self._found, revision=revision, page_size=page_size)
 
     async def list(
@@ -144,7 +145,10 @@ class Key(Generic[T]):
         strict: bool = True,
         **leading: str | int,
     ) -> Listing[T]:
-        """All of it at once. Damaged: a value cannot be read; not `strict`: such are listed apart."""
+        """Read the whole family, or the part under `leading`.
+
+        Damaged: a value cannot be decoded. Not `strict`: such keys are listed separately.
+        """
         entries: list[Entry[T]] = []
         unreadable: list[Unreadable] = []
         scan = self.scan(store, revision=revision, page_size=page_size, **leading)
@@ -160,14 +164,14 @@ class Key(Generic[T]):
     def watch(
         self, store: Store, /, *, start_revision: int | None = None, previous: bool = True, **leading: str | int
     ) -> KeyWatch[T]:
-        """Changes of the family, or of the part of it under `leading`; `previous`: with what stood there before."""
+        """Watch the family, or the part of it under `leading`; `previous`: include the previous values."""
         watch = watching(store, self.prefix(**leading), start_revision=start_revision, previous=previous)
         return KeyWatch(watch, self._change if previous else self._news)
 
     async def create(
         self, store: Store, value: T, /, *, lease: int | Lease | None = None, **parts: str | int
     ) -> Entry[T]:
-        """Write a record that is not there yet. Conflict: it is."""
+        """Write a record that does not exist yet. Conflict: it exists."""
         operation = self.put(value, lease=lease, **parts)
         result = await store.txn([self.absent(**parts)], [operation, self.get_op(**parts)])
         if not result.succeeded:
@@ -177,7 +181,7 @@ class Key(Generic[T]):
     async def replace(
         self, store: Store, entry: Entry[T], value: T, /, *, lease: int | Lease | None = None
     ) -> Entry[T]:
-        """Write over what was read; without `lease` the key belongs to none. Conflict: somebody else was first."""
+        """Replace what was read; without `lease` the key belongs to none. Conflict: another writer was first."""
         then: list[Operation] = [Put(entry.key, self.encode(value), lease), Get(entry.key)]
         result = await store.txn([self.unchanged(entry)], then)
         if not result.succeeded:
@@ -185,12 +189,12 @@ class Key(Generic[T]):
         return self._response(result.responses[1])
 
     async def remove(self, store: Store, entry: Entry[T], /) -> None:
-        """Delete what was read. Conflict: somebody else was first."""
+        """Delete what was read. Conflict: another writer was first."""
         result = await store.txn([self.unchanged(entry)], [Delete(entry.key)])
         if not result.succeeded:
             raise Conflict(f"{entry.key}: changed since revision {entry.mod_revision} was read; read it again")
 
-    # Inside
+    # Internal
 
     def _response(self, response: object) -> Entry[T]:
         return self.entry(response)  # type: ignore[arg-type]

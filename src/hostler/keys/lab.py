@@ -1,4 +1,4 @@
-"""Labs: the names in Redis, which is a door and never the truth; and the families of our own in the store."""
+"""Labs: the key names in Redis, which is never the source of truth, and the families in the store."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hostler.model.lab import LabCatalogue, LabUser, LabWorker
 
 LAB = Key("/hostler/v1/labs/{user:user}", LabUser)
 LAB_WORKER = Key("/hostler/v1/lab-workers/{worker}", LabWorker)
-"""Attached to the worker's lease: gone means that it may be dead, and that nothing it still sends is written."""
+"""Attached to the worker's lease. When it is gone, the worker may be dead, and none of its later writes succeed."""
 LAB_CATALOGUE = Key("/hostler/v1/lab-catalogues/{name}", LabCatalogue)
-"""One, called `default`."""
+"""There is one, called `default`."""
 
 FIRST = "vmmanager:"
-"""What every name in Redis begins with, after the prefix of a test namespace."""
+"""Beginning of every name in Redis, after the prefix of a test namespace."""
 MOST = 255
-"""Characters of a web user id."""
+"""Maximum length of a web user id in characters."""
 _UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def check_user(user: str) -> str:
-    """`user`, if it is a web user id: printable text of 1 to 255 characters. Invalid: it is none."""
+    """Return `user` if it is a valid web user id: printable text of 1 to 255 characters. Invalid: it is not."""
     if not isinstance(user, str) or not user:
         raise Invalid("webuserid: must be a text that is not empty")
     if len(user) > MOST:
@@ -50,8 +50,8 @@ def user_of_request(raw: bytes) -> str | None:
 class LabNames(msgspec.Struct, frozen=True):
     """Every name that Hostler uses in Redis. `prefix` is empty in production, `Test:Xxxx:` in a test namespace.
 
-    A name ends with the web user id as it was sent: a front end makes the same name of it. No family begins as another
-    one does, and nothing follows the id, so each name is that of one user in one family.
+    A name ends with the web user id as it was sent, so a front end can build the same name. No family is a prefix of
+    another one, and nothing follows the id, so each name belongs to one user in one family.
     """
 
     prefix: str = ""
@@ -63,12 +63,12 @@ class LabNames(msgspec.Struct, frozen=True):
 
     @property
     def decommission(self) -> str:
-        """The list of requests to end one."""
+        """The list of requests to end a lab."""
         return f"{self.prefix}vmmanager:decommission"
 
     @property
     def dead(self) -> str:
-        """The list of requests that could not be understood."""
+        """The dead-letter queue: requests that could not be parsed."""
         return f"{self.prefix}vmmanager:dead"
 
     @property
@@ -81,28 +81,28 @@ class LabNames(msgspec.Struct, frozen=True):
         return f"{self.prefix}vmmanager:servers:{check_user(user)}"
 
     def user_of(self, name: str) -> str:
-        """The user whose server record has this name."""
+        """Return the user whose server record has this name."""
         start = self.prefix + "vmmanager:servers:"
         if not name.startswith(start):
-            raise Invalid(f"Redis key {name!r}: it is no server record; those begin with {start}")
+            raise Invalid(f"Redis key {name!r}: not a server record; those begin with {start}")
         return check_user(name.removeprefix(start))
 
     def events(self, user: str) -> str:
-        """The stream that tells a user's front end what happened."""
+        """The stream of lab events for a user's front end."""
         return f"{self.prefix}vmmanager:events:{check_user(user)}"
 
     def generation(self, user: str) -> str:
-        """The revision of the store that the user's record, or its absence, was made of."""
+        """The revision of the store that the user's record, or its absence, was made from."""
         return f"{self.prefix}vmmanager:generation:{check_user(user)}"
 
     @property
     def generations(self) -> str:
-        """The pattern of all of these, for SCAN."""
+        """The pattern of all generation keys, for SCAN."""
         return f"{self.prefix}vmmanager:generation:*"
 
     @property
     def waiting(self) -> str:
-        """The sorted set of users whose labs wait, by the time they asked: ZRANK is the position."""
+        """The sorted set of users on the waiting list, by the time of their request: ZRANK is the position."""
         return f"{self.prefix}vmmanager:waiting"
 
     @property
@@ -112,19 +112,19 @@ class LabNames(msgspec.Struct, frozen=True):
 
     @property
     def epoch(self) -> str:
-        """A random word: when it is gone or another, what was written may be lost."""
+        """A random text: when it is gone or different, published records may be lost."""
         return f"{self.prefix}vmmanager:epoch"
 
     def busy(self, queue: str) -> str:
-        """The hash of users with a request of that queue in work, and of who works it."""
+        """The hash of users with a request of that queue in work, and the worker of each."""
         return f"{self.prefix}vmmanager:busy:{_check_queue(queue)}"
 
     def next(self, queue: str) -> str:
-        """What the lists of a queue begin with that hold the later requests of a user who has one in work."""
+        """Prefix of the lists that hold later requests of users who have a request of that queue in work."""
         return f"{self.prefix}vmmanager:next:{_check_queue(queue)}:"
 
     def processing(self, queue: str, worker: str) -> str:
-        """The list of what a worker has taken from a queue (`provision`, `decommission`) and not acknowledged."""
+        """The list of requests that a worker took from a queue and did not acknowledge."""
         return f"{self.prefix}vmmanager:processing:{_check_queue(queue)}:{check_part(worker, 'worker')}"
 
 

@@ -1,7 +1,7 @@
-"""A family of keys in memory, kept up by a watch.
+"""An in-memory copy of a key family, kept current by a watch.
 
-What it holds was true at `revision`, which follows the store by a moment, or by an outage. Whoever decides from it
-writes under the revision it read, so that a decision from old news writes nothing.
+The copy was correct at `revision`, which lags behind the store by a moment, or by the length of an outage. A controller
+that decides from it writes under the revision it read, so that a decision from stale data writes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER = 2**63
 
 
 class Mirror(Generic[T]):
-    """One family, or the part of it under `leading`. `run` keeps it up until it is cancelled."""
+    """A cache of one family, or of the part of it under `leading`. `run` keeps it current until cancelled."""
 
     def __init__(
         self,
@@ -43,24 +43,24 @@ class Mirror(Generic[T]):
         self.family = key
         self._backoff = Backoff(0.05, 1.0, rng=rng)
         self._listeners: list[Callable[[str], None]] = []
-        self._waiting: dict[asyncio.Future[None], int] = {}  # who waits, and for which revision
-        self._next = _NEVER  # the lowest of those
+        self._waiting: dict[asyncio.Future[None], int] = {}  # waiters, and the revision that each waits for
+        self._next = _NEVER  # the lowest of these revisions
         self._listed_at = 0
         self.entries: dict[str, Entry[T]] = {}
         """By key."""
         self.unreadable: dict[str, Unreadable] = {}
         self.revision = 0
-        """Everything up to here is in it; 0 until it was listed for the first time."""
+        """The cache contains everything up to this revision; 0 until it was listed for the first time."""
 
     def get(self, **parts: str | int) -> Entry[T] | None:
-        """The record as it was last seen."""
+        """Return the record as last observed."""
         return self.entries.get(self._key.fill(**parts))
 
     def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
         """Call `changed(key)` after each change, and for each key that a new listing added, changed or removed.
 
-        It may come between two events of one transaction: take the name now, and look at the records later. What is
-        returned ends it.
+        It may be called between two events of one transaction: record the key now, and read the records later. The
+        returned function ends the subscription.
         """
         self._listeners = [*self._listeners, changed]
 
@@ -70,17 +70,17 @@ class Mirror(Generic[T]):
         return end
 
     def is_news(self, entry: Entry[T]) -> bool:
-        """Whether it was heard as it was written, and not found in a listing."""
+        """Return whether the entry arrived through the watch, and not in a listing."""
         return entry.mod_revision > self._listed_at
 
     async def ready(self) -> None:
-        """Until it was listed for the first time."""
+        """Wait until the family was listed for the first time."""
         await self.reached(1)
 
     async def reached(self, revision: int) -> None:
-        """Until it holds everything up to `revision`, as far as that touches this family.
+        """Wait until the cache contains everything up to `revision`, as far as that touches this family.
 
-        A write of somebody else does not move it: wait only for revisions of this family's own writes.
+        Writes to other families do not advance it: wait only for revisions of this family's own writes.
         """
         while self.revision < revision:
             advanced = asyncio.get_running_loop().create_future()
@@ -91,9 +91,9 @@ class Mirror(Generic[T]):
                 self._waiting.pop(advanced, None)
 
     async def refresh(self) -> None:
-        """Read all of it from the store now: what was written before this was called is in it afterwards.
+        """Read the whole family from the store: afterwards the cache contains everything written before this call.
 
-        Unavailable: the store is out of reach, and the mirror is as it was.
+        Unavailable: the store cannot be reached, and the cache is unchanged.
         """
         backoff = Backoff(0.01, 1.0, rng=self._rng)
         while True:
@@ -105,7 +105,7 @@ class Mirror(Generic[T]):
                 return
 
     async def run(self) -> None:
-        """List, then watch; again when events were missed or the store was out of reach."""
+        """List, then watch; start over when events were missed or the store could not be reached."""
         while True:
             try:
                 await self._listed()
@@ -113,14 +113,14 @@ class Mirror(Generic[T]):
             except (Missed, Unavailable, Uncertain):
                 await self._clock.sleep(self._backoff.next())
 
-    # Inside
+    # Internal
 
     async def _listed(self) -> None:
         before = self.revision
         listing = await self._key.list(self._store, strict=False, **self._leading)  # type: ignore[arg-type]
         if before <= listing.revision < self.revision:
             return  # the watch, or another listing, was faster
-        # Less than what was known before it was asked for: the store was put back to an older state.
+        # Lower than the revision that was known before the listing began: the store was reset to an older state.
         back = listing.revision < before
         old, self._listed_at = self._revisions(), listing.revision
         self.entries = {entry.key: entry for entry in listing.entries}
@@ -144,11 +144,11 @@ class Mirror(Generic[T]):
         async with watching as watch:
             async for change in watch:
                 self._take(change)
-                self._backoff.reset()  # not before: a watch that ends at once must not cost a listing each time
+                self._backoff.reset()  # not earlier: a watch that ends at once must not cause a listing each time
 
     def _take(self, change: Change[T]) -> None:
         if change.revision <= self._listed_at:
-            return  # the listing has it, or what came after it
+            return  # the listing already contains it, or a later change
         self.entries.pop(change.key, None)
         self.unreadable.pop(change.key, None)
         if isinstance(change.current, Unreadable):
@@ -161,7 +161,7 @@ class Mirror(Generic[T]):
     def _advance(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
         if self.revision < self._next:
-            return  # nobody is woken for what others wait for: there are many changes
+            return  # wake only waiters whose revision is reached: there are many changes
         for advanced, wanted in self._waiting.items():
             if wanted <= self.revision and not advanced.done():
                 advanced.set_result(None)

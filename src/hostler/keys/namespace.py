@@ -1,12 +1,13 @@
-"""Namespaces: where production stands, and where tests stand beside it, in one store.
+"""Namespaces: production and test namespaces in one store.
 
-In production every key is as the contracts write it. In a test namespace `Xxxx` a key stands at
+In production every key is as the contracts write it. In a test namespace `Xxxx` a key is stored at
 `/CloudChamber/V0.1/Test/Xxxx/` + the key without `/CloudChamber/V0.1` and without a leading slash, and names in Redis
-begin with `Test:Xxxx:`. Code never sees the difference: it uses production keys on a store that translates.
+begin with `Test:Xxxx:`. Other code does not see the difference: it uses production keys on a store that translates
+them.
 
-Going back is exact because the roots are known: what stands under `users/` came from `/CloudChamber/V0.1/users/`, what
-stands under `plasmavmc/` from `/plasmavmc/`, and what has no such root had no slash. A key for which that is not so
-(`users/x` without its root, `/unheard/of`) is refused.
+The reverse translation is exact because the roots are known: keys under `users/` came from `/CloudChamber/V0.1/users/`,
+keys under `plasmavmc/` from `/plasmavmc/`, and keys without such a root had no slash. A key for which this does not
+hold (`users/x` without its root, `/unheard/of`) is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _stripped(key: str) -> str:
 
 
 def _slash_roots() -> tuple[str, ...]:
-    """The beginnings, up to their first segment, of all families whose keys begin with a slash."""
+    """Return the roots, up to their first segment, of all families whose keys begin with a slash."""
     roots = set()
     for key in KEYS:
         if key.template.startswith("/"):
@@ -49,10 +50,10 @@ SLASH_ROOTS = _slash_roots()
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Production keys that follow each other in the store too: those under `prefix` stand under `stored`.
+    """Production keys that are also adjacent in the store: those under `prefix` are stored under `stored`.
 
-    `pure`: nothing else stands under `stored`. Otherwise keys of slash roots are mixed in, and only keys between
-    `above` and `below` belong to the run.
+    `pure`: no other keys are under `stored`. Otherwise keys of slash roots are mixed in, and only keys between `above`
+    and `below` belong to the run.
     """
 
     prefix: str
@@ -78,19 +79,19 @@ class Namespace:
         return f"Namespace({self.name!r})"
 
     def stored(self, key: str) -> str:
-        """Where a production key stands. Invalid: there is no way back from there."""
+        """Return the stored key of a production key. Invalid: the translation could not be reversed."""
         if self.name is None:
             return key
         tail = _stripped(key)
         if not tail or self._unstripped(tail) != key:
             raise Invalid(
-                f"key {key!r}: cannot stand in the test namespace {self.name}, for it would look the same as"
-                f" {self._unstripped(tail)!r} there; a key begins with one of {', '.join(self._roots)} or with no slash"
+                f"key {key!r}: not allowed in the test namespace {self.name}, where it would be the same as"
+                f" {self._unstripped(tail)!r}; begin the key with one of {', '.join(self._roots)} or with no slash"
             )
         return self.prefix + tail
 
     def production(self, stored: str) -> str | None:
-        """The production key that stands at `stored`; None: it is not of this namespace."""
+        """Return the production key of `stored`; None: it is not in this namespace."""
         if self.name is None:
             return stored
         tail = stored.removeprefix(self.prefix)
@@ -100,10 +101,10 @@ class Namespace:
         return key if _stripped(key) == tail else None
 
     def runs(self, prefix: str) -> tuple[Run, ...]:
-        """Where the production keys under `prefix` stand, in their order.
+        """Return where the production keys under `prefix` are stored, in production order.
 
-        Production order is: keys that begin with something below a slash, the slash roots, the rest. In a test
-        namespace the roots stand among the rest, so what production reads in one go is read here run by run.
+        Production order is: keys that begin with a character below a slash, the slash roots, the rest. In a test
+        namespace the roots are stored among the rest, so a range that production reads at once is read here run by run.
         """
         roots = tuple(run for root in self._roots if (run := self._root_run(prefix, root)) is not None)
         if prefix.startswith("/"):
@@ -131,10 +132,10 @@ PRODUCTION = Namespace()
 
 
 def choose(options: NamespaceOptions, *, wall: float, token: str) -> Namespace:
-    """The namespace that the options mean, for a store that is opened at `wall` (seconds since 1970).
+    """Return the namespace that the options name, for a store that is opened at `wall` (seconds since 1970).
 
-    A unique one is called by that time in UTC, so that names sort by age, and by `token`, so that two that start in the
-    same instant are two.
+    The name of a unique namespace is that time in UTC, so that names sort by age, and `token`, so that two that start
+    at the same instant differ.
     """
     if not options.use_test_namespace:
         return PRODUCTION

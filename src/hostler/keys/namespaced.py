@@ -41,19 +41,20 @@ if TYPE_CHECKING:
     from hostler.settings import NamespaceOptions
 
 CHUNK = 500
-"""Keys that are read at once where a range spans several roots."""
+"""Page size where a range spans several roots."""
 
 
 class NamespacedStore(Closing):
-    """The whole store port over another store.
+    """Implements the store port over another store.
 
-    Keys, order, paging, watches and transactions are those of a production store that holds this namespace alone, with
-    these differences, all of which come from sharing one store: revisions count the writes of everybody; `compact`
-    forgets everybody's history; `status` is of the whole store; a request has room for its keys as they stand in the
-    store; and a prefix under which other roots would be deleted too (`u`, which `users/` begins with) is refused by
-    `delete_prefix`.
+    Keys, order, paging, watches and transactions are those of a production store that holds this namespace alone. The
+    differences all come from sharing one store: revisions count the writes of all namespaces; `compact` discards the
+    history of all namespaces; `status` is of the whole store; the size of a request counts stored keys; and
+    `delete_prefix` refuses a prefix under which other roots would be deleted too (`u`, because `users/` begins with
+    it).
 
-    Entering opens the store underneath and leaving closes it. Where that is somebody else's to do, use it unentered.
+    Entering opens the inner store and leaving closes it. If the inner store is opened elsewhere, use this one
+    unentered.
     """
 
     def __init__(self, inner: Store, namespace: Namespace) -> None:
@@ -61,7 +62,6 @@ class NamespacedStore(Closing):
 
     @property
     def namespace(self) -> Namespace:
-        """Which one."""
         return self._namespace
 
     async def __aenter__(self) -> Self:
@@ -94,7 +94,7 @@ class NamespacedStore(Closing):
         while True:
             try:
                 return await self._many_runs(runs, after, limit, revision, keys_only)
-            except Compacted:  # of a revision that nobody asked for: read at a newer one
+            except Compacted:  # of the revision that this method chose: read at a newer one
                 if revision is not None:
                     raise
 
@@ -140,7 +140,7 @@ class NamespacedStore(Closing):
             start = page.items[-1].key if page.items else None
 
     async def _revision(self, revision: int | None) -> int:
-        """The store's revision, or `revision` if it can be read."""
+        """Return the store's revision, or `revision` if it can be read."""
         page = await self._inner.range(self._namespace.prefix, limit=1, revision=revision, keys_only=True)
         return page.revision
 
@@ -200,8 +200,8 @@ class NamespacedStore(Closing):
         runs = self._namespace.runs(operation.prefix)
         if not all(run.pure for run in runs):
             raise Invalid(
-                f"delete by prefix {operation.prefix!r}: in a test namespace other roots begin with that too; name more"
-                " of the prefix, or delete the keys one by one"
+                f"delete by prefix {operation.prefix!r}: in a test namespace it also matches other roots; use a longer"
+                " prefix, or delete the keys one by one"
             )
         return tuple(DeletePrefix(run.stored) for run in runs)
 
@@ -216,7 +216,7 @@ class NamespacedStore(Closing):
         return await self._inner.grant(ttl)
 
     async def time_left(self, lease: int) -> float:
-        """For people who look; 0.0 where the store underneath does not tell."""
+        """Return the seconds left of a lease; 0.0 if the inner store cannot report it."""
         return await self._inner.time_left(lease) if isinstance(self._inner, TellsLeases) else 0.0
 
     async def compact(self, revision: int) -> None:
@@ -224,7 +224,7 @@ class NamespacedStore(Closing):
 
 
 def maintained(store: Store) -> Maintained | None:
-    """The store that the leader must compact, in a namespace or not; None: it forgets history by itself."""
+    """Return the store that the leader must compact, in a namespace or not; None: it discards history by itself."""
     inner = store._inner if isinstance(store, NamespacedStore) else store
     return inner if isinstance(inner, Maintained) else None
 
@@ -261,7 +261,7 @@ def _renamed(kv: KeyValue, key: str) -> KeyValue:
 
 
 def _start(run: Run, after: str | None) -> str | None:
-    """The stored key after which to read on in a run; empty: from its beginning; None: the run is behind."""
+    """Return the stored key to read after in a run; empty: from its beginning; None: the run is before `after`."""
     after = max(after or "", run.above)
     if after < run.prefix or not after:
         return ""
@@ -271,20 +271,20 @@ def _start(run: Run, after: str | None) -> str | None:
 
 
 def namespace_of(store: Store) -> Namespace:
-    """The namespace that an open store shows."""
+    """Return the namespace of an open store."""
     return store.namespace if isinstance(store, NamespacedStore) else PRODUCTION
 
 
 async def enter(
     store: Store, options: NamespaceOptions, *, clock: Clock, token: str | None = None
 ) -> tuple[Store, Namespace]:
-    """The open `store` as seen from the namespace that the options mean, cleaned first if they say so.
+    """Return the open `store` as seen from the namespace that the options name, cleaned first if they say so.
 
-    Cleaning deletes what stands under `/CloudChamber/V0.1/Test/Standard/`, and nothing else.
+    Cleaning deletes the keys under `/CloudChamber/V0.1/Test/Standard/`, and nothing else.
     """
     namespace = choose(options, wall=clock.wall(), token=token or secrets.token_hex(3))
     if options.pre_clean_store:
-        if namespace.name != STANDARD:  # NamespaceOptions refuses this; nothing may be deleted if it ever does not
+        if namespace.name != STANDARD:  # NamespaceOptions refuses this; if it ever fails to, nothing may be deleted
             raise Invalid("PreCleanStore: only the standard test namespace can be cleaned")
         await store.delete_prefix(f"{TEST_ROOT}{STANDARD}/")
     if namespace.name is None:

@@ -1,6 +1,6 @@
-"""Families of our own: `/hostler/v1/…`.
+"""Key families for nodes: `/hostler/v1/…`.
 
-Node records stand beside the commands, not above them: listing the nodes must not read every command of every node.
+Node records and commands have separate prefixes: listing the nodes must not read every command of every node.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ COMMAND = Key("/hostler/v1/nodes/{node:name}/vms/{vm}", VmCommand)
 """An agent watches `COMMAND.prefix(node=…)`, `ARRIVAL.prefix(node=…)` and `RETAINED_REQUEST.prefix(node=…)`, and
 nothing else."""
 ARRIVAL = Key("/hostler/v1/arrivals/{node:name}/{vm}", Arrival)
-"""Beside the commands too: who follows the few arrivals must not read every command."""
+"""Separate from the commands, so that a reader of the few arrivals does not read every command."""
 RETAINED = Key("/hostler/v1/retained/{node:name}/{name}", Retained)
-"""Machines that are out of service. Written by the agent of the node alone, under its session."""
+"""Machines that are out of service. Written only by the agent of the node, under its session."""
 RETAINED_REQUEST = Key("/hostler/v1/retained-requests/{node:name}/{name}", RetainedRequest)
 BRAKE = Key("/hostler/v1/brakes/{scope}", BrakeRecord)
 FENCING = "fencing"
-"""The only scope: one record at most."""
+"""The only scope: there is at most one record."""
 CLOCK = Key("/hostler/v1/clocks/{node:name}", ClockReading)
 """Attached to the agent's lease."""
 LAST_CLOCK = Key("/hostler/v1/last-clocks/{name}", ClockReading)
-"""What the leader's calendar last said while it was not in doubt. It outlives every process."""
+"""The leader's wall clock when it was last undisputed. It outlives every process."""
 CLOCK_DISPUTE = Key("/hostler/v1/clock-disputes/{name}", ClockDispute)
 LEADER_CLOCK = "leader"
-"""The only name in these two."""
+"""The only name in `LAST_CLOCK` and `CLOCK_DISPUTE`."""
 CLUSTER = Key("/hostler/v1/cluster", Cluster)
 EPOCH = Key("/hostler/v1/epochs/{epoch:int}", Epoch)
-"""Copies, restores and returns to service of this store. None in a store that never saw one."""
+"""Copies, restores and returns to service of this store. Empty in a store that never had one."""

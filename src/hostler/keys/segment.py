@@ -1,7 +1,7 @@
-"""The parts of a key: what may stand between two slashes.
+"""The parts of a key: what is allowed between two slashes.
 
-A part is never empty, never `.` or `..`, holds no `/`, no control character or line separator and no lone surrogate,
-and takes at most `MAX_PART` bytes. So it can neither leave its segment nor make two keys look the same in a listing.
+A part is never empty, never `.` or `..`, contains no `/`, no control character or line separator and no lone surrogate,
+and has at most `MAX_PART` bytes. So it can neither leave its segment nor make two keys look the same in a listing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PLAIN = {
     ),
     "base": re.compile(r"(?=[^/]{3,250}(?:/|\Z))[A-Za-z0-9_][A-Za-z0-9._+-]*:[A-Za-z0-9_][A-Za-z0-9._+-]*", re.ASCII),
 }
-"""By kind: parts that are certainly fine, and stand in the key as they are."""
+"""By kind: parts that are certainly valid, and appear in the key unchanged."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}|0", re.ASCII)
 _BARRED = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
 
 def check_part(text: str, what: str = "part", *, most: int = MAX_PART) -> str:
-    """`text`, if it can be a part of a key. Invalid: it cannot."""
+    """Return `text` if it can be a part of a key. Invalid: it cannot."""
     if not isinstance(text, str):
         raise Invalid(f"{what} {text!r}: must be a str, not {type(text).__name__}")
     if _PLAIN.fullmatch(text):
@@ -52,7 +52,7 @@ def check_part(text: str, what: str = "part", *, most: int = MAX_PART) -> str:
     if not text:
         raise Invalid(f"{what}: must not be empty")
     if text in (".", ".."):
-        raise Invalid(f"{what} {text!r}: must not be a dot or two")
+        raise Invalid(f"{what} {text!r}: must not be . or ..")
     if "/" in text:
         raise Invalid(f"{what} {_short(text)}: must not hold a '/'")
     barred = next((char for char in text if unicodedata.category(char) in _BARRED), None)
@@ -65,9 +65,9 @@ def check_part(text: str, what: str = "part", *, most: int = MAX_PART) -> str:
 
 
 def check_new(text: str, what: str = "name") -> str:
-    """`text`, if something new can be called that. Invalid: it cannot, for people would not see what it says.
+    """Return `text` if it is allowed as the name of a new object. Invalid: people could not see what it says.
 
-    What stands already may be called so, and is read, changed and removed as ever.
+    Existing objects may have such a name, and can still be read, changed and removed.
     """
     if _PLAIN.fullmatch(check_part(text, what)):
         return text
@@ -75,15 +75,15 @@ def check_new(text: str, what: str = "name") -> str:
         raise Invalid(f"{what} {text!r}: must not be blank")
     hidden = next((char for char in text if unicodedata.category(char) == "Cf"), None)
     if hidden is not None:
-        raise Invalid(f"{what} {_short(text)}: must not hold {hidden!r}, which nobody sees; leave it out")
+        raise Invalid(f"{what} {_short(text)}: must not hold {hidden!r}, which is invisible; leave it out")
     return text
 
 
 def check_home(org: str, project: str, subject: str = "") -> None:
-    """Where something new can be put. Invalid: it cannot be there."""
+    """Raise Invalid unless a new object can be created in this org and project."""
     for what, text in (("org", org), ("project", project)):
         if check_new(text, f"{subject}{what}") == EVERYWHERE:
-            raise Invalid(f"{subject}{what} {text!r}: stands for each of them; name one")
+            raise Invalid(f"{subject}{what} {text!r}: means all of them; name one")
 
 
 def _short(text: str) -> str:
@@ -111,7 +111,7 @@ def _name(value: str | int, what: str) -> str:
 def _rack(value: str | int, what: str) -> str:
     name = _name(value, what)
     if "-" in name:
-        raise Invalid(f"{what} {name!r}: a rack's id holds no '-', for a node's is rack-blade")
+        raise Invalid(f"{what} {name!r}: a rack id must not hold a '-', because a node id is rack-blade")
     return name
 
 
@@ -142,19 +142,22 @@ KINDS: Mapping[str, Callable[[str | int, str], str]] = {
     "artifact": _artifact,
     "base": _base,
 }
-"""What a part may be: as it is; a project, which may be longer; a web user id, which is escaped in the key; folded; a
-folded rack id; a number; `group:name:version`; `group:name`."""
+"""The kinds of parts, and the function that checks each.
+
+Unchanged text; a project, which may be longer; a web user id, which is escaped in the key; case-folded text; a folded
+rack id; a number; `group:name:version`; `group:name`.
+"""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A place for a part in a template: its name, its kind, and the separators it may not hold."""
+    """The place of a part in a template: its name, its kind, and the separators it may not contain."""
 
     name: str
     kind: str
     barred: str = ""
 
     def canonical(self, value: str | int) -> str:
-        """The text that stands in the key. Invalid: `value` cannot stand there."""
+        """Return the text in the key. Invalid: `value` is not allowed here."""
         text = KINDS[self.kind](value, self.name)
         for separator in self.barred:
             if separator in text:
@@ -162,13 +165,13 @@ class Part(msgspec.Struct, frozen=True):
         return text
 
     def value(self, text: str) -> str:
-        """What `canonical` made this text of, as far as the text tells: names stay folded."""
+        """Return the value that `canonical` made this text from; names stay folded."""
         return lab_user(text) if self.kind == "user" else text
 
     def matches(self, text: str) -> bool:
-        """Whether `text` is what `canonical` would have put there."""
+        """Return whether `text` is what `canonical` would produce."""
         if self.kind == "text" and not self.barred and _PLAIN.fullmatch(text):
-            return True  # what most parts are
+            return True  # fast path for most parts
         try:
             return self.canonical(self.value(text)) == text
         except Invalid:

@@ -1,8 +1,8 @@
 """Key templates: `/plasmavmc/vms/{org}/{project}/{vm}`, filled, parsed and cut to prefixes.
 
-`fill` and `parse` are exact inverses. A part's kind follows its name, `{n:int}`; without one it is taken as it is,
-and a `{project}` is always of the kind `project`.
-Several parts may share a segment if one character stands between each two; none of them may hold that character.
+`fill` and `parse` are exact inverses. A part's kind follows its name, `{n:int}`; without one the text is unchanged, and
+a `{project}` is always of the kind `project`. Several parts may share a segment if exactly one character separates each
+two of them; none of them may contain that character.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from hostler.keys.segment import KINDS, PLAIN, Part
 RESERVED = frozenset(
     ("self", "store", "value", "entry", "lease", "revision", "start_revision", "previous", "page_size", "strict")
 )
-"""Names that the verbs of a Key use themselves."""
+"""Parameter names of the verbs of a Key."""
 _KNOWN = 20_000
-"""Keys that a template with one part remembers."""
+"""Size of the cache of filled keys, for templates with one part."""
 _PLACE = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}")
 
 
 class _Segment(msgspec.Struct, frozen=True):
-    """What stands between two slashes: literals and parts in turn, a literal first and last."""
+    """The text between two slashes: literals and parts in turn, a literal first and last."""
 
     literals: tuple[str, ...]
     parts: tuple[Part, ...]
     pattern: re.Pattern[str]
     bare: bool
-    """One part and nothing else."""
+    """The segment is one part and nothing else."""
 
 
 class _Quick(msgspec.Struct, frozen=True):
-    """The short way, for parts so plain that they stand in the key as they are: what is not is looked at closely.
+    """Fast path for parts that appear in the key unchanged; all others take the full check.
 
     Every request fills several keys, and a start reads hundreds of thousands.
     """
 
     form: str
-    """The key as a format."""
+    """The key as a format string."""
     pattern: re.Pattern[str]
-    """Keys all of whose parts are."""
+    """Matches keys all of whose parts are plain."""
 
 
 class Template:
@@ -64,9 +64,9 @@ class Template:
         return f"Template({self.text!r})"
 
     def fill(self, values: dict[str, str | int]) -> str:
-        """The key with these parts. Invalid: one is missing, too many, or cannot stand there."""
+        """Return the key with these parts. Invalid: one is missing, superfluous, or not allowed."""
         if self._only is not None:
-            # Of nodes, workloads, users there are thousands, and each is asked for again and again.
+            # There are thousands of nodes, workloads and users, and their keys are built again and again.
             text = values.get(self._only)
             key = self._known.get(text) if type(text) is str and len(values) == 1 else None
             return key or self._remembered(values)
@@ -88,17 +88,18 @@ class Template:
         if len(values) != len(texts):
             raise self._misnamed(values)
         if self._quick is not None:
-            for text in texts:  # in a loop of its own: each request does this often
+            for text in texts:  # a plain loop: every request does this often
                 if type(text) is not str:
                     break
             else:
                 key = self._quick.form % texts
-                if self._quick.pattern.fullmatch(key) is not None:  # no plain part holds a slash: each stands alone
+                # no plain part contains a slash: each is one segment
+                if self._quick.pattern.fullmatch(key) is not None:
                     return key
         return "/".join(self._filled(segment, values) for segment in self._segments)
 
     def parse(self, key: str) -> dict[str, str] | None:
-        """The parts of a key; None if the template does not make that key."""
+        """Return the parts of a key; None if the key does not match the template."""
         if self._quick is not None and (quick := self._quick.pattern.fullmatch(key)) is not None:
             return dict(zip(self.names, quick.groups()))
         texts = key.split("/")
@@ -123,17 +124,17 @@ class Template:
         return found
 
     def matches(self, key: str) -> bool:
-        """Whether the template makes that key."""
+        """Return whether the key matches the template."""
         if self._quick is not None and self._quick.pattern.fullmatch(key) is not None:
             return True
         return self.parse(key) is not None
 
     def prefix(self, values: dict[str, str | int]) -> str:
-        """What all keys with these leading parts begin with, up to and with a slash.
+        """Return the common prefix of all keys with these leading parts, including the last slash.
 
         Invalid: a part is given and one before it, or one of its own segment, is not.
         """
-        return self._cut(values) if values or not self._root else self._root  # caches list whole families all the time
+        return self._cut(values) if values or not self._root else self._root  # caches list whole families very often
 
     def _cut(self, values: dict[str, str | int]) -> str:
         done: list[str] = []
@@ -146,7 +147,7 @@ class Template:
                 del left[part.name]
         if left or len(done) == len(self._segments):
             raise Invalid(
-                f"prefix of {self.text}: takes the first of {', '.join(self.names) or 'no parts'},"
+                f"prefix of {self.text}: takes the leading parts of {', '.join(self.names) or 'no parts'},"
                 f" whole segments, not all; given: {', '.join(values) or 'none'}"
             )
         return "/".join(done) + "/"
@@ -166,7 +167,7 @@ class Template:
 
 
 def _quick(segments: tuple[_Segment, ...]) -> _Quick | None:
-    """For templates whose parts stand alone; None: there is no short way."""
+    """Return the fast path of a template whose parts each fill a segment; None: it has none."""
     parts = [part for segment in segments for part in segment.parts]
     if any(segment.parts and not segment.bare for segment in segments) or any(p.kind not in PLAIN for p in parts):
         return None
@@ -187,7 +188,7 @@ def _segment(template: str, text: str) -> _Segment:
     ):
         raise ValueError(f"template {template}: {text!r} has a place that is not {{name}} or {{name:kind}}")
     if any(len(literal) != 1 for literal in between):
-        raise ValueError(f"template {template}: in {text!r} exactly one character must stand between two parts")
+        raise ValueError(f"template {template}: in {text!r} exactly one character must separate two parts")
     barred = "".join(dict.fromkeys(between))
     parts = tuple(
         Part(name, kind or ("project" if name == "project" else "text"), barred) for name, kind in zip(names, kinds)

@@ -1,4 +1,4 @@
-"""Decisions: `/hostler/v1/traces/…`, in order of time; and nodes that are silent, with the decision that says so."""
+"""Decisions: `/hostler/v1/traces/…`, in order of time; and unreachable nodes, with the decision that says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several families that stand under one prefix, as one: read and watched once, not once for each of them."""
+"""Several families under one prefix as one family: read and watched once, not once per family."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ if TYPE_CHECKING:
 
 
 class Union(Key[Any]):
-    """For mirrors, scans and watches. What it finds has the record of the family it is of; that family writes it."""
+    """A family for caches, scans and watches.
+
+    Its entries have the record type of their own family, which writes them.
+    """
 
     def __init__(self, prefix: str, *keys: Key[Any]) -> None:
         super().__init__(prefix + "{rest}", Record)
         self._prefix, self.keys = prefix, keys
-        """The first that fits counts: the most frequent one comes first."""
+        """The first match counts; the most frequent family comes first."""
 
     def fill(self, **parts: str | int) -> str:
-        """Invalid: one of the families has to be asked."""
-        raise Invalid(f"{self._prefix}: holds several families of keys; fill the one that is meant: {parts}")
+        """Raise Invalid: use one of the families."""
+        raise Invalid(f"{self._prefix}: holds several families of keys; fill a key of one family; given: {parts}")
 
     def match(self, key: str) -> dict[str, str] | None:
-        """The parts of `key`; None if it is of none of the families."""
+        """Return the parts of `key`; None if it belongs to none of the families."""
         family = self.of(key)
         return None if family is None else family.match(key)
 
     def prefix(self, **leading: str | int) -> str:
-        """What every key begins with; parts cannot be given."""
+        """Return the common prefix; it takes no parts."""
         if leading:
             self.fill(**leading)
         return self._prefix
 
     def of(self, key: str) -> Key[Any] | None:
-        """The family that a key is of."""
+        """Return the family that a key belongs to."""
         return next((family for family in self.keys if family.match(key) is not None), None)
 
     def _found(self, kv: KeyValue) -> Entry[Any] | Unreadable | None:

@@ -1,4 +1,4 @@
 """Small tools that know nothing of Hostler: clocks, backoff, sorted keys.
 
-Not here: anything that names a key, a record, a store or an error of ours.
+Not here: code that names a key, a record, a store or an error of Hostler.
 """

@@ -1,4 +1,4 @@
-"""Waiting longer after each failure, with jitter, so that many who failed together do not return together."""
+"""Pauses that grow after each failure, with jitter, so that clients that failed together do not retry together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Backoff:
         self, first: float = 0.05, most: float = 2.0, factor: float = 2.0, *, rng: random.Random | None = None
     ) -> None:
         self._first, self._most, self._factor = first, most, factor
-        self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not security
         self._span = first
 
     def next(self) -> float:
-        """The pause to take now."""
+        """Return the pause to take now."""
         span = self._span
         self._span = min(self._most, span * self._factor)
         return self._rng.uniform(span / 2, span)

@@ -1,6 +1,6 @@
-"""Time comes in through the door.
+"""The clock interface.
 
-Nothing in Hostler asks the system for the time; it asks the clock it was given. Durations are float seconds.
+Code in Hostler never asks the system for the time; it asks the clock it was given. Durations are float seconds.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self) -> float:
-        """Seconds on a clock that never goes back; its zero means nothing."""
+        """Return seconds on a clock that never goes back; its zero has no meaning."""
 
     def wall(self) -> float:
-        """Seconds since 1970, as the calendar has it; may jump."""
+        """Return seconds since 1970 by the wall clock; may jump."""
 
     async def sleep(self, seconds: float) -> None:
-        """Come back no earlier than `seconds` from now."""
+        """Return no earlier than `seconds` from now."""
 
 
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The machine's own time.
+    """The time of this host.
 
-    `now()` counts from the machine's boot and also while it is suspended, so every process of one machine reads the
-    same instant: a deadline written by one process can be kept by another. (Where the host has no clock that counts
-    suspends, it is the monotonic one.)
+    `now()` counts from boot and also while the host is suspended, so every process of one host reads the same instant:
+    a deadline written by one process can be kept by another. (If the host has no clock that counts suspends, it is the
+    monotonic one.)
     """
 
     def now(self) -> float:
@@ -46,5 +46,5 @@ class SystemClock:
 
 
 def boot_id() -> str:
-    """Names the span in which `SystemClock.now()` is comparable: it changes when the machine boots."""
+    """Return the id of the current boot. `SystemClock.now()` is comparable only within one boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

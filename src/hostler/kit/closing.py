@@ -1,4 +1,4 @@
-"""What is closed when `async with` ends."""
+"""Base class of objects that `async with` closes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Closing:
-    """Leaving it is closing it. Whoever has something to open overrides `__aenter__`."""
+    """Leaving the context closes the object. A subclass that has something to open overrides `__aenter__`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -20,5 +20,5 @@ class Closing:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Let go of everything. Twice is fine."""
+        """Release everything. Closing twice is fine."""
         raise NotImplementedError

@@ -1,16 +1,17 @@
 """Accept TCP connections within limits, so that half-open connections do not exhaust a process.
 
 A connection is *unproven* until its protocol says that the peer has shown a valid credential (`prove`). Unproven
-connections have places of their own. A new one is always accepted: if there are too many, the oldest one that waits for
-its peer is dropped, of the same source address first, then of the address that has most. So peers that send nothing
-cannot keep others out. Proven connections have the other places; the last of these (`reserve`) are for peers that
+connections have a limit of their own. A new one is always accepted: if there are too many, the oldest one that waits
+for its peer is dropped, of the same source address first, then of the address that has most. So peers that send nothing
+cannot keep others out. Proven connections share the remaining slots; the last of these (`reserve`) are for peers that
 `prove` names as reserved.
 
-A connection that wants its next request to be served asks for a turn (`take_turn`). While there are many connections,
-few are given one per turn of the event loop, so that a new connection does not wait until all others were served.
+A connection asks for a turn before it serves its next request (`take_turn`). While there are many connections, only a
+few get one per iteration of the event loop, so that a new connection does not wait until all others were served.
 
-Where the process or the system has no file left, accepting pauses, and unproven connections are dropped to free some.
-asyncio's own accept loop would log and set a timer for each connection of its backlog instead, and starve the loop.
+When the process or the system runs out of file descriptors, accepting pauses, and unproven connections are dropped to
+free some. asyncio's own accept loop would log and set a timer for each connection of its backlog instead, and starve
+the event loop.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 BACKLOG = 1024
-"""Connections that the system holds until they are accepted."""
+"""Connections that the system queues until they are accepted."""
 AT_ONCE = 32
-"""Connections that are accepted before other work of the event loop has its turn."""
+"""Connections that are accepted before the event loop runs other work."""
 CALM = 256
-"""Connections up to which every request is begun at once."""
+"""Up to this many connections, every request starts at once."""
 SWEEP_EVERY = 1.0
 PAUSE = 0.25
-"""Seconds without accepting after no file was left."""
+"""Seconds without accepting after file descriptors ran out."""
 FREED_AT_ONCE = 64
-"""Unproven connections that are dropped when no file is left."""
+"""Unproven connections that are dropped when file descriptors run out."""
 TELL_EVERY = 60.0
 HANDSHAKE_WITHIN = 10.0
 """Seconds for a TLS handshake."""
@@ -56,7 +57,7 @@ def open_file_limit() -> int:
 
 
 def listen(host: str, port: int = 0, *, backlog: int = BACKLOG) -> socket.socket:
-    """Return a listening socket; port 0 is any that is free. OSError: there is none such."""
+    """Return a listening socket; port 0 is any free port. OSError: the address is not available."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -73,22 +74,22 @@ def listen(host: str, port: int = 0, *, backlog: int = BACKLOG) -> socket.socket
 
 
 def address_of(listener: socket.socket, host: str) -> str:
-    """Return `host:port` of a listening socket, by the name that its owner knows it by."""
+    """Return `host:port` of a listening socket, with the host name that its owner uses."""
     port = listener.getsockname()[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many connections one listening port has."""
+    """Limits on the connections of one listening port."""
 
     total: int = 8192
     per_source: int = 2048
     """Proven connections from one source address."""
     unproven: int = 2048
-    """Of the total."""
+    """Part of the total."""
     unproven_per_source: int = 512
     reserve: int = 512
-    """Of the total, for proven peers that are reserved places."""
+    """Part of the total, for proven peers with reserved slots."""
 
     def within(self, files: int) -> ConnectionLimits:
         """Return the same limits in the same proportions, with a total of at most `files`."""
@@ -110,7 +111,7 @@ def limits_of(total: int, per_source: int) -> ConnectionLimits:
 
 
 class InboundConnection(socket.socket):
-    """An accepted socket, and what is known of its peer. It is counted until it is closed."""
+    """An accepted socket and the state of its peer. It is counted until it is closed."""
 
     __slots__ = ("_accepting", "_drop", "is_exempt", "is_late", "is_proven", "is_reserved", "is_waiting", "source")
 
@@ -119,11 +120,11 @@ class InboundConnection(socket.socket):
     """Whether it is not counted for its source address."""
     is_proven: bool
     is_reserved: bool
-    """Whether its peer is one for whom places are in reserve."""
+    """Whether its peer has a reserved slot."""
     is_waiting: Callable[[], bool]
-    """Whether the connection waits for bytes of its peer, and may be dropped for another one."""
+    """Whether the connection waits for data from its peer, and may be dropped for another one."""
     is_late: Callable[[float], bool]
-    """Asked once a second: whether the peer took too long, by the time of the event loop."""
+    """Called once a second with the time of the event loop: whether the peer took too long."""
 
     def begin(self, accepting: AcceptLoop, source: str, drop: Callable[[], object], *, exempt: bool) -> None:
         """Count it from now on. `drop` ends it."""
@@ -133,43 +134,43 @@ class InboundConnection(socket.socket):
         self.is_waiting, self.is_late = _always, _never
 
     def close(self) -> None:
-        """Close the socket: its place is free."""
+        """Close the socket and free its slot."""
         super().close()
         accepting, self._accepting = self._accepting, None
         if accepting is not None:
             accepting.forget(self)
 
     def prove(self, *, reserved: bool = False) -> bool:
-        """Give it a place among proven connections. False: there is none; the protocol says so, and closes it."""
+        """Give it a slot among proven connections. False: none is free; the protocol says so, and closes it."""
         return self.is_proven or self._accepting is None or self._accepting.promote(self, reserved=reserved)
 
     def take_turn(self, go_on: Callable[[], object]) -> bool:
-        """Call `go_on` in its turn, and return True; False: it need not wait, and `go_on` is not called."""
+        """Call `go_on` in its turn, and return True; False: no need to wait, and `go_on` is not called."""
         return self._accepting is not None and not self.is_reserved and self._accepting.give_turn(go_on)
 
     def drop(self) -> None:
-        """End it now."""
+        """End the connection now."""
         self._drop()
 
     def dropped_by(self, drop: Callable[[], object]) -> None:
-        """End it so from now on."""
+        """Set the function that ends the connection."""
         self._drop = drop
 
 
 class Counts(msgspec.Struct):
-    """What happened at one port."""
+    """Counters of one port."""
 
     accepted: int = 0
     crowded: int = 0
-    """Dropped, or refused a place, because there were too many."""
+    """Dropped, or refused a slot, because there were too many."""
     late: int = 0
     """Dropped because the peer took too long."""
     starved: int = 0
-    """Pauses because no file was left."""
+    """Pauses because file descriptors ran out."""
 
 
 class AcceptLoop:
-    """Accepts at one listening socket, which stays its owner's. `protocol` makes the protocol of a connection.
+    """Accepts connections at one listening socket, which its owner closes. `protocol` makes a connection's protocol.
 
     `exempt`: whether a source address is exempt from limits per source, as a proxy is. `tell` is called with one
     sentence at most once a minute, when connections were dropped.
@@ -206,16 +207,16 @@ class AcceptLoop:
 
     @property
     def unproven(self) -> Collection[InboundConnection]:
-        """Those whose peers have not shown who they are, the oldest first."""
+        """Connections whose peers have not shown a credential, oldest first."""
         return self._unproven.keys()
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Start accepting."""
         self._resume()
         self._timers["sweep"] = self._loop.call_later(SWEEP_EVERY, self._sweep)
 
     def close(self) -> None:
-        """Accept no more. Open connections stay open."""
+        """Stop accepting. Open connections stay open."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -226,19 +227,19 @@ class AcceptLoop:
             self._end(connection)
 
     async def wait_closed(self) -> None:
-        """Until no connection is being opened any more."""
+        """Wait until no connection is being opened."""
         if self._opening:
             await asyncio.wait(self._opening.values())
 
     # For connections
 
     def forget(self, connection: InboundConnection) -> None:
-        """Its socket is closed."""
+        """Stop counting a connection whose socket is closed."""
         kind, of = (self._proven, self._proven_of) if connection.is_proven else (self._unproven, self._unproven_of)
         _remove(connection, kind, of)
 
     def promote(self, connection: InboundConnection, *, reserved: bool) -> bool:
-        """Move it to the proven ones. False: there is no place."""
+        """Move it to the proven connections. False: no slot is free."""
         limits, source = self.limits, connection.source
         mine = self._proven_of.get(source, {})
         is_counted = not (reserved or connection.is_exempt)
@@ -256,7 +257,7 @@ class AcceptLoop:
         return True
 
     def give_turn(self, go_on: Callable[[], object]) -> bool:
-        """As `InboundConnection.take_turn`."""
+        """See `InboundConnection.take_turn`."""
         if len(self) <= CALM and not self._turns:
             return False
         if not self._turns:
@@ -264,7 +265,7 @@ class AcceptLoop:
         self._turns.append(go_on)
         return True
 
-    # Inside
+    # Internal
 
     def _go_on(self) -> None:
         for _ in range(min(AT_ONCE, len(self._turns))):
@@ -286,7 +287,7 @@ class AcceptLoop:
                 if error.errno in _NO_FILES:
                     self._pause()
                     return
-                continue  # the peer has gone already
+                continue  # the peer is already gone
             with accepted:
                 connection = InboundConnection(accepted.family, accepted.type, accepted.proto, accepted.detach())
             connection.setblocking(False)
@@ -300,7 +301,7 @@ class AcceptLoop:
 
         def drop() -> None:
             task.cancel()
-            connection.close()  # the task has not begun, so no transport has it
+            connection.close()  # the task has not started, so no transport owns the socket
 
         source = origin(address)
         connection.begin(self, source, drop, exempt=self._exempt(address))
@@ -324,14 +325,14 @@ class AcceptLoop:
         if task is not None:
             connection.dropped_by(task.cancel)
         within = None if self._tls is None else HANDSHAKE_WITHIN
-        with suppress(OSError, TimeoutError):  # no TLS, or gone
+        with suppress(OSError, TimeoutError):  # no TLS, or the peer is gone
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=within
             )
             connection.dropped_by(transport.abort)
 
     def _drop_unproven(self) -> bool:
-        """Drop one of the address that has most, or else the oldest of all. False: none waits for its peer."""
+        """Drop one of the address that has most, else the oldest. False: none waits for its peer."""
         most: dict[InboundConnection, None] = {}
         for mine in self._unproven_of.values():
             if len(mine) > len(most) and not next(iter(mine)).is_exempt:
@@ -339,7 +340,7 @@ class AcceptLoop:
         return self._drop_one(most) or self._drop_one(self._unproven)
 
     def _drop_one(self, among: Iterable[InboundConnection]) -> bool:
-        """Drop the oldest that waits for its peer. False: none does."""
+        """Drop the oldest connection that waits for its peer. False: there is none."""
         found = next((each for each in among if each.is_waiting()), None)
         if found is None:
             return False
@@ -348,7 +349,7 @@ class AcceptLoop:
         return True
 
     def _end(self, connection: InboundConnection) -> None:
-        """Drop it. Its place is free at once; the socket is closed in the next turn of the loop."""
+        """Drop it. Its slot is free at once; the socket is closed in the next iteration of the event loop."""
         self.forget(connection)
         connection.is_waiting = _never
         connection.drop()
@@ -381,7 +382,7 @@ class AcceptLoop:
         if not (crowded or late or starved):
             return
         self._tell_at, self._told = now + TELL_EVERY, msgspec.structs.replace(counts)
-        without = f"; accepting paused {starved} times because no file was left: raise LimitNOFILE" if starved else ""
+        without = f"; accepting paused {starved} times, out of file descriptors: raise LimitNOFILE" if starved else ""
         self._tell(
             f"connections: dropped {crowded} because there were too many and {late} that sent nothing in time;"
             f" {len(self)} are open, at most {self.limits.total}{without}"

@@ -1,7 +1,7 @@
-"""Letting others run.
+"""Yielding to the event loop.
 
-A coroutine that never has to wait never gives the event loop back: a loop that polls it would starve the very task it
-polls for. Whoever answers at once therefore steps back now and then.
+A coroutine that never waits never yields to the event loop: a loop that polls it would starve the very task it polls
+for. Code that answers without waiting therefore yields now and then.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 
 
 class Fairness:
-    """Gives the event loop back once `span` seconds have passed since it last did."""
+    """Yields to the event loop once `span` seconds have passed since it last did."""
 
     __slots__ = ("_shared_at", "_span")
 
@@ -19,8 +19,8 @@ class Fairness:
         self._shared_at = 0.0
 
     async def share(self) -> None:
-        """Let what is ready run first, if it has been waiting long enough."""
+        """Let other ready tasks run first, if the last yield is long enough ago."""
         now = asyncio.get_running_loop().time()
         if now - self._shared_at > self._span:
-            self._shared_at = now  # before the pause: one steps back, and not everybody who asks in the same turn
+            self._shared_at = now  # before the pause: one caller yields, not all that ask in the same iteration
             await asyncio.sleep(0)

@@ -1,4 +1,7 @@
-"""Messages over a byte stream: four bytes of length, then the message. Who sends more than was agreed is cut off."""
+"""Messages over a byte stream: four bytes of length, then the message.
+
+A peer that exceeds the limit is disconnected.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ _HEAD = _LENGTH.size
 
 
 class FrameError(Exception):
-    """What came is no frame, or too long a one: the connection is of no more use."""
+    """The data is not a frame, or the frame is too long: the connection can no longer be used."""
 
 
 def frame(payload: bytes) -> bytes:
-    """The bytes that carry one message. FrameError: it is too long."""
+    """Return the bytes that carry one message. FrameError: it is too long."""
     if len(payload) > MAX_FRAME:
-        raise FrameError(f"a message of {len(payload)} bytes: at most {MAX_FRAME} can be sent")
+        raise FrameError(f"message of {len(payload)} bytes: at most {MAX_FRAME} can be sent")
     return _LENGTH.pack(len(payload)) + payload
 
 
 class Frames:
-    """Messages out of bytes that come in pieces, for who is handed those and does not ask for them."""
+    """Splits incoming data into messages, for callers that receive data in pieces."""
 
     __slots__ = ("_limit", "_need", "_rest")
 
@@ -33,16 +36,16 @@ class Frames:
 
     @property
     def within(self) -> bool:
-        """Whether a message has begun that is not complete."""
+        """Whether an incomplete message is buffered."""
         return bool(self._rest)
 
     @property
     def held(self) -> int:
-        """Bytes of it."""
+        """Bytes of the incomplete message."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that `data` completes. FrameError: what comes is too long."""
+        """Return the messages that `data` completes. FrameError: a message is too long."""
         rest = self._rest
         if rest:
             rest += data
@@ -55,7 +58,7 @@ class Frames:
         while end - at >= _HEAD:
             (length,) = _LENGTH.unpack_from(data, at)
             if length > self._limit:
-                raise FrameError(f"a message of {length} bytes was announced: at most {self._limit} are taken")
+                raise FrameError(f"message of {length} bytes: at most {self._limit} are accepted")
             if end - at < _HEAD + length:
                 break
             at += _HEAD
@@ -68,17 +71,17 @@ class Frames:
 
 
 async def read_frame(reader: asyncio.StreamReader, *, limit: int = MAX_FRAME) -> bytes | None:
-    """The next message; None: the other side has ended, between two of them."""
+    """Return the next message; None: the peer closed the connection between two messages."""
     try:
         head = await reader.readexactly(_HEAD)
     except asyncio.IncompleteReadError as error:
         if error.partial:
-            raise FrameError("the connection ended within a message") from None
+            raise FrameError("the connection ended in the middle of a message") from None
         return None
     (length,) = _LENGTH.unpack(head)
     if length > limit:
-        raise FrameError(f"a message of {length} bytes was announced: at most {limit} are taken")
+        raise FrameError(f"message of {length} bytes: at most {limit} are accepted")
     try:
         return await reader.readexactly(length)
     except asyncio.IncompleteReadError:
-        raise FrameError("the connection ended within a message") from None
+        raise FrameError("the connection ended in the middle of a message") from None

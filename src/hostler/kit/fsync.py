@@ -1,4 +1,4 @@
-"""Let what was written to a disk outlive a power failure."""
+"""Writes that survive a power failure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def sync_file(path: str | os.PathLike[str], *, follow: bool = True) -> None:
-    """The bytes of a file. Not `follow`: OSError, where it is a link."""
+    """Sync the content of a file. Not `follow`: OSError if it is a link."""
     _sync(path, os.O_RDONLY if follow else os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """The names in a folder."""
+    """Sync the directory entries of a folder."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """A file with that content: whoever looks, now or after a power failure, sees the old one or the new."""
+    """Replace a file atomically: readers see the old or the new content, also after a power failure."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

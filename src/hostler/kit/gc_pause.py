@@ -1,7 +1,7 @@
-"""Full collections of garbage, put off.
+"""Suspension of full garbage collections.
 
-One walks all that there is and keeps the interpreter meanwhile: half a second with a tree of a million values. While
-such a tree is built they come again and again, and find nothing.
+A full collection walks all objects and blocks the interpreter: half a second with a tree of a million values. While
+such a tree is built, full collections come again and again and find nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NEVER = 2**31 - 1
-"""The most that the interpreter takes."""
+"""The largest threshold that the interpreter accepts."""
 
 _lock = threading.Lock()
 _usual: list[tuple[int, int, int]] = []
-"""One for each who puts them off: what it was before the first of them."""
+"""One item per active `put_off`: the threshold before the first of them."""
 
 
 @contextlib.contextmanager
 def put_off() -> Iterator[None]:
-    """No full collection begins in here, in any thread; young garbage is collected as ever."""
+    """Prevent full collections inside this context, in any thread; young garbage is collected as usual."""
     with _lock:
         _usual.append(_usual[0] if _usual else gc.get_threshold())
         gc.set_threshold(*_usual[0][:2], NEVER)

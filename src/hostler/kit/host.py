@@ -1,4 +1,4 @@
-"""What the name of a host tells of it."""
+"""Classification of host names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every ad
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Return whether data sent there stays on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -16,13 +16,13 @@ _FULL = (1 << _BLOCK) - 1
 
 
 class Numbers:
-    """Numbers from 0."""
+    """A set of numbers from 0."""
 
     __slots__ = ("_blocks", "_length", "_masks", "_maybe_free")
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
         self._masks: dict[int, int] = {}
-        self._blocks: list[int] = []  # those that are not empty, in order
+        self._blocks: list[int] = []  # the blocks that are not empty, in order
         self._length = 0
         self._maybe_free = 0  # no block before this one has a gap
         for number in numbers:
@@ -36,14 +36,14 @@ class Numbers:
         return bool(self._masks.get(block, 0) >> at & 1)
 
     def __iter__(self) -> Iterator[int]:
-        """From the lowest on. The set must not change meanwhile."""
+        """Iterate from the lowest. The set must not change during the iteration."""
         return self.above(-1)
 
     def __repr__(self) -> str:
         return f"Numbers({list(self)})"
 
     def add(self, number: int) -> None:
-        """Put it in, if it is not there."""
+        """Add a number."""
         block, at = divmod(number, _BLOCK)
         mask = self._masks.get(block, 0)
         if mask >> at & 1:
@@ -54,7 +54,7 @@ class Numbers:
         self._length += 1
 
     def discard(self, number: int) -> None:
-        """Take it out, if it is there."""
+        """Remove a number if present."""
         block, at = divmod(number, _BLOCK)
         mask = self._masks.get(block, 0)
         if not mask >> at & 1:
@@ -69,7 +69,7 @@ class Numbers:
         self._maybe_free = min(self._maybe_free, block)
 
     def above(self, number: int) -> Iterator[int]:
-        """Those above `number`, from the lowest on. The set must not change meanwhile."""
+        """Iterate over the numbers above `number`, ascending. The set must not change during the iteration."""
         first, at = divmod(number + 1, _BLOCK)
         for block in self._blocks[bisect_left(self._blocks, first) :]:
             mask = self._masks[block]
@@ -81,7 +81,7 @@ class Numbers:
                 mask ^= low
 
     def below(self, number: int | None = None) -> Iterator[int]:
-        """Those below `number`, or all, from the highest on. The set must not change meanwhile."""
+        """Iterate over the numbers below `number`, or all, descending. The set must not change during the iteration."""
         blocks = self._blocks if number is None else self._blocks[: bisect_right(self._blocks, number // _BLOCK)]
         for block in reversed(blocks):
             mask = self._masks[block]
@@ -93,7 +93,10 @@ class Numbers:
                 mask ^= 1 << high
 
     def free(self, start: int = 0) -> Iterator[int]:
-        """What is not in it, from the lowest on, without end. The set must not change meanwhile."""
+        """Iterate over the numbers not in the set, ascending, endlessly.
+
+        The set must not change during the iteration.
+        """
         while self._masks.get(self._maybe_free) == _FULL:
             self._maybe_free += 1
         block = max(self._maybe_free, start // _BLOCK)

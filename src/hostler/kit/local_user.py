@@ -1,4 +1,4 @@
-"""The name of who runs this process."""
+"""The name of the user that runs this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def have_a_name() -> None:
-    """See to it that there is one: asyncssh asks for it, and who runs a service or a container may have none."""
+    """Ensure that the user has a name: asyncssh needs one, and the user of a service or container may have none."""
     try:
         getpass.getuser()
     except (KeyError, OSError):

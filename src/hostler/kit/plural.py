@@ -1,10 +1,10 @@
-"""Numbers of things, as people read them."""
+"""Counts and sizes for people."""
 
 from __future__ import annotations
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
-    """`1 machine`, `2 machines`, `1,000 machines`; where an s makes no plural of it, `things` is the plural.
+    """Format a count: `1 machine`, `2 machines`, `1,000 machines`; `things` is the plural if it is not regular.
 
     >>> counted(1, "record is", "records are")
     '1 record is'
@@ -13,7 +13,7 @@ def counted(number: int, thing: str, things: str = "") -> str:
 
 
 def sized(size: int) -> str:
-    """`512 bytes`, `16.1 MiB`, `2.0 GiB`.
+    """Format a size: `512 bytes`, `16.1 MiB`, `2.0 GiB`.
 
     >>> sized(2**31)
     '2.0 GiB'

@@ -1,4 +1,4 @@
-"""Processes inside one event loop: each can be stopped for a while, as by SIGSTOP, or ended, as by SIGKILL."""
+"""Simulated processes inside one event loop: each can be suspended, as by SIGSTOP, or killed, as by SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ if TYPE_CHECKING:
     from contextvars import Context
 
 PROCESS: ContextVar[str | None] = ContextVar("PROCESS", default=None)
-"""Whose code runs. Tasks, timers and callbacks inherit it from who made them; None is the world outside."""
+"""The process whose code runs. Tasks, timers and callbacks inherit it from their creator; None: no process."""
 
 
 class ProcessLoop(VirtualLoop):
-    """Knows which process each callback belongs to, and runs none of a process that is stopped."""
+    """Knows which process each callback belongs to, and runs none of a suspended process."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._suspended: dict[str, list[asyncio.Handle]] = {}
-        # In the order they were made: sets of tasks have another order in each run.
+        # In order of creation: the order of a set of tasks differs between runs.
         self._tasks: defaultdict[str, dict[asyncio.Task[Any], None]] = defaultdict(dict)
         self.set_task_factory(self._made)
 
     def launch(self, process: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `main`, and whatever it starts, as that process."""
+        """Run `main`, and everything it starts, as that process."""
         return self.create_task(main, name=process, context=_as(process))
 
     def suspend(self, process: str) -> None:
-        """Let nothing of it run."""
+        """Stop running the process."""
         self._suspended.setdefault(process, [])
 
     def wake(self, process: str) -> None:
-        """Let it run again: all that became due meanwhile is due now."""
+        """Resume the process: everything that became due in the meantime is due now."""
         for handle in self._suspended.pop(process, ()):
             self._ready.append(handle)
 
     def kill(self, process: str) -> None:
-        """Cancel all of it. Its connections must be dead before, so that what it still does while it is cancelled
-        reaches nobody."""
+        """Cancel all tasks of the process.
+
+        Its connections must be dead before, so that its actions during cancellation have no effect outside.
+        """
         self.wake(process)
         for task in list(self._tasks[process]):
             task.cancel()
@@ -67,7 +69,7 @@ class ProcessLoop(VirtualLoop):
 
 
 def outside() -> Context:
-    """The context of what belongs to no process: the network and the storage."""
+    """Return a context that belongs to no process: for the network and the storage."""
     return _as(None)
 
 

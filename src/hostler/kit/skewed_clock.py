@@ -1,4 +1,4 @@
-"""A clock that runs at another rate than the one underneath: what it measures, and how long it sleeps."""
+"""A clock that runs at a different rate than the underlying clock, in its readings and in its sleeps."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 ROUNDED = 1e-9
-"""Seconds that a sleep takes longer, where one clock is reckoned from the other: who sleeps until a deadline must find,
-when it wakes, that it has passed. Otherwise it sleeps again, for less than any clock can tell, and never gets on."""
+"""Seconds added to a sleep when one clock is computed from the other.
+
+A caller that sleeps until a deadline must find, when it wakes, that the deadline has passed. Otherwise it sleeps again,
+for less than the resolution of any clock, and never continues.
+"""
 
 
 class RatedClock:
-    """The rate can change at any time; a sleep that is under way ends when it would have. The calendar stays right."""
+    """A clock with an adjustable rate. A change does not affect sleeps in progress, nor the wall clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rate = 1.0
-        # Where the rate changed: an instant of this clock, the same instant of the one underneath, and the rate since.
+        # Where the rate changed: an instant of this clock, the same instant of the underlying one, and the rate since.
         self._bends: list[tuple[float, float, float]] = []
         self.now: Callable[[], float] = clock.now
-        """As of a Clock; asked for more often than anything else, so without a detour while nothing is bent."""
+        """As `Clock.now`.
+
+        Called more often than anything else, so it has no indirection while the rate never changed.
+        """
 
     @property
     def rate(self) -> float:
-        """Seconds that it counts in one second."""
+        """Seconds that this clock counts per second of the underlying clock."""
         return self._rate
 
     @rate.setter
@@ -52,7 +58,7 @@ class RatedClock:
         return self._clock.sleep(seconds / self._rate + ROUNDED)
 
     def underneath(self, at: float) -> float:
-        """An instant of this clock, on the one underneath."""
+        """Convert an instant of this clock to the underlying clock."""
         number = bisect_right(self._bends, at, key=lambda bend: bend[0])
         if number == 0:
             return at

@@ -1,4 +1,4 @@
-"""A set of strings kept in order, cheap to change at any size.
+"""A sorted set of strings, cheap to change at any size.
 
 A flat list with `insort` moves half of itself at each insertion; blocks of bounded length do not.
 """
@@ -32,7 +32,7 @@ class SortedSet:
         return at < len(block) and block[at] == item
 
     def add(self, item: str) -> None:
-        """Put `item` in its place, if it is not there."""
+        """Add `item`."""
         index = self._block_for(item)
         block = self._blocks[index]
         at = bisect_left(block, item)
@@ -47,7 +47,7 @@ class SortedSet:
             self._lasts[index] = block[-1]
 
     def discard(self, item: str) -> None:
-        """Take `item` out, if it is there."""
+        """Remove `item` if present."""
         index = self._block_for(item)
         block = self._blocks[index]
         at = bisect_left(block, item)
@@ -63,7 +63,10 @@ class SortedSet:
             self._lasts[index] = ""
 
     def from_(self, start: str, *, after: bool = False) -> Iterator[str]:
-        """Every item ≥ `start` (or > it, with `after`), in order. The set must not change meanwhile."""
+        """Iterate over items ≥ `start` (or > it, with `after`), in order.
+
+        The set must not change during the iteration.
+        """
         index = self._block_for(start)
         at = (bisect_right if after else bisect_left)(self._blocks[index], start)
         yield from self._blocks[index][at:]

@@ -1,4 +1,4 @@
-"""The address of a peer, as it is counted."""
+"""The address under which a peer is counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ipaddress
 
 @functools.lru_cache(maxsize=4096)
 def origin(source: str) -> str:
-    """Where a request came from, for counting: an IPv6 subscriber has a whole /64 to change addresses in."""
+    """Return the origin of a request for counting: a /64 for IPv6, because one subscriber has a whole /64."""
     try:
         address = ipaddress.ip_address(source.strip("[]"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Several things that run for as long as all of them do."""
+"""Tasks that run together and end together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 async def run_together(owner: str, works: Mapping[str, Coroutine[Any, Any, Any]]) -> None:
-    """Run all until one ends, or this is cancelled; then end the others, and raise what it raised.
+    """Run all until one ends, or this is cancelled; then cancel the others, and raise the error of the one that ended.
 
     The tasks are called `owner: name`.
     """
     tasks = [asyncio.create_task(work, name=f"{owner}: {name}") for name, work in works.items()]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:  # in their own order: if several ended at once, it is always the same one that is told of
+        for task in tasks:  # in order: if several ended at once, the same one is always reported
             if task.done():
                 task.result()
     finally:

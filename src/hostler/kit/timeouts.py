@@ -1,4 +1,4 @@
-"""Work that mostly has nothing to wait for, and a sleep that can be cut short: neither costs a task or a timer then."""
+"""A timeout and an interruptible sleep that cost no task or timer if there is nothing to wait for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` comes to. TimeoutError: it took longer.
+    """Return the result of `work`. TimeoutError: it took longer.
 
-    As `asyncio.timeout` around it; but time is kept only from when it waits for something.
+    Like `asyncio.timeout` around it; but the time starts only when the work first waits for something.
     """
     try:
         waits_for = work.send(None)
@@ -28,7 +28,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Rest(Generic[T]):
-    """Awaiting it goes on with work that was begun."""
+    """Awaiting it continues work that was started."""
 
     __slots__ = ("_waits_for", "_work")
 
@@ -41,7 +41,7 @@ class _Rest(Generic[T]):
             try:
                 try:
                     sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - it is meant for the work
+                except BaseException as error:  # noqa: BLE001 - it belongs to the work
                     waits_for = work.throw(error)
                 else:
                     waits_for = work.send(sent)
@@ -51,7 +51,7 @@ class _Rest(Generic[T]):
 
 
 class Nap:
-    """A sleep that somebody else can end. One sleeps at a time."""
+    """A sleep that another task can end. One task sleeps at a time."""
 
     __slots__ = ("_clock", "_sleeper", "_woken")
 
@@ -61,7 +61,7 @@ class Nap:
         self._woken = False
 
     async def sleep(self, seconds: float) -> None:
-        """Until then, or until `wake`."""
+        """Sleep for `seconds`, or until `wake`."""
         sleeper = self._sleeper = asyncio.current_task()
         if sleeper is None:
             raise RuntimeError("nap: only a task can sleep")
@@ -70,14 +70,14 @@ class Nap:
         try:
             await self._clock.sleep(seconds)
         except asyncio.CancelledError:
-            # As `asyncio.timeout` does: was it only we, or does somebody want the task to end, too?
+            # Like `asyncio.timeout`: was the task cancelled only by `wake`, or also by another caller?
             if not self._woken or sleeper.uncancel() > cancelling:
                 raise
         finally:
             self._sleeper = None
 
     def wake(self) -> None:
-        """End the sleep, if there is one."""
+        """End the sleep, if one is in progress."""
         if self._sleeper is not None and not self._woken:
             self._woken = True
             self._sleeper.cancel()

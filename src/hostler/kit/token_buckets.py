@@ -1,4 +1,4 @@
-"""Token buckets by name: how often something may happen, with room for bursts."""
+"""Token buckets by name: rate limits with room for bursts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROUNDED = 1e-6
 
 
 class TokenBuckets:
-    """One bucket for each name. It holds `burst` tokens at most and gains `rate` tokens a second.
+    """One bucket per name. It holds at most `burst` tokens and gains `rate` tokens a second.
 
-    A rate of 0 means no limit. A bucket that is full is not kept. Of more than `capacity` buckets the oldest are
-    forgotten, which fills them.
+    A rate of 0 means no limit. A full bucket is not stored. Beyond `capacity` buckets the oldest are discarded, which
+    fills them.
     """
 
     def __init__(self, rate: float, burst: float, *, now: Callable[[], float], capacity: int = CAPACITY) -> None:
@@ -30,7 +30,7 @@ class TokenBuckets:
         return len(self._full_at)
 
     def take(self, name: str) -> float:
-        """Take a token and return 0.0. Without one nothing is taken: return the seconds until there is one."""
+        """Take a token and return 0.0. If there is none, take nothing and return the seconds until there is one."""
         if not self._each:
             return 0.0
         now = self._now()

@@ -1,11 +1,11 @@
 """Asyncio on virtual time, deterministic for a seed.
 
-Time stands still while anything can run and jumps to the next timer when nothing can, so an hour of waiting costs
+Time does not advance while anything can run and jumps to the next timer when nothing can, so an hour of waiting costs
 nothing. Callbacks that are ready at the same instant run in an order drawn from the seed: every order that a real event
-loop could produce by chance can be produced on purpose, and produced again. When nothing can run and no timer is set,
-nothing ever will: that is a `Deadlock`, and says who waits.
+loop could produce by chance can be produced on purpose, and reproduced. When nothing can run and no timer is set,
+nothing ever will: that is a `Deadlock`, whose message names the waiting tasks.
 
-No sockets, threads or subprocesses: whatever runs here takes its outside world through ports.
+No sockets, threads or subprocesses: code that runs here reaches the outside world through ports.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-_NO_THREADS = "a loop on virtual time knows no threads: what they do is not deterministic; use a port instead"
+_NO_THREADS = "virtual time: threads are not supported, because they are not deterministic; use a port instead"
 
 
 _MANY = 1_000
-"""Cancelled timers that may wait for their time, however few the others are."""
+"""Cancelled timers that may remain in the heap, however few the others are."""
 
 
 class Deadlock(RuntimeError):
-    """Everything waits, and nothing is left that could wake it."""
+    """Every task waits, and nothing is left that could wake one."""
 
 
 class Leftover(RuntimeError):
@@ -40,7 +40,7 @@ class Leftover(RuntimeError):
 
 
 class _Soon(asyncio.Handle):
-    """A handle that nobody debugs."""
+    """A handle without debugging support."""
 
     __slots__ = ()
     _callback: Any
@@ -59,7 +59,7 @@ class _Soon(asyncio.Handle):
 
 
 class _Timer(asyncio.TimerHandle):
-    """The same for a callback that has its time."""
+    """A timer handle without debugging support."""
 
     __slots__ = ()
     _callback: Any
@@ -84,7 +84,7 @@ class _Timer(asyncio.TimerHandle):
 
 _Due: TypeAlias = "_Timer | asyncio.Future[None]"
 _Timed: TypeAlias = tuple[float, int, _Due]
-"""When, in which order they were made, and what is due then: a handle to be run, or a sleeper to be woken."""
+"""The due time, the order of creation, and what is due: a handle to run, or a sleeper to wake."""
 
 
 def _is_over(due: _Due) -> bool:
@@ -94,8 +94,8 @@ def _is_over(due: _Due) -> bool:
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time is a number.
 
-    What happens a hundred million times in an hour of a cluster's life is kept lean: handles are made without what
-    only debugging needs, timers are compared as tuples, and who sleeps by the clock is woken without a handle.
+    Operations that happen a hundred million times in a simulated hour are kept lean: handles lack what only debugging
+    needs, timers are compared as tuples, and a sleeper is woken without a handle.
     """
 
     _ready: deque[asyncio.Handle]
@@ -104,23 +104,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        self.rng = random.Random(seed)  # noqa: S311 - chooses an order; guards nothing
+        self.rng = random.Random(seed)  # noqa: S311 - an order, not security
         self.steps = 0
         self._now = 0.0
         self._clock_resolution = 0.0
         self._timers_made = 0
-        self._timers_ended = 0  # about how many of those that still stand are cancelled
+        self._timers_ended = 0  # approximate number of cancelled timers in the heap
 
     def time(self) -> float:
         return self._now
 
     def next_at(self) -> float | None:
-        """The instant of the next timer; None: there is none."""
+        """Return the instant of the next timer; None: there is none."""
         self._drop_ended(self._scheduled)
         return self._scheduled[0][0] if self._scheduled else None
 
     def _run_once(self) -> None:
-        """One round: let time jump if it must, then run what is ready, in a drawn order."""
+        """Run one iteration: advance time if necessary, then run what is ready, in an order drawn from the seed."""
         ready, timers = self._ready, self._scheduled
         if not ready:
             self._drop_ended(timers)
@@ -147,11 +147,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
-        """Those that may run now: all of them. A loop that models sleeping processes keeps the others for later."""
+        """Return the handles that may run now: all. A loop with suspended processes keeps the others for later."""
         return handles
 
     def _shuffle(self, handles: list[asyncio.Handle]) -> None:
-        """As `Random.shuffle`, in a third of its time: the bias of one part in 2^53 harms nobody."""
+        """Shuffle like `Random.shuffle`, in a third of its time: the bias of one part in 2^53 is harmless."""
         draw = self.rng.random
         for at in range(len(handles) - 1, 0, -1):
             other = int(draw() * (at + 1))
@@ -164,7 +164,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _who_waits(self) -> str:
         waiting = sorted(task.get_name() for task in asyncio.all_tasks(self) if not task.done())
-        return f"at {self._now:g} s everything waits and nothing is left to wake it: {', '.join(waiting)}"
+        return f"at {self._now:g} s every task waits and nothing is left to wake one: {', '.join(waiting)}"
 
     # Handles and timers
 
@@ -192,7 +192,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """What `asyncio.sleep` does, for less."""
+        """Sleep like `asyncio.sleep`, at lower cost."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timer_ended()
 
     def _timer_ended(self) -> None:
-        """A timer was cancelled: it stays where it is until its time comes, unless they are the most."""
+        """Count a cancelled timer. It stays in the heap until its time comes, unless most timers are cancelled."""
         self._timers_ended += 1
         if self._timers_ended > _MANY and 2 * self._timers_ended > len(self._scheduled):
             self._scheduled[:] = [timed for timed in self._scheduled if not _is_over(timed[2])]
@@ -229,8 +229,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise RuntimeError(_NO_THREADS)
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """Close a generator that nobody will finish, here and now where it lets itself be. asyncio would do it later,
-        as if from another thread; and when it is collected is not for the schedule to depend on."""
+        """Close an abandoned generator at once if possible.
+
+        asyncio would do it later, as if from another thread; and the schedule must not depend on when it is collected.
+        """
         self._asyncgens.discard(agen)  # type: ignore[attr-defined]
         if self._closed:
             return
@@ -243,14 +245,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class VirtualClock:
-    """A loop's time as a Clock, that of the running one if none is given; the calendar starts at a fixed instant."""
+    """A loop's time as a Clock. Uses the running loop if none is given; the wall clock starts at a fixed instant."""
 
     def __init__(self, loop: VirtualLoop | None = None, *, epoch: float = 1_767_225_600.0) -> None:
         self._epoch, self._loop = epoch, loop
 
     def now(self) -> float:
         if self._loop is not None:
-            return self._loop._now  # asked for more often than anything else
+            return self._loop._now  # called more often than anything else
         return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
@@ -262,7 +264,7 @@ class VirtualClock:
 
 
 async def _closed(closing: Any, waits_for: Any) -> None:
-    """Go on with what waits for something."""
+    """Continue a generator's `aclose` that has to wait."""
     while True:
         await (asyncio.sleep(0) if waits_for is None else _done(waits_for))
         try:
@@ -277,9 +279,9 @@ async def _done(future: Any) -> None:
 
 
 def run_virtual(main: Callable[[], Awaitable[T]], *, seed: int = 0, loop: VirtualLoop | None = None) -> T:
-    """Run `main()` on virtual time; its result. Leftover: it returned while tasks of its own were still running.
+    """Run `main()` on virtual time and return its result. Leftover: it returned while its tasks were still running.
 
-    `loop` in the place of a new one with that seed: it is used up.
+    `loop` replaces a new loop with that seed; it cannot be used again.
     """
     loop = loop or VirtualLoop(seed)
     asyncio.set_event_loop(loop)

@@ -1,18 +1,18 @@
-"""YAML for files that people write: a small, safe part of it, and every value knows its line.
+"""YAML for files that people write: a small, safe subset, in which every value has its line number.
 
-Maps, lists and scalars. No tags, no anchors and aliases, no key twice, one document, bounded in size, number of values
-and depth: a hostile file costs as much as a friendly one of its length. JSON is read as well.
+Maps, lists and scalars. No tags, no anchors and aliases, no duplicate keys, one document, bounded in size, number of
+values and depth: a hostile file costs no more than a benign one of its length. JSON is read as well.
 
 A plain scalar is `null`, `true`, `false`, a whole number, a number, or text: `no`, `on`, `1:30` and `2026-01-01` are
 text. Keys are always text, as written.
 
     doubts = Doubts("racks.yaml")
-    top = read(text, doubts)                      # a Piece; None: no YAML, and doubts say where and why
+    top = read(text, doubts)                      # a Piece; None: not YAML, and doubts say where and why
     fields = top.fields("name", "blades")         # unknown fields become doubts
     name = fields["name"].text(most=63) if "name" in fields else top.missing("name")
     for line in doubts.lines(): ...               # "racks.yaml:7: racks[0].blades[3].cpus: must be from 1 to 4096"
 
-Reading goes on after a doubt, with a harmless value in its place: all that is wrong is told at once.
+Reading continues after an error, with a harmless value in its place, so that all errors are reported at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ Scalar: TypeAlias = str | int | float | bool | None
 
 
 class Malformed(ValueError):
-    """No YAML of the kind that is read here. The message has no place in it; `line` and `column` count from 1."""
+    """Not YAML, or not in the supported subset. The message does not include the position.
+
+    `line` and `column` count from 1.
+    """
 
     def __init__(self, what: str, line: int, column: int = 1) -> None:
         super().__init__(what)
@@ -50,14 +53,14 @@ class Malformed(ValueError):
 
 
 class Node:
-    """One value: a dict by key, a list, or a scalar; and where it stands. Line 0: it comes from no file."""
+    """One value: a dict by key, a list, or a scalar; and its position. Line 0: it does not come from a file."""
 
     __slots__ = ("column", "key_line", "line", "value", "written")
 
     def __init__(self, value: dict[str, Node] | list[Node] | Scalar, line: int = 0, column: int = 0) -> None:
         self.value, self.line, self.column = value, line, column
         self.key_line = line
-        """Where its key stands, if it has one: its value may begin lines later."""
+        """The line of its key, if it has one: its value may begin lines later."""
         self.written = ""
         """A number as it was written: `007` may be a name."""
 
@@ -68,7 +71,7 @@ class Node:
 def load(
     text: str | bytes, *, largest: int = LARGEST, most: int = MOST, deepest: int = DEEPEST, aliases: bool = False
 ) -> Node:
-    """The document that `text` holds. Malformed: it holds none, or one that is not read here.
+    """Return the document in `text`. Malformed: not YAML, or not in the supported subset.
 
     `aliases`: read anchors and aliases; every use of an anchor counts as if it were written out. `<<` stays a key.
     """
@@ -76,7 +79,7 @@ def load(
 
 
 def plain(node: Node) -> Any:
-    """The value as dicts, lists and scalars."""
+    """Return the value as dicts, lists and scalars."""
     if isinstance(node.value, dict):
         return {key: plain(item) for key, item in node.value.items()}
     if isinstance(node.value, list):
@@ -85,7 +88,7 @@ def plain(node: Node) -> Any:
 
 
 def wrap(value: Any, *, deepest: int = DEEPEST) -> Node:
-    """What came as JSON, as nodes without lines. Malformed: nested too deeply, or no JSON."""
+    """Return decoded JSON as nodes without lines. Malformed: nested too deeply, or not JSON."""
     if deepest < 0:
         raise Malformed("nested too deeply", 0)
     if isinstance(value, dict):
@@ -94,27 +97,27 @@ def wrap(value: Any, *, deepest: int = DEEPEST) -> Node:
         return Node([wrap(item, deepest=deepest - 1) for item in value])
     if value is None or isinstance(value, str | int | float):
         return Node(value)
-    raise Malformed(f"a {type(value).__name__} is no JSON", 0)
+    raise Malformed(f"a {type(value).__name__} is not JSON", 0)
 
 
 class Place(NamedTuple):
-    """Where something is said: `racks[0].blades[3].cpus`, and the line; 0: in no file."""
+    """The position of an error: `racks[0].blades[3].cpus`, and the line; 0: not in a file."""
 
     path: str = ""
     line: int = 0
 
     def field(self, name: str, line: int = 0) -> Place:
-        """Of a field inside."""
+        """Return the place of a field inside."""
         shown = name if _PLAIN_NAME.fullmatch(name) else repr(name)
         return Place(f"{self.path}.{shown}" if self.path else shown, line or self.line)
 
     def item(self, number: int, line: int = 0) -> Place:
-        """Of an item of the list, counted from 0."""
+        """Return the place of an item of the list, counted from 0."""
         return Place(f"{self.path}[{number}]", line or self.line)
 
 
 class Doubts:
-    """All that is wrong with a file, not only the first of it."""
+    """All errors of a file, not only the first one."""
 
     def __init__(self, file: str = "", *, most: int = 1000) -> None:
         self.file = file
@@ -123,7 +126,7 @@ class Doubts:
         self._doubted: set[str] = set()
 
     def __contains__(self, path: str) -> bool:
-        """Whether something was wrong at just this path."""
+        """Return whether an error was found at exactly this path."""
         return path in self._doubted
 
     def __len__(self) -> int:
@@ -133,7 +136,7 @@ class Doubts:
         return iter([(Place(path, line), what) for line, _, path, what in sorted(self._found)])
 
     def add(self, place: Place, what: str) -> None:
-        """Something is wrong there."""
+        """Record an error."""
         self._doubted.add(place.path)
         if len(self._found) < self._most:
             self._found.append((place.line, len(self._found), place.path, what))
@@ -141,7 +144,7 @@ class Doubts:
             self._left += 1
 
     def lines(self) -> list[str]:
-        """`FILE:LINE: PATH: what`, by line."""
+        """Return `FILE:LINE: PATH: what`, by line."""
         lines = []
         for place, what in self:
             where = f"{self.file or 'line '}{':' if self.file else ''}{place.line}" if place.line else self.file
@@ -152,7 +155,7 @@ class Doubts:
 
 
 def read(text: str | bytes, doubts: Doubts, *, largest: int = LARGEST, aliases: bool = False) -> Piece | None:
-    """The document as a piece. None: it is no YAML, and `doubts` tell where and why."""
+    """Return the document as a Piece. None: not YAML, and `doubts` say where and why."""
     try:
         return Piece(load(text, largest=largest, aliases=aliases), Place(), doubts)
     except Malformed as error:
@@ -161,7 +164,7 @@ def read(text: str | bytes, doubts: Doubts, *, largest: int = LARGEST, aliases: 
 
 
 class Piece:
-    """A node, where it stands, and where doubts about it go. What is read wrongly gives a harmless value."""
+    """A node, its position, and where its errors are recorded. A value that cannot be read gives a harmless default."""
 
     __slots__ = ("doubts", "node", "place")
 
@@ -174,26 +177,26 @@ class Piece:
 
     @property
     def value(self) -> Any:
-        """The node's: a dict or list of nodes, or a scalar."""
+        """The node's value: a dict or list of nodes, or a scalar."""
         return self.node.value
 
     def plain(self) -> Any:
-        """The value as dicts, lists and scalars."""
+        """Return the value as dicts, lists and scalars."""
         return plain(self.node)
 
     def doubt(self, what: str, *, field: str = "") -> None:
-        """Something is wrong here, or with this field of it."""
+        """Record an error here, or in this field of the map."""
         self.doubts.add(self.place.field(field) if field else self.place, what)
 
     def missing(self, field: str) -> str:
-        """A field that must be there is not. Gives an empty text."""
+        """Record that a required field is missing. Returns an empty text."""
         self.doubt("is missing", field=field)
         return ""
 
-    # Inside
+    # Internal
 
     def fields(self, *known: str) -> dict[str, Piece]:
-        """What is inside a map, without what is null. With `known`, any other field is a doubt, and left out."""
+        """Return the fields of a map that are not null. With `known`, any other field is an error, and left out."""
         if not isinstance(self.value, dict):
             self._expected("a map")
             return {}
@@ -209,7 +212,7 @@ class Piece:
         return found
 
     def items(self) -> list[Piece]:
-        """What is inside a list."""
+        """Return the items of a list."""
         if not isinstance(self.value, list):
             self._expected("a list")
             return []
@@ -218,14 +221,14 @@ class Piece:
     # Scalars
 
     def text(self, *, least: int = 0, most: int = 1000) -> str:
-        """Text; a number is taken as it was meant: as text."""
+        """Return text; a number is taken as it was written."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             self._expected("text")
             return ""
         text = self.node.written or str(value)
         if _FORBIDDEN.search(text):
-            self.doubt("holds a character that is no text")
+            self.doubt("holds a character that is not text")
             return ""
         if not least <= len(text) <= most:
             self.doubt("must not be empty" if not text else f"must have from {least} to {most} characters")
@@ -233,7 +236,7 @@ class Piece:
         return text
 
     def whole(self, *, least: int = 0, most: int = 2**53) -> int:
-        """A whole number."""
+        """Return a whole number."""
         if isinstance(self.value, bool) or not isinstance(self.value, int):
             self._expected("a whole number")
             return least
@@ -243,7 +246,7 @@ class Piece:
         return self.value
 
     def number(self, *, least: float = 0.0, most: float = math.inf) -> float:
-        """A number."""
+        """Return a number."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self._expected("a number")
@@ -254,14 +257,14 @@ class Piece:
         return float(value)
 
     def flag(self) -> bool:
-        """`true` or `false`."""
+        """Return `true` or `false`."""
         if not isinstance(self.value, bool):
             self._expected("true or false")
             return False
         return self.value
 
     def choice(self, *options: str) -> str:
-        """One of these; the first, if it is none of them."""
+        """Return one of the options; the first, if it is none of them."""
         if self.value not in options:
             self.doubt(f"must be {', '.join(options[:-1])}{' or ' if len(options) > 1 else ''}{options[-1]}")
             return options[0]
@@ -291,7 +294,7 @@ def _clean(text: str | bytes, largest: int) -> str:
     found = _FORBIDDEN.search(text)
     if found is not None:
         line = text.count("\n", 0, found.start()) + 1
-        raise Malformed(f"holds the character U+{ord(found[0]):04X}, which is no text", line)
+        raise Malformed(f"holds the character U+{ord(found[0]):04X}, which is not text", line)
     return text
 
 
@@ -299,11 +302,11 @@ def _decoded(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Malformed("no UTF-8", data.count(b"\n", 0, error.start) + 1) from None
+        raise Malformed("not UTF-8", data.count(b"\n", 0, error.start) + 1) from None
 
 
 class _Building:
-    """Makes nodes of the parser's events, without recursion."""
+    """Builds nodes from the parser's events, without recursion."""
 
     def __init__(self, most: int, deepest: int, *, aliases: bool = False) -> None:
         self._left, self._deepest = most, deepest
@@ -329,7 +332,7 @@ class _Building:
         except yaml.MarkedYAMLError as error:
             raise _syntax(error) from None
         except yaml.YAMLError as error:
-            raise Malformed(f"no YAML: {' '.join(str(error).split())}", 1) from None
+            raise Malformed(f"not YAML: {' '.join(str(error).split())}", 1) from None
         finally:
             loader.dispose()
         return self._top if self._top is not None else Node(None, 1, 1)
@@ -370,12 +373,12 @@ class _Building:
             self._anchors[event.anchor] = node
 
     def _alias(self, event: Any) -> None:
-        """Attach what the anchor names. Its values are charged again, so that aliases of aliases stay bounded."""
+        """Attach the anchor's node. Its values are counted again, so that aliases of aliases stay bounded."""
         found = (self._anchors or {}).get(event.anchor)
         if found is None:
-            raise self._refusal(event, f"no anchor &{event.anchor} stands before this alias")
+            raise self._refusal(event, f"no anchor &{event.anchor} precedes this alias")
         if any(found is node for node in self._open):
-            raise self._refusal(event, f"the alias *{event.anchor} stands inside its own anchor")
+            raise self._refusal(event, f"the alias *{event.anchor} is inside its own anchor")
         if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
             raise self._refusal(event, "a key must be text")
         nodes = [(found, len(self._open))]
@@ -399,7 +402,7 @@ class _Building:
             raise self._refusal(event, "a key must be text")
         if isinstance(fields, dict) and event.value in fields:
             first = fields[event.value].key_line
-            raise self._refusal(event, f"the key {_kind(event.value)} stands here twice; first in line {first}")
+            raise self._refusal(event, f"the key {_kind(event.value)} is duplicated; first in line {first}")
         self._keys[-1] = (event.value, line)
 
     def _attach(self, node: Node) -> None:
@@ -428,11 +431,9 @@ def _scalar(text: str) -> Scalar:
 
 def _syntax(error: yaml.MarkedYAMLError) -> Malformed:
     mark = error.problem_mark or error.context_mark
-    what = " ".join(str(error.problem or error.context or "no YAML").split())
+    what = " ".join(str(error.problem or error.context or "not YAML").split())
     if "character" in what and "start any token" in what:
-        what = (
-            "a character that can begin nothing here (a tab? indent with spaces; quote text that begins with % @ or `)"
-        )
+        what = "a character that is not allowed here (a tab? indent with spaces; quote text that begins with % @ or `)"
     if error.context_mark is not None and mark is not None and error.context_mark.line != mark.line:
         what += f", {error.context} that began in line {error.context_mark.line + 1}"
-    return Malformed(f"no YAML: {what}", *((mark.line + 1, mark.column + 1) if mark else (1, 1)))
+    return Malformed(f"not YAML: {what}", *((mark.line + 1, mark.column + 1) if mark else (1, 1)))

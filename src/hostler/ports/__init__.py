@@ -1,4 +1,4 @@
-"""What the engine needs from the world, as Protocols; the docstring is the contract.
+"""Protocols that the engine uses to reach the outside world; each docstring is the contract.
 
-Not here: anything that does I/O, or knows which driver stands behind a port.
+Not here: code that does I/O, or that knows which driver implements a port.
 """

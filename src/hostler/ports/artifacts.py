@@ -1,4 +1,4 @@
-"""Where artifacts come from: a folder, or an index over HTTP. What is fetched is what was published, or nothing is."""
+"""Repositories of artifacts: a folder, or an index over HTTP. A fetch returns exactly what was published, or fails."""
 
 from __future__ import annotations
 
@@ -12,36 +12,42 @@ if TYPE_CHECKING:
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One that is there."""
+    """One published artifact."""
 
     artifact: str
     """`group:name:version`."""
     file: str
-    """Its file's name: a wheel, or a module."""
+    """File name: a wheel, or a module."""
     sha256: str
     size: int
     module: str
-    """What is imported."""
+    """The module to import."""
     requires: tuple[str, ...] = ()
-    """Other packages that it needs, as its wheel says; Hostler itself left out."""
+    """Other packages that its wheel requires, except Hostler itself."""
     published_at: float = 0.0
 
 
 class Artifacts(Protocol):
-    """A repository. Errors: NotFound (no such artifact), Refused (its checksum is wrong), Unavailable (not now)."""
+    """A repository of artifacts.
+
+    Errors: NotFound (no such artifact), Refused (wrong checksum), Unavailable (retry later).
+    """
 
     async def find(self, artifact: str) -> ArtifactInfo:
-        """What is known of it."""
+        """Return the metadata of an artifact."""
         ...
 
     async def list(self, base: str = "") -> Sequence[ArtifactInfo]:
-        """All of them, or all versions of `group:name`, in order."""
+        """Return all artifacts, or all versions of `group:name`, in order."""
         ...
 
     async def fetch(self, artifact: str, to: Path) -> ArtifactInfo:
-        """Put its file into the folder `to`, whole and checked, or not at all."""
+        """Write the artifact's file into the folder `to`, complete and with a verified checksum, or not at all."""
         ...
 
     async def publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
-        """Put one there. Publishing the same again is fine. Conflict: another file stands under that name."""
+        """Publish an artifact.
+
+        Publishing the same file again is allowed. Conflict: another file is already published under that name.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The audit log outside the store: one file per day, each line chained to the one before."""
+"""The audit log outside the store: one file per day, each line chained to the previous one."""
 
 from __future__ import annotations
 
@@ -13,59 +13,61 @@ if TYPE_CHECKING:
 
 
 class DayFile(msgspec.Struct, frozen=True):
-    """How far the file of one day goes."""
+    """The end of one day's file."""
 
     day: str
     """`2026-11-15`."""
     lines: int
     chain: str
-    """The hash of the last line, which depends on every line before it, also of earlier files."""
+    """The hash of the last line. It depends on every line before it, including those of earlier files."""
 
 
 class FiledLine(msgspec.Struct, frozen=True):
     """One line of the audit log in a file."""
 
     kv: KeyValue
-    """As it was in the store: key, value and the revision in which it was written."""
+    """The entry as it was in the store: key, value and the revision in which it was written."""
     start: int
-    """Where the line begins in its file."""
+    """Offset of the line in its file."""
     end: int
-    """Where the next one begins."""
+    """Offset of the next line."""
 
 
 class AuditFiles(Protocol):
-    """The files of one folder. Unavailable: the folder cannot be read or written; nothing counts as filed.
+    """The audit files of one folder.
 
-    Lines are only ever appended. A line that the newest file ends with is not appended again, so a call that was
-    interrupted can be repeated.
+    Unavailable: the folder cannot be read or written; no line of the call counts as filed.
+
+    Lines are only ever appended. A line that the newest file already ends with is not appended again, so an interrupted
+    call can be repeated.
     """
 
     @property
     def place(self) -> str:
-        """A name that no other folder has."""
+        """An id that no other folder has."""
 
     @property
     def host(self) -> str:
-        """The machine that has the folder."""
+        """The host that has the folder."""
 
     @property
     def folder(self) -> str:
-        """Its path there."""
+        """The path of the folder on that host."""
 
     async def append(self, lines: Sequence[KeyValue]) -> tuple[DayFile, ...]:
-        """File lines of the audit log, in this order; the files that they are in. Durable when this returns.
+        """Append entries of the audit log in this order and return the files that contain them. Durable on return.
 
-        A line goes into the file of its day, or into the newest file if that is later.
+        An entry goes into the file of its day, or into the newest file if that file is of a later day.
         """
 
     async def newest(self) -> DayFile | None:
-        """The file that lines are appended to; None: there is none yet."""
+        """Return the file that lines are appended to; None: there are no files yet."""
 
     async def days(self) -> tuple[str, ...]:
-        """The days that there are files of, the oldest first."""
+        """Return the days that have files, oldest first."""
 
     async def read(self, day: str, start: int, limit: int) -> list[FiledLine]:
-        """Lines of a day from a position on, in the order of the file; empty: there are no more."""
+        """Return lines of a day from a position on, in file order; empty: no more lines."""
 
     async def read_back(self, day: str, end: int | None, limit: int) -> list[FiledLine]:
-        """Lines of a day before a position (None: the end), the last one first; empty: there are no more."""
+        """Return lines of a day before a position (None: the end), last line first; empty: no more lines."""

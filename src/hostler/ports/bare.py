@@ -1,4 +1,4 @@
-"""An engine without Hostler: the same work through its bare binding, so that a benchmark tells what Hostler costs."""
+"""Direct access to a storage engine through its own client, so that a benchmark can measure Hostler's overhead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class Bare(Protocol):
-    """For measuring only: no deadlines, no errors of ours, nothing that a store promises beyond durable writes."""
+    """A storage engine without Hostler, for benchmarks only.
+
+    It has no deadlines, does not translate errors, and promises nothing of `Store` except durable writes.
+    """
 
     async def __aenter__(self) -> Self: ...
 
@@ -19,24 +22,27 @@ class Bare(Protocol):
     ) -> None: ...
 
     async def put(self, key: bytes, value: bytes) -> int:
-        """Set a key, durably; the revision."""
+        """Set a key durably and return the revision."""
 
     async def get(self, key: bytes) -> bytes | None:
-        """The key's value."""
+        """Return the value of the key."""
 
     async def txn3(self, keys: Sequence[bytes], value: bytes) -> bool:
-        """One comparison that holds, then three puts, in one transaction."""
+        """Run one transaction of a comparison that holds and three puts."""
 
     async def range(self, prefix: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
-        """Keys and values under a prefix, in order."""
+        """Return keys and values under a prefix, in order."""
 
 
 @runtime_checkable
 class BareBatches(Bare, Protocol):
-    """An engine to which many writes go in one transaction, and which tells of them."""
+    """An engine that accepts many writes in one transaction and can be watched."""
 
     async def batch(self, keys: Sequence[bytes], value: bytes, *, compared: int, read: int) -> bool:
-        """So many comparisons that hold, then a put of each key; `read` of them would be read if one did not hold."""
+        """Run one transaction: `compared` comparisons that hold, then one put per key.
+
+        `read` is the number of keys that the transaction would read if a comparison did not hold.
+        """
 
     def watch(self, prefix: bytes, *, previous: bool = True) -> AsyncGenerator[tuple[bytes, bytes]]:
-        """Keys and values as they are put; the first item is empty and says that the watch stands."""
+        """Yield keys and values as they are put. The first item is empty: the watch is established."""

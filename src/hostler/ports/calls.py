@@ -1,17 +1,17 @@
-"""How slices are called: what routers and workers say to each other, and the port by which a router says it.
+"""Calls of slices: the protocol between routers and workers, and the port that a router calls workers through.
 
-One connection carries many calls at once; each message is one frame (`kit/frames.py`) of msgpack. Arguments and results
-are JSON as the caller wrote it and as it is answered: nobody between reads them.
+One connection carries many concurrent calls; each message is one frame (`kit/frames.py`) of msgpack. Arguments and
+results are JSON, passed through unchanged: only the caller and the slice parse them.
 
     caller                                  worker
     Hello(token)                       ->
                                        <-   Welcome | Denied, and the end of the connection
     Call(id=1, method, arguments, …)   ->
                                        <-   Result(id=1)   or   Item(id=1)… End(id=1)   or   Failed(id=1)
-    Cancel(id=1)                       ->   (nobody waits for the answer any more)
+    Cancel(id=1)                       ->   (the caller no longer waits for the answer)
 
-A call that was refused (`Fault.REFUSED`), or whose Call was never written, provably did not start. One whose connection
-ended before its answer may have.
+A call that was refused (`Fault.REFUSED`), or whose Call message was never written, provably did not start. A call whose
+connection ended before its answer arrived may have started.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ class Fault(enum.StrEnum):
     """How a call failed."""
 
     REFUSED = "refused"
-    """It did not start: the instance is stopping, has too many calls, or is another one."""
+    """Not started: the instance is stopping, has too many calls, or is not the requested instance."""
     NO_METHOD = "no_method"
-    """It did not start: there is no such method."""
+    """Not started: the method does not exist."""
     ARGUMENTS = "arguments"
-    """It did not start: the arguments are not what the method takes."""
+    """Not started: the arguments do not match the method."""
     RAISED = "raised"
     """The method raised."""
     DEADLINE = "deadline"
-    """Its time was over."""
+    """The deadline of the call passed."""
     TOO_LARGE = "too_large"
-    """What it answered is longer than a message may be."""
+    """The answer exceeds the size limit of a message."""
 
 
 NOT_STARTED = frozenset({Fault.REFUSED, Fault.NO_METHOD, Fault.ARGUMENTS})
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is said on a connection."""
+    """A message on a call connection."""
 
 
 class Hello(Message, frozen=True, tag=1):
-    """First of all: who calls."""
+    """First message of a connection: identifies the caller."""
 
     token: str
     caller: str = ""
@@ -60,7 +60,7 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Welcome(Message, frozen=True, tag=2):
-    """Calls may come."""
+    """The worker accepts calls on this connection."""
 
     artifact: str
     instance: int
@@ -68,63 +68,63 @@ class Welcome(Message, frozen=True, tag=2):
 
 
 class Denied(Message, frozen=True, tag=3):
-    """No call is taken from this caller (yet: workers learn of new callers by and by)."""
+    """The worker takes no calls from this caller. Retry: workers learn of new callers with a delay."""
 
     why: str
 
 
 class Call(Message, frozen=True, tag=4):
-    """Do it."""
+    """Start a call."""
 
     id: int
     method: str
     arguments: bytes
     """A JSON object: the method's arguments by name."""
     within: float | None = None
-    """Seconds that are left."""
+    """Seconds left until the deadline."""
     trace: str = ""
-    """Of the request that it belongs to; handed on to calls that it makes."""
+    """Trace id of the request that the call belongs to; passed on to calls that this call makes."""
     version: str = ""
-    """The artifact that is meant; empty: whichever listens there."""
+    """The requested artifact; empty: any artifact at this address."""
     instance: int = 0
-    """The instance that is meant; 0: whichever listens there."""
+    """The requested instance; 0: any instance at this address."""
 
 
 class Cancel(Message, frozen=True, tag=5):
-    """Nobody waits any more."""
+    """The caller no longer waits for the answer."""
 
     id: int
 
 
 class Result(Message, frozen=True, tag=6):
-    """The answer."""
+    """The answer of a call that returns one value."""
 
     id: int
     value: bytes
-    """JSON."""
+    """The value as JSON."""
 
 
 class Item(Message, frozen=True, tag=7):
-    """One of several results."""
+    """One value of a stream."""
 
     id: int
     value: bytes
 
 
 class End(Message, frozen=True, tag=8):
-    """There are no more."""
+    """The end of a stream."""
 
     id: int
 
 
 class Failed(Message, frozen=True, tag=9):
-    """There is no answer."""
+    """The call failed."""
 
     id: int
     fault: Fault
     message: str = ""
     error: str = ""
-    """The exception's class, where the method raised."""
+    """The class of the exception that the method raised."""
 
 
 FromCaller = Hello | Call | Cancel
@@ -132,7 +132,7 @@ FromWorker = Welcome | Denied | Result | Item | End | Failed
 
 
 class CallFailed(Exception):
-    """A call ended without an answer. `started` False: it provably did not start."""
+    """A call ended without an answer. `started` False: the call provably did not start."""
 
     def __init__(self, fault: Fault | None, message: str, *, started: bool, error: str = "") -> None:
         super().__init__(message)
@@ -140,97 +140,98 @@ class CallFailed(Exception):
 
 
 class NotAdmitted(CallFailed):
-    """The worker does not know the caller (yet)."""
+    """The worker does not know the caller, or does not know it yet."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, message, started=False)
 
 
 class Unreachable(CallFailed):
-    """There was no connection to be had."""
+    """No connection could be opened."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, message, started=False)
 
 
 class Items(Protocol):
-    """The results of a stream as they come. CallFailed: it broke off."""
+    """The values of a stream as they arrive. CallFailed: the stream broke off."""
 
     def __aiter__(self) -> Items: ...
 
     async def __anext__(self) -> bytes: ...
 
     async def aclose(self) -> None:
-        """Nobody wants more: the call is cancelled unless it has ended."""
+        """Stop reading: cancels the call unless it has ended."""
         ...
 
 
 class Lines(Protocol):
-    """Connections to workers, opened when they are first needed and shared by all calls to an address."""
+    """Connections to workers, opened on first use and shared by all calls to an address."""
 
     async def ask(self, address: str, call: Call, *, alone: bool = False) -> bytes | Items:
-        """Send it, with an id of the line's own; the answer: one JSON value, or those of a stream, which has begun.
+        """Send a call, with an id of this connection, and return its answer.
 
-        CallFailed: it failed, or the connection did. `alone`: on a connection of its own, for a stream that may have to
-        wait for who reads it. To be cancelled, or to close the stream early, cancels the call.
+        The answer is one JSON value, or a stream that has begun. CallFailed: the call or the connection failed.
+        `alone`: use a separate connection, for a stream whose reader may be slow. Cancelling `ask`, or closing the
+        stream early, cancels the call.
         """
         ...
 
     def call(self, address: str, call: Call) -> AsyncIterator[bytes]:
-        """The same, whatever comes: one value, or those of a stream."""
+        """Send a call and iterate over its answer: one value, or the values of a stream."""
         ...
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         ...
 
 
-# What the leader asks routers, on the address in their record (`RouterRecord`): one question, one answer.
+# The leader queries routers at the address in their record (`RouterRecord`): one query, one answer.
 
 
 class Ask(Message, frozen=True, tag=20):
-    """What was measured after this second (of the router's own count; 0: all that is known)?"""
+    """Query: what was measured after this second? Seconds are counted by the router; 0: everything available."""
 
     after: int = 0
 
 
 class Tally(Message, frozen=True):
-    """Calls of an artifact that ended within a second."""
+    """Calls of an artifact that ended within one second."""
 
     artifact: str
     calls: int
     errors: int
     times: dict[int, int]
-    """How many took how long, by the number of the span (`engine/invocation/call_metrics.py`)."""
+    """Number of calls by bucket of their duration (`engine/invocation/call_metrics.py`)."""
 
 
 class Second(Message, frozen=True):
-    """A second, and what ended in it."""
+    """The calls that ended in one second."""
 
     at: int
     tallies: tuple[Tally, ...]
 
 
 class Told(Message, frozen=True, tag=21):
-    """The answer. What is not complete is not told."""
+    """The answer to `Ask`. Contains complete seconds only."""
 
     router: str
     now: int
-    """The second that is not complete yet."""
+    """The current second, which is not complete."""
     seconds: tuple[Second, ...] = ()
     in_flight: dict[str, int] = {}
-    """Calls under way now, by artifact."""
+    """Calls in progress, by artifact."""
     cpu: dict[str, float] = {}
-    """By artifact: processors in use by its instances on the nodes of that process."""
+    """By artifact: processors used by its instances on the nodes of that process."""
 
 
 class Questions(Protocol):
-    """The way to ask routers."""
+    """Queries from the leader to routers."""
 
     async def ask(self, address: str, question: Ask) -> Told:
-        """Its answer. CallFailed: it gave none in time."""
+        """Return the router's answer. CallFailed: no answer in time."""
         ...
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         ...

@@ -1,4 +1,4 @@
-"""Passwords: what is kept of them, and whether one is right."""
+"""Password hashing: make a hash that can be stored, and verify a password against it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class Hasher(Protocol):
-    """Slow on purpose, and off the event loop.
+    """Hashes passwords, deliberately slowly and off the event loop.
 
-    TooManyTries: too many wait already; nothing was looked at. Closed: used after `aclose`.
+    TooManyTries: too many requests are already waiting; nothing was computed. Closed: used after `aclose`.
     """
 
     async def hash(self, password: str) -> str:
-        """What may be kept of the password: salted, so no two are alike."""
+        """Return a hash of the password that can be stored. It is salted, so no two hashes are equal."""
 
     async def verify(self, kept: str, password: str) -> bool:
-        """Whether `kept` was made from this password.
+        """Return whether `kept` is a hash of this password.
 
-        False also if `kept` is empty or is no hash; that takes as long as a wrong password, so that the time it takes
-        does not tell one from the other.
+        False also if `kept` is empty or not a hash. That takes as long as a wrong password does, so that the duration
+        does not reveal the difference.
         """
 
     async def aclose(self) -> None:
-        """Let go of everything; what still waits ends with Closed."""
+        """Release everything; waiting requests end with Closed."""

@@ -1,4 +1,4 @@
-"""Images of a node: found by name, kept by content."""
+"""Images of a node: looked up by name, stored by content."""
 
 from __future__ import annotations
 
@@ -13,48 +13,50 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Progress = Callable[[str, int, int | None], None]
-    """What is being done, how much of it is done, and of how much (None: not known)."""
+    """Receives the current activity, the amount done, and the total amount (None: not known)."""
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, and how it is called."""
+    """An image and its name."""
 
     name: str
     image: Image
     size: int
     """Bytes on disk."""
     used_by: int
-    """Machines that stand on it."""
+    """Number of machines whose disks use it."""
     warm: tuple[str, ...] = ()
-    """Shapes that are kept booted: `1x128` is one cpu and 128 MiB."""
+    """Shapes that are kept booted: `1x128` is one CPU and 128 MiB."""
 
 
 class Images(Protocol):
-    """The port. Every verb may be repeated and interrupted anywhere. Several processes may use a folder at once.
+    """The image store of a node.
 
-    Refused: this cannot be (no image, a wrong checksum, one that is in use). NotFound: there is none of that name.
-    Unavailable: not now, such as a server that does not answer; what was loaded stays for the next try.
+    Every verb may be repeated and may be interrupted at any point. Several processes may use a folder at the same time.
+
+    Refused: impossible (not an image, a wrong checksum, an image in use). NotFound: no image has that name.
+    Unavailable: not now, for example because a server does not answer; downloaded data is kept for the next attempt.
     """
 
     async def list(self) -> Sequence[Named]:
-        """All that can be read, in order of their names."""
+        """Return all readable images, ordered by name."""
 
     async def damaged(self) -> Mapping[str, str]:
-        """The names of the others, and why they cannot be read."""
+        """Return the names of the unreadable images, and why each cannot be read."""
 
     async def add(
         self, name: str, source: str, *, sha256: str | None, options: dict[str, str], progress: Progress
     ) -> Named:
-        """Take a disk image from a path or a URL. A URL needs its checksum. `options`: fields of `Image`, as text."""
+        """Add a disk image from a path or a URL. A URL needs a checksum. `options`: fields of `Image`, as text."""
 
     async def build(self, kind: str, name: str, *, progress: Progress) -> Named:
-        """Make one: `tiny` or `debian`. The same again is fast, unless there are newer packages."""
+        """Build an image: `tiny` or `debian`. Building it again is fast unless newer packages exist."""
 
     async def remove(self, name: str) -> None:
-        """Forget the name, and the content if that was its last. Refused: a machine stands on it."""
+        """Delete the name, and the content if this was its last name. Refused: a machine uses the image."""
 
     async def warm(self, name: str, *, cpus: int, memory_mib: int, progress: Progress) -> Named:
-        """Keep it booted in a shape, so that a machine of that shape starts in a fraction of the time."""
+        """Keep the image booted in a shape, so that a machine of that shape starts in a fraction of the time."""
 
     def files(self, name: str) -> Path:
-        """Where its files are. NotFound."""
+        """Return the folder of its files. NotFound."""

@@ -1,11 +1,11 @@
-"""The lab door: requests come in through queues, records go out. Redis in production; nothing here is the truth.
+"""Lab queues: requests come in through queues, records go out. Redis in production, never the source of truth.
 
-    Unavailable  it is out of reach; nothing changed
-    Uncertain    the answer was lost: what was asked for may have happened. `held` tells what a worker holds
+    Unavailable  the backend cannot be reached; nothing changed
+    Uncertain    the answer was lost: the change may have happened. `held` returns what a worker holds
 
-Order: of one queue, a user's next request is handed out only once the earlier one is acknowledged or buried, whichever
-worker holds it. Between the two queues there is none; a worker that wants one takes the user's request of the other
-queue out of its turn (`take_of`). Each delivery has a token that no other has.
+Order: within one queue, a user's next request is delivered only after the earlier one is acknowledged or buried,
+whichever worker holds it. There is no order between the two queues; a worker that needs one takes the user's request of
+the other queue out of turn (`take_of`). Each delivery has a unique token.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 QueueName: TypeAlias = Literal["provision", "decommission"]
 QUEUES: tuple[QueueName, ...] = ("provision", "decommission")
 LONGEST = 65_536
-"""Bytes of a request that is handed out."""
+"""Maximum size in bytes of a request that is delivered."""
 KEPT = 1_000
-"""Bytes of a longer one that the dead keep."""
+"""Bytes of a longer request that the dead-letter queue keeps."""
 AHEAD = 1_000
-"""Requests of a queue that are searched for one of a user."""
+"""Number of requests of a queue that are searched for one of a user."""
 BEHIND = 16
-"""Requests behind the one in work that are shown."""
+"""Maximum number of requests that are returned by `behind`."""
 BRACKETS = 1_000
-"""Of these, how many may open something: what is nested deeper is not looked into."""
+"""Maximum number of opening brackets in a request: a request with more is not parsed."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -39,36 +39,36 @@ class Taken(msgspec.Struct, frozen=True):
 
     queue: QueueName
     token: str
-    """Of this delivery."""
+    """Token of this delivery."""
     raw: bytes
-    """As it was pushed."""
+    """The request as it was pushed."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be seen of a user."""
+    """The record to publish for a user."""
 
     user: str
     revision: int
-    """Of the store; what was made of a lower one changes nothing."""
+    """Revision of the store. A record made from a lower revision than the published one changes nothing."""
     server: LabServer | None
-    """None: there is no lab, and the record goes."""
+    """The lab's record. None: there is no lab; the record is removed."""
     waits_since: float | None = None
-    """When it was asked for, while it waits for its turn."""
+    """When the lab was requested, while it is on the waiting list."""
     news: Sequence[LabNews] = ()
-    """The last of them; those that the stream has are left out."""
+    """The latest news; items that the stream already has are left out."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """How far a user's record is."""
+    """What is published for a user."""
 
     revision: int
-    """The highest under which something was published or withdrawn."""
+    """The highest revision at which something was published or withdrawn."""
     news: int
-    """The number of the last that was told; 0: none."""
+    """The number of the last published news item; 0: none."""
 
 
 class Inbox(Protocol):
-    """The queues. An async context manager; one per worker process."""
+    """The request queues. An async context manager; one per worker process."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -77,44 +77,52 @@ class Inbox(Protocol):
     ) -> None: ...
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
-        """Up to `limit` requests, which `worker` then holds; waits up to `within` seconds for the first.
+        """Return up to `limit` requests, which `worker` then holds; wait up to `within` seconds for the first one.
 
-        What belongs to a user who has one in work is set aside, and comes out of that one's `acknowledge`. What is
-        longer than `LONGEST` is handed to nobody: its beginning goes to the dead.
+        A request of a user who already has one in work is set aside, and is returned by the `acknowledge` of that one.
+        A request longer than `LONGEST` is not delivered: its beginning goes to the dead-letter queue.
         """
 
     async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
-        """The user's first request of a queue, out of its turn: `worker` holds it then.
+        """Take the user's first request of a queue out of turn: `worker` then holds it.
 
-        True: there is one in work, so the next has to wait. False: there is none among the first `AHEAD` of the queue.
+        True: a request of the user is in work, so the next one has to wait. False: none among the first `AHEAD`
+        requests of the queue.
         """
 
     async def behind(self, queue: QueueName, user: str) -> Sequence[bytes]:
-        """The last of a user's requests that wait in a queue, at most `BEHIND`, in order. Nothing changes.
+        """Return the last `BEHIND` of a user's requests that wait in a queue, in order. Changes nothing.
 
-        Those that were set aside, and those among the first `AHEAD` of the queue.
+        Includes requests that were set aside, and requests among the first `AHEAD` of the queue.
         """
 
     async def held(self, worker: str) -> Sequence[Taken]:
-        """All that a worker holds, each queue in the order in which it was taken."""
+        """Return all requests that a worker holds, each queue in the order in which they were taken."""
 
     async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
-        """They are worked. The next requests of their users, which `worker` holds now; what it held no more is fine."""
+        """Remove finished requests and return the next requests of their users, which `worker` holds now.
+
+        Requests that the worker no longer holds are ignored.
+        """
 
     async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
-        """It cannot be understood: it goes to the dead, with the reason and the time. As `acknowledge`."""
+        """Move a request that cannot be parsed to the dead-letter queue, with reason and time.
+
+        Returns the same as `acknowledge`.
+        """
 
     async def workers(self) -> frozenset[str]:
-        """All who may hold something."""
+        """Return all workers that may hold requests."""
 
     async def release(self, worker: str, done: Sequence[Taken]) -> int:
-        """Take everything from a worker that is dead: `done` is acknowledged, all else goes back to the front of its
-        queue, in order. How many went back. Repeating it is fine.
+        """Take all requests away from a dead worker and return how many went back to their queues.
+
+        `done` is acknowledged; all others go back to the front of their queue, in order. May be repeated.
         """
 
 
 class Board(Protocol):
-    """The records. An async context manager; whoever leads writes them."""
+    """The published lab records. An async context manager; the leader writes them."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -123,22 +131,25 @@ class Board(Protocol):
     ) -> None: ...
 
     async def epoch(self) -> str:
-        """A word that changes when what was published may be lost: it was flushed, restarted, or failed over."""
+        """Return a text that changes when published records may be lost: after a flush, restart or failover."""
 
     async def publish(self, changes: Sequence[Published]) -> int:
-        """Let them be seen, each as one step; how many changed something. Repeating it changes nothing."""
+        """Publish records, each atomically, and return how many changed something. Repeating it changes nothing."""
 
     async def refresh(self, users: Sequence[str]) -> Sequence[str]:
-        """Renew the life of their records; those of them that have no record."""
+        """Renew the TTL of these users' records and return the users that have no record."""
 
     async def servers(self) -> dict[str, LabServer | None]:
-        """All records that are there, by user; None: it cannot be read."""
+        """Return all records by user; None: the record cannot be read."""
 
     async def withdraw(self, user: str, revision: int) -> bool:
-        """Remove a record of which the store knew nothing at `revision`, unless a newer one was published."""
+        """Remove a record that the store did not have at `revision`, unless a newer one was published."""
 
     async def shown(self) -> dict[str, Shown]:
-        """How far it is, for each user of whom something was published or withdrawn."""
+        """Return the published state of each user for whom something was published or withdrawn."""
 
     async def forget(self, user: str, revision: int) -> bool:
-        """Remove all that is seen of a user, and that it was under `revision`, if it was: of another store's time."""
+        """Remove everything published for a user, including the revision marker, if the marker is still `revision`.
+
+        Used for records that were published from another store.
+        """

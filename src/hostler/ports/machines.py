@@ -1,19 +1,19 @@
-"""Machines: where virtual machines really are. One driver serves one node.
+"""Machines: the virtual machines that exist on a node. One driver serves one node.
 
-Every verb may be repeated and may be interrupted anywhere, by cancelling it or by killing the process: repeating it
-finishes what was begun. Machines outlive the process that made them. A verb that returns has happened; what a verb that
-raised has done is seen by `inspect`.
+Every verb may be repeated and may be interrupted at any point, by cancelling it or by killing the process: repeating it
+finishes what was begun. Machines outlive the process that created them. A verb that returns has taken effect; after a
+verb that raised, `inspect` shows what it has done.
 
-    Refused      this cannot be, and repeating it will not help (an unknown image, a snapshot that does not exist)
-    Invalid      (a Refused) an argument that nothing could make right: an empty name, a negative `grace`
+    Refused      impossible, and repeating it does not help (an unknown image, a snapshot that does not exist)
+    Invalid      (a Refused) an argument that is never valid: an empty name, a negative `grace`
     NotFound     (a Refused) there is no such machine; explicit, never a guess
     Unavailable  not now; nothing changed
     Uncertain    it may have happened; inspect
 
     Closed       (a Refused) the driver is not open
 
-Verbs of one machine may be called at once; they then follow each other in some order. The suite that every driver
-passes is `hostler.testing.check_machines`.
+Verbs of one machine may be called concurrently; they then take effect one after the other, in some order. Every driver
+passes the suite `hostler.testing.check_machines`.
 
 A lookup that fails is not an absence: `inspect` answers None only when there certainly is no such machine.
 """
@@ -35,48 +35,48 @@ if TYPE_CHECKING:
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What every machine of ours carries, so that it can be found again without the store."""
+    """The label that every machine of Hostler carries, so that it can be found without the store."""
 
     org: str
     project: str
     vm: str
     cluster: str = ""
-    """Of the control plane that made it: another one's machines are left alone."""
+    """The control plane that created it; machines of other control planes are left alone."""
     node: str = ""
-    """For which it was made: an agent of another name leaves it alone."""
+    """The node that it was created for; an agent of another node leaves it alone."""
 
 
 class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to make."""
+    """The machine to create."""
 
     label: Label
     spec: VmSpec
     name: str = ""
     fenced: bool = False
-    """It stops by itself when it is not held (see `Machines.hold`)."""
+    """The machine stops by itself when its fence is not extended (see `Machines.hold`)."""
     tags: dict[str, str] = {}
-    """For people who look at the provider: whose it is, until when. They say nothing to us."""
+    """For people who look at the provider: owner, expiry. Hostler does not read them."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine as it is."""
+    """A machine as observed."""
 
     label: Label
     id: str
-    """The provider's."""
+    """The provider's id."""
     state: MachineState
-    """CREATING: it is not whole, for its creation or its destruction was begun: `create` again, or `delete`.
+    """CREATING: incomplete, because its creation or deletion was begun; call `create` again, or `delete`.
 
     STOPPED. STARTING, STOPPING: begun, and it may run; repeat the verb. RUNNING. FAILED: it broke and is off; `detail`
-    says how; `create`, `start` and `stop` take it as they take a stopped one. ARRIVING, DEPARTED: it is handed over
-    (`receive`, `send`); it does not run, and `create` leaves it as it is.
+    says how; `create`, `start` and `stop` treat it like a stopped machine. ARRIVING, DEPARTED: it is being migrated
+    (`receive`, `send`); it does not run, and `create` leaves it unchanged.
     """
     spec: VmSpec
     """What it runs with, or would start with."""
     fenced: bool = False
     tags: dict[str, str] = {}
     cloud_status: str = ""
-    """The provider's own word for its state; empty: it has none but ours."""
+    """The provider's own name of its state; empty: the provider has none."""
     address: str = ""
     detail: str = ""
     resets: int = 0
@@ -84,66 +84,66 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     restored: int = 0
     """The number of the last restore."""
     moved: int = 0
-    """The number of the last move: of the last `receive`, or of the last `send` that was begun."""
+    """The number of the last migration: of the last `receive`, or of the last `send` that was begun."""
     snapshots: tuple[str, ...] = ()
     readiness: Readiness | None = None
-    """While it runs."""
+    """Set while it runs."""
     access: Access | None = None
     paused: bool = False
-    """It is RUNNING, and its guest is paused until its node has room for what it writes; `detail` says so."""
+    """RUNNING, but the guest is paused until the node has room for its writes; `detail` says so."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has to offer."""
+    """What a node offers."""
 
     capacity: Capacity
-    """In all; what is used is no less there."""
+    """Total capacity; usage is not subtracted."""
     images: tuple[str, ...] | None = None
-    """What machines can be made of here; None: of anything."""
+    """Images that machines can be created from on this node; None: any image."""
     image_needs: dict[str, ImageNeeds] = {}
-    """Of those of which it is known."""
+    """Requirements of those images for which they are known."""
     facts: dict[str, str] = {}
-    """What was found out about the place, for people: `acceleration`, `version`, …"""
+    """Properties of the node, for people: `acceleration`, `version`, …"""
     refuses: str = ""
-    """Why no further machine is made at present, such as a disk that is almost full; empty: they are."""
+    """Why the node accepts no further machines, such as an almost full disk; empty: it accepts them."""
 
 
 class RetainedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that is out of service and is kept with its disk and snapshots (`Machines.retain`)."""
+    """A machine that is out of service and is retained with its disk and snapshots (`Machines.retain`)."""
 
     name: str
-    """Of what is kept: a node has one of a name."""
+    """Name of the retained machine, unique on its node."""
     label: Label
-    """That it carried. Its node may have another machine of the same `vm` now."""
+    """The label that it carried. Its node may have another machine of the same `vm` now."""
     machine_name: str = ""
-    """What its owner called it."""
+    """The name that its owner gave it."""
     spec: VmSpec
     snapshots: tuple[str, ...] = ()
     retained_at: float
     """Seconds since 1970."""
     disk_bytes: int = 0
-    """What it takes on the node; 0: not known."""
+    """Space that it takes on the node; 0: not known."""
 
 
 class Door(enum.StrEnum):
-    """Where bytes go in and out of a machine."""
+    """The kinds of byte channels into a machine."""
 
     CONSOLE = "console"
-    """Its serial port: everybody who is there hears it and may type."""
+    """The serial port: everyone connected sees the output and may type."""
     SSH = "ssh"
-    """A new connection to the server that is inside (`Machine.access`)."""
+    """A new connection to the SSH server of the guest (`Machine.access`)."""
     LOG = "log"
-    """What its serial port said last, a bounded amount; then it ends. A machine that is off has it, too."""
+    """The last output of the serial port, bounded in size; then it ends. Also available when the machine is off."""
     SLICE_LOG = "slice-log"
-    """Of the node, and of no machine: what a slice of it printed, for one question (`engine/slices/logs.py`)."""
+    """Of the node, not of a machine: the output of a slice, for one query (`engine/slices/logs.py`)."""
     ARRIVAL_STATE = "arrival-state"
-    """One that arrives: its memory and devices, from the other machine. Once at a time."""
+    """For an ARRIVING machine: memory and devices, from the source machine. One connection at a time."""
     ARRIVAL_DISK = "arrival-disk"
-    """The same for its disk."""
+    """For an ARRIVING machine: the disk. One connection at a time."""
 
 
 class Channel(Protocol):
-    """Bytes both ways. An async context manager."""
+    """A bidirectional byte stream. An async context manager."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -152,27 +152,33 @@ class Channel(Protocol):
     ) -> None: ...
 
     async def read(self) -> bytes:
-        """What comes out next; empty once the other side has ended it, as a machine that goes off does."""
+        """Return the next bytes; empty after the other side closed, for example because the machine went off."""
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the other side does not take it."""
+        """Send; waits while the other side does not accept data."""
 
 
 @runtime_checkable
 class Machines(Protocol):
-    """The port. An async context manager. Machines are named by the id of their virtual machine (`Label.vm`)."""
+    """The machines of one node. An async context manager.
+
+    A machine is named by the id of its virtual machine (`Label.vm`).
+    """
 
     @property
     def name(self) -> str:
-        """Of the technology: `simulated`, `qemu`."""
+        """Name of the technology: `simulated`, `qemu`."""
 
     @property
     def place(self) -> str:
-        """An id that stays the same for as long as the machines do. While open, no other process has it open."""
+        """An id that stays the same for as long as the machines exist.
+
+        While this driver is open, no other process has the same id open.
+        """
 
     @property
     def fences(self) -> bool:
-        """Whether `fenced` machines really stop when they are not held, even if this process is dead."""
+        """Whether `fenced` machines really stop when `hold` is not repeated, even if this process is dead."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -182,125 +188,139 @@ class Machines(Protocol):
 
     @property
     def moves(self) -> bool:
-        """Whether machines can be handed to another place of the same driver (`receive`, `send`)."""
+        """Whether machines can be migrated to another node with the same driver (`receive`, `send`)."""
 
     def listen(self, changed: Callable[[str], None]) -> None:
         """Call `changed(vm)`, on the event loop, when a machine changed by itself: it went off, it became available.
 
-        Told at least once, soon, while the driver is open; not for what a verb did.
+        Called at least once per change, soon, while the driver is open; not for changes made by a verb.
         """
 
     async def offer(self) -> Offer:
-        """What the node offers now."""
+        """Return what the node offers now."""
 
     async def create(self, plan: MachinePlan) -> Machine:
-        """Make it exist, stopped. One that exists stopped takes the plan's shape and tags; a running one is left as it
-        is. Refused: a machine of that name carries another label (`mark` changes that).
+        """Create the machine, stopped.
+
+        A stopped machine that exists takes the plan's shape and tags; a running one is left unchanged. Refused: a
+        machine of that name carries another label (`mark` changes a label).
         """
 
     async def mark(self, plan: MachinePlan) -> Machine:
-        """Let it carry the plan's label and tags, running or not: it belongs to another project now. Nothing else of it
-        changes. NotFound: there is none of that id. Refused: it is of another cluster, or of another node.
+        """Set the label and tags of a machine to the plan's, running or not: it belongs to another project now.
+
+        Nothing else of it changes. NotFound: there is no machine with that id. Refused: it belongs to another cluster,
+        or to another node.
         """
 
     async def start(self, vm: str) -> Machine:
-        """Let it run. A running one stays as it is. A fenced one whose time has run out does not start: Unavailable."""
+        """Start the machine. A running one stays as it is. Unavailable: the fence of a fenced one has expired."""
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        """Ask it to shut down; after `grace` seconds switch it off. 0: switch it off at once. Stopped is fine."""
+        """Ask the guest to shut down; power it off after `grace` seconds. 0: power it off at once. Stopped is fine."""
 
     async def reset(self, vm: str, number: int) -> Machine:
-        """Reset a running machine, unless its last reset has this number or a higher one. A stopped one only counts."""
+        """Reset a running machine, unless its last reset has this number or a higher one.
+
+        For a stopped machine, only the number is recorded.
+        """
 
     async def delete(self, vm: str) -> None:
-        """Destroy it, its disk and its snapshots, running or not. No such machine is fine."""
+        """Delete the machine, its disk and its snapshots, running or not. No such machine is fine."""
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
-        """Switch a machine off and keep it as `name`, with its disk, snapshots and label, until it is reinstated or
-        discarded. `list` and `inspect` no longer show it, and another machine `vm` can be created.
+        """Switch a machine off and retain it as `name`, with disk, snapshots and label, until reinstated or discarded.
 
-        A retain that was begun under another name is finished under that one: the answer has the name that counts.
-        Repeated after it was done, it is done. None: nothing was kept, for there was no written disk to keep. There is
-        no such machine, or it was never whole (its creation was begun, or not all of it arrived), or its `delete` was
-        begun; what there was of it is deleted. Refused: another machine is retained as `name`.
+        `list` and `inspect` no longer show it, and another machine `vm` can be created.
+
+        A retain that was begun under another name is finished under that name: the answer has the name that counts.
+        Repeating a completed retain is fine. None: nothing was retained, because there was no written disk. That is,
+        there is no such machine, or it was never complete (its creation was begun, or not all of it arrived), or its
+        `delete` was begun; its remains are deleted. Refused: another machine is retained as `name`.
         """
 
     async def retained(self) -> Sequence[RetainedMachine]:
-        """All that is retained here."""
+        """Return all retained machines of this node."""
 
     async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
-        """Let what is retained as `name` be machine `plan.label.vm`, stopped, with its disk and snapshots. It carries
-        the plan's label and tags; it keeps its shape until `create` gives it another.
+        """Turn the retained machine `name` into machine `plan.label.vm`, stopped, with its disk and snapshots.
 
-        Repeated after it was done, it is done: nothing is retained as `name`, and the machine exists. A machine of
-        which only the creation was begun gives way. Refused: another machine has that id. NotFound: neither.
+        It carries the plan's label and tags; it keeps its shape until `create` gives it another.
+
+        Repeating a completed reinstate is fine: nothing is retained as `name`, and the machine exists. A machine whose
+        creation was only begun is replaced. Refused: another machine has that id. NotFound: neither the retained
+        machine nor the machine exists.
         """
 
     async def discard(self, name: str) -> None:
-        """Delete what is retained as `name`, with disk and snapshots, for good. Nothing of that name is fine."""
+        """Delete the retained machine `name` permanently, with disk and snapshots. Nothing of that name is fine."""
 
     async def inspect(self, vm: str) -> Machine | None:
-        """The machine as it is now; None if there is none."""
+        """Return the machine as it is now; None if there is none."""
 
     async def list(self) -> Sequence[Machine]:
-        """Everything here that carries our label, to find what is not assigned to this node."""
+        """Return every machine here that carries Hostler's label, to find those that are not assigned to this node."""
 
     async def snapshot(self, vm: str, name: str) -> Machine:
-        """Take a snapshot. One that exists by that name stays as it is."""
+        """Take a snapshot. An existing snapshot of that name is left unchanged."""
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        """Go back to a snapshot, unless the last restore has this number or a higher one. Leaves it stopped."""
+        """Restore a snapshot, unless the last restore has this number or a higher one. Leaves the machine stopped."""
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
         """Delete a snapshot. No such snapshot is fine."""
 
     def channel(self, vm: str, door: Door) -> Channel:
-        """Through a door of it, to be entered. NotFound on entering: there is no such machine, or it is off.
+        """Return a channel into the machine, to be entered.
 
-        Unavailable: not at present (the guest does not answer; one that arrives is not ready, or somebody is there).
+        On entering, NotFound: there is no such machine, or it is off. Unavailable: not at present (the guest does not
+        answer; an ARRIVING machine is not ready, or its channel is in use).
         """
 
     async def receive(self, plan: MachinePlan, number: int) -> Machine:
-        """Make room for a machine that comes from elsewhere as move `number`, which is above 0; it is then ARRIVING.
+        """Prepare for a machine that migrates here as migration `number`, which is above 0; it is then ARRIVING.
 
-        Its doors for arrivals are open when this returns. Repeated under the same number, what was sent completely
-        stays as it is, whatever happened here since; what was not, and is of no use any more (its process died), is
-        begun anew, as under another number. Refused: a machine of that name stands here that is not ARRIVING, or it
-        cannot be received here (`moves`). `delete` ends it. `start`, which may only come after the handover, lets it
-        run: from the memory it was sent or, if that got lost here, from the disk it was sent; `stop` makes it a stopped
-        machine with that disk. Both are Refused while not all of it was sent.
+        Its arrival channels are open when this returns. When repeated with the same number, a machine that was sent
+        completely stays as it is, whatever happened here since; one that was sent in part and can no longer be
+        completed (its process died) starts over, as with another number. Refused: a machine of that name exists here
+        and is not ARRIVING, or it cannot be received here (`moves`). `delete` aborts the migration. `start`, which may
+        only be called after the handover, runs the machine: from the memory it was sent or, if that got
+        lost here, from the disk it was sent; `stop` makes it a stopped machine with that disk. Both are Refused while
+        the machine was not sent completely.
         """
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
-        """Hand a machine over to who is at the other end of `connect`: the doors of one that arrives there.
+        """Send a machine to the other end of `connect`: the arrival channels of the ARRIVING machine there.
 
-        When it returns, the other place has all of it, and this one is DEPARTED: it does not run. Who decides that the
-        other one runs must be certain that this one is never started again; who decides otherwise starts this one,
-        which goes on where it was, or stops it; then the move of this number is over. Repeated after it was done, it is
-        done; one that has departed under another number is started or stopped first (else Refused).
+        When it returns, the other node has all of it, and this machine is DEPARTED: it does not run. A caller that
+        decides to run the other machine must be certain that this one is never started again. A caller that decides
+        otherwise starts this one, which continues where it was, or stops it; then the migration of this number is over.
+        Repeating a completed send is fine; a machine that departed under another number must be started or stopped
+        first (else Refused).
 
-        A running machine runs until the last instant; with `live=False` it must be off (Refused), and only its disk
-        goes. Snapshots stay behind. Raised, or cut: it runs on as it did, or `start` lets it; `inspect` tells. Refused:
-        it cannot be handed over, for what it is or for what the other side is.
+        A running machine runs until the last instant; with `live=False` it must be off (Refused), and only its disk is
+        sent. Snapshots stay behind. If `send` raises or is interrupted, the machine runs on, or `start` runs it;
+        `inspect` shows which. Refused: the machine cannot be sent, because of what it is or because of what the other
+        side is.
         """
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
-        """The dead man's switch of all fenced machines: each stops by itself after `seconds`, unless held again.
+        """Extend the fence of all fenced machines: each stops by itself after `seconds`, unless extended again.
 
         Counted from `since`, an instant of the driver's clock (`SystemClock.now()`, unless it was given another), so
-        that who is suspended on the way here does not hold for longer; without one, or with a later one, from the call.
-        The clock also runs while the machine sleeps, and the hold stands whether or not this process still lives. The
-        last hold counts, also when it is shorter; one of 0 or less is over at once. It starts nothing.
-        A place that was never held, or not since the host booted, is not held.
+        that a caller that is suspended on the way here does not extend it for longer; without `since`, or with a later
+        instant, counted from the call. The clock also runs while the host sleeps, and the fence holds whether or not
+        this process is alive. The last call counts, also when it is shorter; 0 or less expires at once. It starts no
+        machine. A node on which `hold` was never called, or not since the host booted, has an expired fence.
         """
 
 
 @runtime_checkable
 class Fencing(Protocol):
-    """What a driver can also do whose fenced machines run on this host."""
+    """Optional ability of a driver whose fenced machines run on this host."""
 
     async def overdue(self, late: float) -> Sequence[str]:
-        """Return the fenced machines that still run `late` seconds after the end of their hold.
+        """Return the fenced machines that still run `late` seconds after their fence expired.
 
-        Unavailable: that cannot be found out.
+        Unavailable: that cannot be determined.
         """

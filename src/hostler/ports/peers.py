@@ -1,4 +1,4 @@
-"""Peers: the doors of machines that stand on other nodes, wherever their agents run."""
+"""Channels to machines on other nodes, wherever their agents run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class Doors(Protocol):
-    """What others reach of a node: of `Machines`, its `channel`."""
+    """The part of `Machines` that other nodes can reach: its `channel`."""
 
     def channel(self, vm: str, door: Door) -> Channel:
-        """Through a door, to be entered; for `Door.SLICE_LOG`, `vm` is an artifact."""
+        """Return a channel, to be entered; for `Door.SLICE_LOG`, `vm` is an artifact."""
 
 
 class Peers(Protocol):
-    """The port. What `Doors` are for one node, for all of them."""
+    """The `Doors` of all nodes."""
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
-        """Through a door of a machine of that node, to be entered.
+        """Return a channel into a machine of that node, to be entered.
 
         On entering as `Machines.channel`; Unavailable also: the node, or its agent, cannot be reached at present.
         """

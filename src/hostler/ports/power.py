@@ -1,4 +1,4 @@
-"""Power: what can say for certain that a node is off, and what resets this host."""
+"""Power: switches that confirm that a node is off, and the watchdog that resets this host."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from typing import Protocol
 
 
 class Power(Protocol):
-    """The power switch of nodes. Unavailable: it cannot be reached; Uncertain: it may be off."""
+    """The power switch of nodes. Unavailable: it cannot be reached. Uncertain: the node may be off."""
 
     async def switch_off(self, node: str) -> bool:
-        """Cut the node's power and see that it is off. True: certainly off. False: this switch does not reach it."""
+        """Cut the node's power and verify it. True: certainly off. False: this switch does not control the node."""
 
 
 class PowerReader(Protocol):
     """The ability to read the power state of nodes without changing it."""
 
     def reaches(self, node: str) -> bool:
-        """Whether the node has a switch."""
+        """Return whether the node has a switch."""
 
     async def read_state(self, node: str) -> str | None:
-        """`off`, or another state as the switch says it. None: its switch cannot read, or it has none.
+        """Return `off`, or another state in the switch's own words. None: the node has no switch that can read it.
 
-        Unavailable: it does not answer, or not for this node.
+        Unavailable: the switch does not answer, or not for this node.
         """
 
 
 class HostWatchdog(Protocol):
-    """A device that resets this host unless it is fed in time. It runs from when it is opened."""
+    """A device that resets this host unless it is fed in time. It starts to count when it is opened."""
 
     timeout: float
     """Seconds."""
 
     def feed(self) -> None:
-        """Restart its time. Unavailable: it does not take that."""
+        """Restart the countdown. Unavailable: the device rejects it."""
 
     def disarm(self) -> None:
-        """Let it stop when it is closed. Unavailable, as above."""
+        """Make it stop counting when it is closed. Unavailable: the device rejects it."""
 
     def close(self) -> None:
-        """Without `disarm` it runs on."""
+        """Close the device. Without `disarm` the countdown continues."""

@@ -1,7 +1,7 @@
-"""What runs slices on a node: processes, or in a simulation something that behaves like them.
+"""Drivers that run slice instances on a node: as processes, or simulated.
 
-The agent walks the states (`engine/slices`); here is only what it does there. Every verb is idempotent: whoever was
-killed in between repeats it. A driver keeps no wishes: what it lists is what runs.
+The agent decides the state transitions (`engine/slices`); a driver only carries them out. Every verb is idempotent: a
+caller that was killed repeats it. A driver keeps no desired state: what it lists is what runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 LAST_WORDS = "its last words: "
-"""In a text of why an instance ended: what follows, to the end, is what the slice itself printed last."""
+"""Marker in the text of why an instance ended: everything after it is the last output of the slice itself."""
 MOST_PRINTED = 256 * 1024
-"""Bytes of what an instance printed that are told at once."""
+"""Maximum number of bytes of an instance's output that one call returns."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that can be called."""
+    """A method of a slice."""
 
     name: str
     idempotent: bool = False
@@ -49,15 +49,15 @@ class Life(enum.StrEnum):
     """How far an instance is."""
 
     LOADED = "loaded"
-    """Its code is there and was read; it takes no calls."""
+    """Its code is imported; it takes no calls."""
     ACTIVE = "active"
-    """It was started, said that it is well, and takes calls."""
+    """It was started, reported itself healthy, and takes calls."""
     ENDED = "ended"
-    """Its process ended by itself, or it says that it is not well."""
+    """Its process ended by itself, or it reported itself unhealthy."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance as it is."""
+    """An instance as observed."""
 
     run: Run
     life: Life
@@ -67,58 +67,67 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     """Why it ended."""
     about: str = ""
-    """Of one that is there: as whom it runs and what holds it, where that is not as it should be."""
+    """Of an instance that exists: its user and its confinement, where they are not as they should be."""
     in_flight: int = 0
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance printed: bytes of its own choice, which may hold anything."""
+    """Output of an instance: bytes chosen by the slice, which may contain anything."""
 
     instance: int
     text: bytes
     after: str
-    """Where it ends: what comes later is asked for with this."""
+    """Position of its end; pass it as `after` to get later output."""
     skipped: int = 0
-    """Bytes before it that were to be told, too, and were too many, or are gone."""
+    """Bytes before it that were requested but left out, because they were too many or are gone."""
 
 
 @runtime_checkable
 class CpuTimes(Protocol):
-    """A driver that knows how much processor time its instances took."""
+    """Optional ability of a driver: the processor time that its instances used."""
 
     def cpu_seconds(self) -> Mapping[str, float]:
-        """Of each instance that has a process, by `Run.id`, its children included; it grows while the process lives."""
+        """Return the processor seconds of each instance that has a process, by `Run.id`, including its children.
+
+        The value grows while the process lives.
+        """
         ...
 
 
 class Slices(Protocol):
-    """The driver. Errors: Refused (this will not do however often it is tried: a checksum, a broken import, `start`
-    that raised), NotFound (no such artifact), Unavailable (not now)."""
+    """The driver.
+
+    Errors: Refused (repeating it does not help: a wrong checksum, a broken import, `start` raised), NotFound (no such
+    artifact), Unavailable (retry later).
+    """
 
     async def load(self, run: Run) -> Running:
-        """Fetch and check the artifact, start its process, import it. An instance that ended is loaded anew."""
+        """Fetch and verify the artifact, start its process, import it. An instance that ended is loaded again."""
         ...
 
     async def activate(self, run: Run) -> Running:
-        """Call `start`, wait until it is healthy, take calls. Loads it first where it is not."""
+        """Call `start`, wait until the instance is healthy, take calls. Loads it first if necessary."""
         ...
 
     async def deactivate(self, run: Run, *, grace: float) -> Running:
-        """Take no more calls, let those under way end within `grace` seconds, call `stop`. It stays loaded."""
+        """Take no more calls, let calls in progress end within `grace` seconds, call `stop`. It stays loaded."""
         ...
 
     async def unload(self, run: Run) -> None:
-        """End its process; what nobody else uses of its files goes too. One that is not there is fine."""
+        """End its process and delete those of its files that no other instance uses. No such instance is fine."""
         ...
 
     async def list(self) -> Sequence[Running]:
-        """What is there: also what an earlier process of this node left running."""
+        """Return the instances that exist, including those that an earlier process of this node left running."""
         ...
 
     async def printed(self, artifact: str, instance: int = 0, *, after: str = "") -> Printed:
-        """What an instance printed last, in all its lives, `MOST_PRINTED` bytes at most; also of one that is gone,
-        while it is kept. 0: the one that printed last. `after`: only what came after that place; one that is not known
-        is none. A character that is not complete is told later. NotFound: nothing of it is here."""
+        """Return the latest output of an instance, over all its restarts, at most `MOST_PRINTED` bytes.
+
+        Includes the output of an instance that is gone, while it is kept. `instance` 0: the one that printed last.
+        `after`: only output after that position; an unknown position is ignored. An incomplete character is returned
+        later. NotFound: nothing of the instance is here.
+        """
         ...
 
     def listen(self, changed: Callable[[str], None]) -> None:
@@ -126,5 +135,5 @@ class Slices(Protocol):
         ...
 
     def admit(self, tokens: frozenset[str]) -> None:
-        """Take calls from whoever shows a token with one of these SHA-256 sums."""
+        """Take calls from callers whose token has one of these SHA-256 sums."""
         ...

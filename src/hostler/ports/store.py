@@ -1,9 +1,9 @@
-"""The store: everything Hostler knows, in one place, with the semantics of etcd v3.
+"""The store: all state of Hostler, in one place, with the semantics of etcd v3.
 
 Every committed transaction that changes something gets one revision, one higher than the last. Every verb has a
 deadline (the store's `timeout`) and ends in one of these ways:
 
-    it returns        what it says has happened, durably
+    it returns        the result has happened, durably
     Refused           the request is wrong (`Invalid`, `TooLarge`, `FutureRevision`, `LeaseGone`, `Closed`, `Damaged`)
     Compacted         the history it needs is gone
     Unavailable       nothing was written; try later
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 MAX_REQUEST_BYTES = 1_572_864
-"""Keys and values of one request, with `OPERATION_OVERHEAD` for each operation, together (etcd's 1.5 MiB)."""
+"""Maximum size of one request: keys and values plus `OPERATION_OVERHEAD` per operation (etcd's 1.5 MiB)."""
 OPERATION_OVERHEAD = 64
 MAX_OPERATIONS = 128
-"""Comparisons, operations, or operations of the other branch, in one transaction (etcd's default)."""
+"""Maximum number of comparisons, operations, or operations of the other branch, in one transaction (etcd's default)."""
 PIECE_BYTES = MAX_REQUEST_BYTES // 2
-"""Of what is written in pieces, in one request: the rest is for what goes with it."""
+"""Size of one request of a large write that is split; the rest of the request is for accompanying operations."""
 MAX_TTL = 9_000_000_000.0
 
 
 class KeyValue(msgspec.Struct, frozen=True):
-    """A key as it stood at some revision. `version` counts the puts since it was created, from 1."""
+    """A key as of some revision. `version` counts the puts since it was created, from 1."""
 
     key: str
     value: bytes
@@ -51,7 +51,7 @@ class KeyValue(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """One change. For a delete, `kv` has the key and the revision of the deletion, version 0 and no value.
 
-    `previous` is what stood there before; None if nothing did or if that was compacted away.
+    `previous` is the key before the change; None if it did not exist or was compacted away.
     """
 
     type: Literal["put", "delete"]
@@ -71,7 +71,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One condition of a transaction. Made with `Version(key) == 0` and its like.
+    """One condition of a transaction, written as `Version(key) == 0` and similar.
 
     An absent key has version, create revision and mod revision 0; no comparison of its value holds.
     """
@@ -82,7 +82,7 @@ class Comparison(msgspec.Struct, frozen=True):
     operand: int | bytes
 
     def holds(self, kv: KeyValue | None) -> bool:
-        """Whether the condition is true of `kv`."""
+        """Return whether the condition is true of `kv`."""
         if self.target == "value":
             if kv is None:
                 return False
@@ -120,7 +120,7 @@ class _Operand:
         return f"{type(self).__name__}({self.key!r})"
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self!r} is no condition by itself; compare it: {self!r} == …")
+        raise TypeError(f"{self!r} is not a condition by itself; compare it: {self!r} == …")
 
 
 class _Number(_Operand):
@@ -141,7 +141,7 @@ class _Number(_Operand):
 
 
 class Version(_Number):
-    """How often the key was put since it was created; 0 if it is absent."""
+    """Number of puts of the key since it was created; 0 if it is absent."""
 
     __slots__ = ()
     _target = "version"
@@ -182,7 +182,7 @@ class Value(_Operand):
 
 
 class Lease(Protocol):
-    """A span of time that keys can be attached to: when it ends, they are deleted, in one transaction."""
+    """A lifetime that keys can be attached to: when it ends, they are deleted, in one transaction."""
 
     @property
     def id(self) -> int:
@@ -190,16 +190,16 @@ class Lease(Protocol):
 
     @property
     def ttl(self) -> float:
-        """What was granted: at least what was asked for."""
+        """The granted TTL: at least the requested one."""
 
     async def keep_alive(self) -> None:
-        """Let it live for another `ttl` from now. LeaseGone: it ended before."""
+        """Renew the lease for another `ttl` from now. LeaseGone: it ended before."""
 
     async def revoke(self) -> None:
-        """End it now and delete what is attached; nothing happens if it has ended already."""
+        """End it now and delete the attached keys; nothing happens if it has ended already."""
 
     async def remaining(self) -> float:
-        """Seconds until it ends; 0.0 once it has."""
+        """Return the seconds until it ends; 0.0 once it has."""
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -211,19 +211,19 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete a key. Its response is whether there was one."""
+    """Delete a key. The response is whether it existed."""
 
     key: str
 
 
 class DeletePrefix(msgspec.Struct, frozen=True):
-    """Delete every key that starts with `prefix`, which may not be empty. Its response is how many there were."""
+    """Delete every key that starts with `prefix`, which may not be empty. The response is how many there were."""
 
     prefix: str
 
 
 class Get(msgspec.Struct, frozen=True):
-    """Read a key. Its response is a KeyValue, or None; it sees what earlier operations of the transaction did."""
+    """Read a key. The response is a KeyValue, or None; it sees what earlier operations of the transaction did."""
 
     key: str
 
@@ -233,7 +233,7 @@ Response: TypeAlias = KeyValue | int | bool | None
 
 
 class TxnResult(msgspec.Struct, frozen=True):
-    """What a transaction did: which branch ran, the store's revision after it, and a response for each operation.
+    """The result of a transaction: which branch ran, the store's revision after it, one response per operation.
 
     The response to a Put is None.
     """
@@ -244,7 +244,7 @@ class TxnResult(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How the store is: for people and for health checks."""
+    """State of the store, for people and for health checks."""
 
     engine: str
     version: str
@@ -253,11 +253,11 @@ class Status(msgspec.Struct, frozen=True):
     size_bytes: int
     details: dict[str, str]
     quota_bytes: int | None = None
-    """The size at which the store takes no more writes; None: it has no limit of its own."""
+    """The size at which the store rejects writes; None: it has no limit of its own."""
     in_use_bytes: int | None = None
-    """Of `size_bytes`, what holds records and history; the rest is reused. None: not known."""
+    """The part of `size_bytes` that holds records and history; the rest is reused. None: not known."""
     alarms: tuple[str, ...] = ()
-    """What the store complains of: `NOSPACE` (full), `CORRUPT`."""
+    """Active alarms: `NOSPACE` (full), `CORRUPT`."""
 
     @property
     def fraction(self) -> float:
@@ -268,19 +268,19 @@ class Status(msgspec.Struct, frozen=True):
 
 
 FULL = "NOSPACE"
-"""The alarm of a store that takes no more writes until it is repaired."""
+"""The alarm of a store that rejects writes until it is repaired."""
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of a store that several servers keep."""
+    """One member of a store that runs on several servers."""
 
     name: str
     """`host:port`."""
     answers: bool
     why: str = ""
-    """Of a member that does not answer: the cause, as far as it is known."""
+    """Why the member does not answer, as far as it is known."""
     advice: str = ""
-    """What to do about that; empty: start it."""
+    """What to do about it; empty: start it."""
     size_bytes: int = 0
     leads: bool = False
 
@@ -289,8 +289,8 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Watch(Protocol):
     """Changes under one prefix, in order, each once, the events of one transaction together.
 
-    From entering it on, every later change is seen. It ends by an error only: `Compacted` or `Lagged` (list again, then
-    watch), `Closed` when the store is closed. Losing the connection does not end it: it resumes where it was.
+    From entering it on, every later change is delivered. It ends by an error only: `Compacted` or `Lagged` (list again,
+    then watch), `Closed` when the store is closed. Losing the connection does not end it: it resumes where it was.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -306,7 +306,7 @@ class Watch(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """The port. An async context manager: opened on entering, closed on leaving."""
+    """The store. An async context manager: opened on entering, closed on leaving."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -315,7 +315,7 @@ class Store(Protocol):
     ) -> None: ...
 
     async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
-        """The key now, or as it was at `revision`; linearizable when it is now."""
+        """Return the key as it is now (linearizable), or as it was at `revision`."""
 
     async def range(
         self,
@@ -326,61 +326,61 @@ class Store(Protocol):
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
-        """Keys that start with `prefix` and follow `after`, in order; `keys_only` leaves the values empty."""
+        """Return keys that start with `prefix` and follow `after`, in order; `keys_only` leaves the values empty."""
 
     async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
-        """Set the key; the revision in which that happened."""
+        """Set the key and return the revision of the change."""
 
     async def delete(self, key: str) -> bool:
-        """Delete the key; whether there was one."""
+        """Delete the key and return whether it existed."""
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete every key that starts with `prefix`, in one transaction; how many there were."""
+        """Delete every key that starts with `prefix`, in one transaction, and return how many there were."""
 
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        """If every comparison holds do `then`, else `otherwise`; all of it in one atomic step."""
+        """If every comparison holds, do `then`, else `otherwise`; all of it in one atomic step."""
 
     async def grant(self, ttl: float) -> Lease:
-        """A new lease of at least `ttl` seconds."""
+        """Return a new lease of at least `ttl` seconds."""
 
     def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Watch:
-        """Changes under `prefix` from `start_revision` on; without it, from the moment of entering.
+        """Watch changes under `prefix` from `start_revision` on; without it, from the moment of entering.
 
-        Not `previous`: events may come without what stood there before, which costs some engines more than the write.
+        With `previous=False`, events may omit the previous value, which costs some engines more than the write.
         """
 
     async def compact(self, revision: int) -> None:
-        """Forget what was overwritten or deleted before `revision`. Compacted: that has happened already."""
+        """Discard what was overwritten or deleted before `revision`. Compacted: that has happened already."""
 
     async def status(self) -> Status:
-        """How the store is."""
+        """Return the state of the store."""
 
     def lease_lateness(self, ttl: float) -> float:
-        """How many seconds after its end a lease of `ttl` may at most still stand. It never ends early."""
+        """Return how many seconds after its end a lease of `ttl` may at most still exist. It never ends early."""
 
     async def aclose(self) -> None:
-        """Let go of everything. Verbs and watches that run end with Closed, writes that may be done with Uncertain.
+        """Release everything. Running verbs and watches end with Closed, writes that may be done with Uncertain.
 
-        Twice is fine.
+        Closing twice is fine.
         """
 
 
 @runtime_checkable
 class TellsLeases(Protocol):
-    """What a store may have beside the verbs, for people who look: a lease that another process was granted."""
+    """Optional ability of a store, for people: read a lease that another process was granted."""
 
     async def time_left(self, lease: int) -> float:
-        """Seconds until the lease of that number ends; 0.0 once it has. May be up to a second too little."""
+        """Return the seconds until the lease ends; 0.0 once it has. May be up to a second too low."""
 
 
 @runtime_checkable
 class RaisesRevision(Protocol):
-    """What a store may have beside the verbs, for a restore: revisions that were given out before are not again."""
+    """Optional ability of a store, for a restore: revisions that were assigned before are not assigned again."""
 
     async def raise_revision(self, revision: int) -> None:
-        """Make `revision` the newest one, and forget the history before it. Nothing happens if it is not higher.
+        """Make `revision` the newest one, and discard the history before it. Nothing happens if it is not higher.
 
         No other process may have the store open.
         """
@@ -388,23 +388,23 @@ class RaisesRevision(Protocol):
 
 @runtime_checkable
 class Maintained(Protocol):
-    """An optional ability: a store that keeps all history until it is compacted, and that can become full."""
+    """Optional ability: a store that keeps all history until it is compacted, and that can become full."""
 
     def oldest_needed(self) -> int | None:
-        """The first revision that a watch of this process would ask for after a new connection; None: no watch."""
+        """Return the first revision that a watch of this process would request after reconnecting; None: no watch."""
 
     async def members(self) -> tuple[MemberStatus, ...]:
-        """Every member, also those that do not answer. Never raises for one that does not."""
+        """Return every member, including those that do not answer. Never raises for one that does not."""
 
     async def defragment(self, member: str) -> None:
-        """Give the free space of one member back; that member answers nothing meanwhile. It may take minutes."""
+        """Release the free space of one member; that member answers nothing in the meantime. It may take minutes."""
 
     async def disarm(self) -> None:
-        """Withdraw the alarm `FULL` of every member; it comes back with the next write where nothing was freed."""
+        """Clear the alarm `FULL` of every member; it comes back with the next write if no space was freed."""
 
 
 def watching(store: Store, prefix: str, *, start_revision: int | None = None, previous: bool) -> Watch:
-    """`Store.watch`, also of a store of somebody else's that does not know `previous`: it tells it always."""
+    """Call `Store.watch`; a third-party store without the parameter `previous` always delivers previous values."""
     watch = store.watch
     if previous or not _takes_previous(getattr(watch, "__func__", watch)):
         return watch(prefix, start_revision=start_revision)
@@ -416,11 +416,11 @@ def _takes_previous(watch: Callable[..., Watch]) -> bool:
     return "previous" in inspect.signature(watch).parameters
 
 
-# What every driver checks at the door, so that all refuse the same things.
+# Every driver makes these checks first, so that all drivers refuse the same requests.
 
 
 def check_key(key: str, *, what: str = "key") -> int:
-    """The key's size in bytes. Invalid: it is no text, is empty, or cannot be encoded."""
+    """Return the key's size in bytes. Invalid: it is not a text, is empty, or cannot be encoded."""
     if not isinstance(key, str):
         raise Invalid(f"{what} {key!r}: must be a str, not {type(key).__name__}")
     if not key:
@@ -429,7 +429,7 @@ def check_key(key: str, *, what: str = "key") -> int:
 
 
 def check_prefix(prefix: str, *, what: str = "prefix") -> int:
-    """The prefix's size in bytes; it may be empty."""
+    """Return the prefix's size in bytes; it may be empty."""
     if not isinstance(prefix, str):
         raise Invalid(f"{what} {prefix!r}: must be a str, not {type(prefix).__name__}")
     return _encoded_length(prefix, what)
@@ -445,7 +445,7 @@ def _encoded_length(text: str, what: str) -> int:
 
 
 def check_revision(revision: int | None, *, optional: bool = True) -> None:
-    """Invalid: not a whole number above 0."""
+    """Raise Invalid unless it is a whole number above 0."""
     if revision is None and optional:
         return
     if isinstance(revision, bool) or not isinstance(revision, int) or revision <= 0:
@@ -453,7 +453,7 @@ def check_revision(revision: int | None, *, optional: bool = True) -> None:
 
 
 def check_limit(limit: int | None) -> None:
-    """Invalid: not a whole number above 0."""
+    """Raise Invalid unless it is a whole number above 0."""
     if limit is None:
         return
     if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
@@ -461,7 +461,7 @@ def check_limit(limit: int | None) -> None:
 
 
 def check_ttl(ttl: float) -> float:
-    """Invalid: not a finite number above 0 and at most `MAX_TTL`."""
+    """Return the TTL as a float. Invalid: not a finite number above 0 and at most `MAX_TTL`."""
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
         raise Invalid(f"ttl {ttl!r}: must be a finite number of seconds")
     if not 0 < ttl <= MAX_TTL:
@@ -470,7 +470,7 @@ def check_ttl(ttl: float) -> float:
 
 
 def lease_id(lease: int | Lease | None) -> int | None:
-    """The number of a lease given as itself or as its number."""
+    """Return the id of a lease that is given as a Lease or as its id."""
     if lease is None:
         return None
     number = lease if isinstance(lease, int) else getattr(lease, "id", None)
@@ -480,7 +480,7 @@ def lease_id(lease: int | Lease | None) -> int | None:
 
 
 def check_range(prefix: str, after: str | None, limit: int | None, revision: int | None) -> None:
-    """Invalid: what cannot be a range."""
+    """Raise Invalid for arguments that are not a valid range."""
     check_prefix(prefix)
     check_limit(limit)
     check_revision(revision)
@@ -489,7 +489,7 @@ def check_range(prefix: str, after: str | None, limit: int | None, revision: int
 
 
 def check_put(key: str, value: bytes) -> None:
-    """Invalid, TooLarge: what a single put cannot be."""
+    """Raise Invalid or TooLarge for a put that is not valid."""
     size = check_key(key) + OPERATION_OVERHEAD
     if not isinstance(value, bytes):
         raise Invalid(f"value of {key!r}: must be bytes, not {type(value).__name__}")
@@ -499,7 +499,7 @@ def check_put(key: str, value: bytes) -> None:
 
 
 def check_txn(when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> None:
-    """Invalid, TooLarge: what a transaction cannot be.
+    """Raise Invalid or TooLarge for a transaction that is not valid.
 
     As in etcd, one branch may not put a key twice, nor put a key that it also deletes.
     """
@@ -516,18 +516,18 @@ def check_txn(when: Sequence[Comparison], then: Sequence[Operation], otherwise: 
 
 
 def size_of(when: Sequence[Comparison], then: Sequence[Operation]) -> int:
-    """Bytes of a part of a transaction, as `MAX_REQUEST_BYTES` counts them. Invalid: it cannot be one."""
+    """Return the bytes of a part of a transaction, as `MAX_REQUEST_BYTES` counts them. Invalid: not valid."""
     return sum(map(_check_comparison, when)) + _check_branch(then)
 
 
 def operation_size(operation: Operation) -> int:
-    """The bytes it takes of a request."""
+    """Return the bytes that the operation takes of a request."""
     key = operation.prefix if isinstance(operation, DeletePrefix) else operation.key
     return OPERATION_OVERHEAD + len(key.encode()) + (len(operation.value) if isinstance(operation, Put) else 0)
 
 
 def pieces(operations: Iterable[Operation], *, most: int = MAX_OPERATIONS) -> Iterator[list[Operation]]:
-    """The operations in their order, cut so that each piece fits into a request; one that is too large is alone."""
+    """Split operations, in order, so that each piece fits into a request; one that is too large is a piece alone."""
     piece: list[Operation] = []
     total = 0
     for operation in operations:
@@ -542,7 +542,7 @@ def pieces(operations: Iterable[Operation], *, most: int = MAX_OPERATIONS) -> It
 
 
 def keys_read(operations: Sequence[Operation]) -> list[str]:
-    """The keys of operations that only read; empty if one of them does more. Such need not wait for writers."""
+    """Return the keys of operations that only read; empty if one of them writes. Reads need not wait for writers."""
     keys = []
     for operation in operations:
         if not isinstance(operation, Get):
@@ -553,7 +553,7 @@ def keys_read(operations: Sequence[Operation]) -> list[str]:
 
 def _check_comparison(comparison: Comparison) -> int:
     if not isinstance(comparison, Comparison):
-        raise Invalid(f"transaction: {comparison!r} is no comparison; write for example Version(key) == 0")
+        raise Invalid(f"transaction: {comparison!r} is not a comparison; write for example Version(key) == 0")
     key, operand = comparison.key, comparison.operand
     size = OPERATION_OVERHEAD + (len(key) if type(key) is str and key and key.isascii() else check_key(key))
     if comparison.target == "value":
@@ -578,7 +578,7 @@ def _check_branch(branch: Sequence[Operation]) -> int:
         size += OPERATION_OVERHEAD
         if isinstance(operation, Put):
             key, value = operation.key, operation.value
-            # What nearly all keys are; the rest, and what is none, is looked at closely.
+            # Fast path for nearly all keys; all others, and invalid ones, take the full check.
             size += len(key) if type(key) is str and key and key.isascii() else check_key(key)
             if not isinstance(value, bytes):
                 raise Invalid(f"value of {key!r}: must be bytes, not {type(value).__name__}")
@@ -597,7 +597,7 @@ def _check_branch(branch: Sequence[Operation]) -> int:
         elif isinstance(operation, Get):
             size += check_key(operation.key)
         else:
-            raise Invalid(f"transaction: {operation!r} is no operation (Put, Delete, DeletePrefix, Get)")
+            raise Invalid(f"transaction: {operation!r} is not an operation (Put, Delete, DeletePrefix, Get)")
     for key in puts if deletes or prefixes else ():
         if key in deletes or any(key.startswith(prefix) for prefix in prefixes):
             raise Invalid(f"transaction: {key!r} is both put and deleted; one transaction writes a key once")
@@ -605,7 +605,7 @@ def _check_branch(branch: Sequence[Operation]) -> int:
 
 
 def check_delete_prefix(prefix: str) -> int:
-    """The prefix's size. Invalid: it is empty, for that would delete the whole store."""
+    """Return the prefix's size. Invalid: it is empty, which would delete the whole store."""
     size = check_prefix(prefix)
     if not prefix:
         raise Invalid("delete by prefix: an empty prefix would delete every key of the store; name a prefix")

@@ -1,6 +1,7 @@
-"""Records that expire: what elections stand on.
+"""Records that expire: the basis of leader election.
 
-Less than a store, so that more can offer it: Redis, DynamoDB, Cassandra, and every `Store`.
+This port has fewer verbs than `Store`, so that more backends can implement it: Redis, DynamoDB, Cassandra, every
+`Store`.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Store
 
 MAX_VALUE_BYTES = 65_536
-"""A record is an address and a few numbers; storages differ in what they take beyond that."""
+"""A record is an address and a few numbers; storages differ in what they accept beyond that."""
 
 
 @runtime_checkable
 class TtlStorage(Protocol):
-    """Text under keys, each with a life of its own. Every verb is one atomic step of the storage.
+    """Text records under keys, each with its own TTL. Every verb is one atomic step of the storage.
 
-    True: it was done. False: the condition did not hold, nothing changed. Unavailable: nothing changed. Uncertain: it
-    may have been done; read before you act. The two kinds of "no" are never mixed.
+    True: done. False: the condition did not hold, nothing changed. Unavailable: nothing changed. Uncertain: it may have
+    been done; read before you act. False and Unavailable are never confused.
 
-    `ttl=0` never expires. A record whose time has come is gone: no verb finds it, and none waits for a sweep that
-    removes it. A driver never repeats a verb whose outcome it does not know.
+    `ttl=0` never expires. An expired record is gone: no verb finds it, even before the storage physically removes it. A
+    driver never repeats a verb whose outcome it does not know.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -37,34 +38,37 @@ class TtlStorage(Protocol):
     ) -> None: ...
 
     async def insert_if_not_exist(self, key: str, value: str, *, ttl: float) -> bool:
-        """Take a free or expired key."""
+        """Create the record if the key is free or expired."""
 
     async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
-        """Replace a live record that equals `old`, and let it live for another `ttl` from now.
+        """Replace a live record that equals `old`, with a new `ttl` from now.
 
         `old == new` renews: the record lives at least that long, and a renewal that arrives after a later one never
         shortens its life.
         """
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
-        """Remove a live record that equals `old`."""
+        """Delete a live record that equals `old`."""
 
     async def get(self, key: str) -> str | None:
-        """The live record, or None."""
+        """Return the live record, or None."""
 
     def lateness(self, ttl: float) -> float:
-        """How many seconds after its end a record of `ttl` may at most still be found. It is never gone early."""
+        """Return how many seconds after its end a record of `ttl` may at most still be found.
+
+        It is never gone early.
+        """
 
     async def aclose(self) -> None:
-        """Let go of everything. Twice is fine."""
+        """Release everything. Closing twice is fine."""
 
 
 @runtime_checkable
 class Watchable(Protocol):
-    """What a storage that can watch has beside the verbs; with the others, one polls."""
+    """Optional ability: a storage that can watch a record. Callers poll storages that cannot."""
 
     async def wait_change(self, key: str, seen: str | None, *, within: float) -> str | None:
-        """Until the live record differs from `seen`, or `within` seconds have passed; the live record then.
+        """Wait until the live record differs from `seen`, or for `within` seconds; return the live record.
 
         Unavailable: as for `get`.
         """
@@ -72,39 +76,39 @@ class Watchable(Protocol):
 
 @runtime_checkable
 class StoreBacked(Protocol):
-    """What a storage that is a store has beside the verbs: the store itself, and what guards its transactions."""
+    """Optional ability: a storage built on a store gives access to the store and to a guard for its transactions."""
 
     @property
     def store(self) -> Store:
-        """Open while the storage is."""
+        """The store, open while the storage is open."""
 
     def guard(self, key: str, value: str) -> Comparison:
-        """A comparison for the store's transactions: it holds while the live record at `key` equals `value`."""
+        """Return a comparison for the store's transactions: it holds while the live record at `key` equals `value`."""
 
 
 @runtime_checkable
 class TellsLife(Protocol):
-    """What a storage may have beside the verbs, for people who look."""
+    """Optional ability of a storage, for people: read the remaining life of a record."""
 
     async def time_left(self, key: str) -> float | None:
-        """Seconds until the live record ends unless it is renewed; None: there is none, or nobody can tell."""
+        """Return the seconds until the live record ends unless renewed; None: no live record, or not known."""
 
 
 def check_record(key: str, value: str) -> None:
-    """Invalid: what cannot be a record."""
+    """Raise Invalid for a key or value that is not valid."""
     check_key(key)
     _check_text(key, value)
 
 
 def check_swap(key: str, old: str, new: str) -> None:
-    """Invalid: what cannot be compared or stored."""
+    """Raise Invalid for a key or value that cannot be compared or stored."""
     check_key(key)
     _check_text(key, old)
     _check_text(key, new)
 
 
 def check_life(ttl: float) -> float:
-    """The ttl as a float; 0 for a record that never expires. Invalid: negative, not finite, or no number."""
+    """Return the TTL as a float; 0 for a record that never expires. Invalid: negative, not finite, or not a number."""
     if not isinstance(ttl, bool) and isinstance(ttl, int | float) and ttl == 0:
         return 0.0
     return check_ttl(ttl)

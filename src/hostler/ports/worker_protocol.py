@@ -1,7 +1,7 @@
-"""What an agent and the process of one slice instance say to each other.
+"""The protocol between an agent and the worker process of one slice instance.
 
 The process reads its `Order` from its standard input, imports the slice, and then answers on a unix socket that it was
-given: each message is one frame (`kit/frames.py`) of msgpack, and each question has an answer with its number.
+given: each message is one frame (`kit/frames.py`) of msgpack, and each answer has the number of its request.
 
     agent                        worker
     Look(1)                  ->
@@ -19,74 +19,80 @@ from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import Life, Method  # noqa: TC001 - msgspec reads annotations at run time
 
 MAX_LOG = 2 * 1024 * 1024
-"""Bytes of each of the two files of a log."""
+"""Maximum size in bytes of each of the two files of a log."""
 
 
 GATEWAY = "/run/hostler"
-"""Where a confined worker with a root of its own finds the folder of the gateway."""
+"""Path of the gateway's folder inside a confined worker that has its own root."""
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker makes of the namespaces that it is started in (`hostler.slices.confinement`)."""
+    """How a worker confines itself in the namespaces that it is started in (`hostler.slices.confinement`)."""
 
     own_root: bool = False
-    """Whether it sees the system's folders, read-only, the folders that are named here, and nothing else."""
+    """Whether it sees only the system's folders, read-only, and the folders that are named here."""
     readable: tuple[str, ...] = ()
-    """Folders that it needs: Python, Hostler, the slice."""
+    """Folders that it reads: Python, Hostler, the slice."""
     hidden: str = ""
-    """The data folder, which is empty for the worker but for the folders that are named here."""
+    """The data folder. The worker sees it as empty except for the folders that are named here."""
     work: str = ""
-    """The folder that it works in, and may write to."""
+    """Its working directory, which it may write to."""
     temporary: str = ""
-    """The folder that /tmp is."""
+    """The folder that is mounted as /tmp."""
     gateway: str = ""
     """The folder of the gateway."""
     uid: int | None = None
-    """Who it becomes; None: it stays who it is."""
+    """The user that it switches to; None: it keeps its user."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker is to be. Secrets are in here, and neither in its arguments nor in its first environment."""
+    """The configuration of a worker.
+
+    It contains secrets, which are in neither the arguments nor the initial environment of the process.
+    """
 
     artifact: str
     instance: int
     module: str
-    """What is imported."""
+    """The module to import."""
     path: tuple[str, ...] = ()
-    """Where it is imported from, before all else."""
+    """Import path, searched before everything else."""
     template: int = 0
     settings: SliceSettings = SliceSettings()
     node: str = ""
     shown: tuple[str, ...] = ()
-    """What each of these is called in tracebacks, if not so."""
+    """Names that tracebacks show for these paths."""
     control: int = 3
-    """The descriptor of the socket that it is asked on."""
+    """Descriptor of the control socket."""
     output: int = -1
-    """The descriptor of the pipe into which it prints; whoever is the worker reads it. -1: nobody need."""
+    """Descriptor of the pipe that its output goes into; the worker itself reads it. -1: no pipe."""
     logs: tuple[int, ...] = ()
-    """The descriptors of its log, and of what was before: what is read there is written here, `MAX_LOG` bytes each."""
+    """Descriptors of the current and the previous log file.
+
+    The captured output is written there, `MAX_LOG` bytes each.
+    """
     host: str = "127.0.0.1"
-    """Calls are taken there, at a port that is free."""
+    """Address on which it takes calls, at a free port."""
     tokens: frozenset[str] = frozenset()
-    """SHA-256 sums of the tokens of those who may call."""
+    """SHA-256 sums of the tokens of admitted callers."""
     gateway: str = ""
-    """The unix socket by which it calls other slices; empty: there is none."""
+    """Unix socket through which it calls other slices; empty: it has none."""
     gateway_token: str = ""
     orphaned_after: float = 600.0
-    """Seconds without a word from an agent, after which it ends by itself."""
+    """The worker ends by itself after this many seconds without a message from an agent."""
     healthy_every: float = 5.0
     healthy_within: float = 50.0
-    """Seconds that it may take after `start` until it is healthy."""
+    """Seconds after `start` within which it must become healthy."""
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True):
-    """What is said on the control socket; `number` counts the agent's questions."""
+    """A message on the control socket; `number` counts the agent's requests."""
 
     number: int
 
 
 class Look(Control, frozen=True, tag=1):
-    """How are you?"""
+    """Request the state."""
 
 
 class Activate(Control, frozen=True, tag=2):
@@ -94,29 +100,29 @@ class Activate(Control, frozen=True, tag=2):
 
 
 class Deactivate(Control, frozen=True, tag=3):
-    """Take no more calls, let those under way end within `grace` seconds, call `stop`."""
+    """Take no more calls, let calls in progress end within `grace` seconds, call `stop`."""
 
     grace: float = 0.0
 
 
 class Admit(Control, frozen=True, tag=4):
-    """Take calls from these."""
+    """Take calls from callers with these tokens."""
 
     tokens: frozenset[str] = frozenset()
 
 
 class Gateway(Control, frozen=True, tag=5):
-    """Show this token to the agent when calling other slices."""
+    """Set the token that the worker shows to the agent when it calls other slices."""
 
     token: str = ""
 
 
 class Quit(Control, frozen=True, tag=6):
-    """End. No answer but the end."""
+    """End the process. The only answer is the end of the connection."""
 
 
 class State(Control, frozen=True, tag=7):
-    """How it is. `number` 0: it changed by itself."""
+    """The state of the worker. `number` 0: it changed by itself."""
 
     artifact: str
     instance: int
@@ -131,7 +137,7 @@ class State(Control, frozen=True, tag=7):
 
 
 class Problem(Control, frozen=True, tag=8):
-    """It could not be done, and will not do however often it is tried."""
+    """The request failed, and repeating it does not help."""
 
     why: str
 

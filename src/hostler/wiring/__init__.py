@@ -1,14 +1,14 @@
-"""Where ports meet drivers: URLs in, open objects out. Only this package (and `hostler.sim`) names drivers.
+"""Composition of ports and drivers: URLs in, open objects out. Only this package (and `hostler.sim`) names drivers.
 
 url      what all URLs have in common: options, addresses, passwords
-redis    what those of Redis servers have in common
+redis    what URLs of Redis servers have in common
 store    stores, and the bare engines below them
-ttl      ttl storages: every store, and others
-inbox    the lab door: its queues and records
+ttl      TTL storages: every store, and others
+inbox    the queues and records of labs
 power    the power switches of nodes
-machine  machines, and the images they are made of
-artifacts  what slices are made of
-slices   what runs slices on a node
+machine  machines, and the images they are created from
+artifacts  repositories of slice artifacts
+slices   drivers that run slices on a node
 audit    files of the audit log
 """
 
@@ -78,7 +78,7 @@ __all__ = [
 
 
 def open_hasher() -> Hasher:
-    """What keeps and checks passwords; to be closed with `aclose`."""
+    """Return the password hasher; close it with `aclose`."""
     from hostler.drivers.hasher import Argon2Hasher
 
     return Argon2Hasher()

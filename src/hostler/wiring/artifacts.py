@@ -1,4 +1,4 @@
-"""Where artifacts come from, by the setting `artifacts`; and what is in one."""
+"""Artifact repositories by the setting `artifacts`, and the packing of artifacts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def open_artifacts(settings: Settings, *, clock: Clock | None = None) -> Artifacts:
-    """The repository that the settings name: a folder, or an index over HTTP. It need not be closed."""
+    """Return the repository that the settings name: a folder, or an index over HTTP. It need not be closed."""
     if "://" not in settings.artifacts:
         from hostler.drivers.artifacts.folder import FolderArtifacts
 
@@ -30,15 +30,17 @@ def open_artifacts(settings: Settings, *, clock: Clock | None = None) -> Artifac
 
 
 def artifacts_of_replica(url: str, *, ticket: str, pin: Fingerprint | None) -> HttpArtifacts:
-    """The repository of one replica, for another process of its control plane: a ticket for one file, and the digest of
-    the replica's certificate."""
+    """Return the repository of one replica, for another process of its control plane.
+
+    `ticket` grants one file; `pin` is the digest of the replica's certificate.
+    """
     from hostler.drivers.artifacts.http import OURS, HttpArtifacts
 
     return HttpArtifacts(f"{url}{OURS}", ticket=ticket, pin=pin)
 
 
 def artifacts_in_order(found: Iterable[ArtifactInfo], base: str = "") -> Sequence[ArtifactInfo]:
-    """In order of group, name and version; all of them, or those of `group:name`."""
+    """Return artifacts in order of group, name and version; all of them, or those of `group:name`."""
     from hostler.drivers.artifacts.metadata import in_order
 
     return in_order(found, base)
@@ -53,19 +55,19 @@ def _token(file: Path | None) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise Invalid(f"artifacts_token {file}: cannot be read: {reason}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Invalid(f"artifacts_token {file}: must hold the one line that the token was issued as")
+        raise Invalid(f"artifacts_token {file}: must contain exactly the token, in one line")
     return token
 
 
 def describe_artifact(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
-    """What is to be said of a file that shall be that artifact. Invalid: it cannot be."""
+    """Return the metadata of a file as that artifact. Invalid: the file cannot be that artifact."""
     from hostler.drivers.artifacts.wheel import described
 
     return described(path, artifact, file=file)
 
 
 def slice_source(path: Path) -> tuple[Path, str]:
-    """What goes onto the import path to run a slice from its source, and what is imported then."""
+    """Return the import path and the module name to run a slice from its source."""
     from hostler.drivers.artifacts.pack import source_of
 
     return source_of(path)
@@ -74,7 +76,7 @@ def slice_source(path: Path) -> tuple[Path, str]:
 def pack_artifact(
     source: Path, to: Path, *, group: str | None = None, version: str | None = None
 ) -> tuple[ArtifactInfo, Path]:
-    """Make of a folder, a wheel or a module what can be published, with what has to be made for that in `to`."""
+    """Pack a folder, a wheel or a module for publication; files that have to be built go into `to`."""
     from hostler.drivers.artifacts.pack import pack
 
     packed = pack(source, to, group=group, version=version)

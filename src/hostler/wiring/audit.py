@@ -1,4 +1,4 @@
-"""The audit log in files."""
+"""Files of the audit log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def open_audit_files(data: Path) -> AuditFiles:
-    """The files of a data folder; nothing is made before the first line is filed."""
+    """Return the audit files of a data folder; nothing is created before the first line is filed."""
     from hostler.drivers.audit.folder import AuditFolder
 
     return AuditFolder(data / "audit")
 
 
 def check_audit_files(data: Path, expected: Mapping[str, DayFile]) -> list[DayCheck]:
-    """Whether the files of a data folder are as they were written. `expected`: what the store recorded, by day."""
+    """Verify that the files of a data folder are as written. `expected`: what the store recorded, by day."""
     from hostler.drivers.audit.chain import check
     from hostler.drivers.audit.folder import AuditFolder
 

@@ -1,4 +1,4 @@
-"""Calls of slices: lines to workers, and the doors at which this process is asked."""
+"""Calls of slices: connections to workers, and the sockets on which this process is queried."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def open_lines(token: str, *, caller: str) -> Lines:
-    """Lines to workers that take calls from who shows this token; to be closed with `aclose`."""
+    """Return connections to workers that admit callers with this token; close them with `aclose`."""
     from hostler.drivers.calling.connection_pool import TcpLines
 
     return TcpLines(token, caller=caller)
 
 
 def open_questions(token: str) -> Questions:
-    """The way to ask routers what they measured; to be closed with `aclose`."""
+    """Return a client that queries routers for their measurements; close it with `aclose`."""
     from hostler.drivers.calling.listener import TcpQuestions
 
     return TcpQuestions(token)
@@ -31,14 +31,14 @@ def open_questions(token: str) -> Questions:
 def telling(
     host: str, told: Callable[[int], Told], admitted: Callable[[str], bool]
 ) -> AbstractAsyncContextManager[Listener]:
-    """The door at which the leader asks; its `address` is known inside."""
+    """Return the listener that the leader queries; its `address` is known once it is entered."""
     from hostler.drivers.calling.listener import Listener
 
     return Listener(host, told, admitted)
 
 
 def gateway(path: Path, token: str, ask: Asks) -> AbstractAsyncContextManager[Gateway]:
-    """The door at which slices of this node call others."""
+    """Return the socket through which slices of this node call others."""
     from hostler.drivers.calling.gateway import Gateway
 
     return Gateway(path, token, ask)

@@ -1,4 +1,4 @@
-"""The lab door by its URL."""
+"""Lab queues and records by their URL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WHAT = "Redis URL of the labs"
 
 
 def open_inbox(url: str, *, names: LabNames | None = None) -> Inbox:
-    """The queues behind `redis://host:port/db` or `rediss://…`, to be entered with `async with`."""
+    """Return the queues at `redis://host:port/db` or `rediss://…`, to be entered with `async with`."""
     with extra("redis"):
         from hostler.drivers.inbox.redis import RedisInbox
 
@@ -28,7 +28,7 @@ def open_inbox(url: str, *, names: LabNames | None = None) -> Inbox:
 
 
 def open_board(url: str, *, names: LabNames | None = None) -> Board:
-    """The records behind `redis://host:port/db` or `rediss://…`, to be entered with `async with`."""
+    """Return the records at `redis://host:port/db` or `rediss://…`, to be entered with `async with`."""
     with extra("redis"):
         from hostler.drivers.inbox.redis import RedisBoard
 

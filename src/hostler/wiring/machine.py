@@ -1,4 +1,4 @@
-"""Machines of a node by their kind, and the images they are made of."""
+"""Machine drivers of a node by their kind, and the images that machines are created from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MACHINES = ("simulated", "qemu", "hetzner")
-"""The kinds of machines that `open_machines` knows."""
+"""The kinds of machines that `open_machines` accepts."""
 
 
 def open_machines(
@@ -37,18 +37,18 @@ def open_machines(
     nodes: int = 1,
     siblings: Path | None = None,
 ) -> Machines:
-    """The machines of one node, kept in `folder`, to be entered with `async with`.
+    """Return the machines of one node, kept in `folder`, to be entered with `async with`.
 
-    One process at a time has a folder open. `capacity` is what simulated machines have, and `delays` the seconds that a
-    verb of theirs takes, by its name. Those of QEMU have what the host has, divided by the `nodes` that share it, or by
-    the number of folders in `siblings`, one for each node of the host, if there are more; `settings` say where their
-    images are and how they run. Those at Hetzner Cloud are as the settings say.
+    One process at a time has a folder open. `capacity` is the capacity of simulated machines, and `delays` the seconds
+    that each of their verbs takes, by name. QEMU machines share the capacity of the host, divided by the `nodes` on it,
+    or by the number of folders in `siblings`, one for each node of the host, if there are more; `settings` say where
+    their images are and how they run. Machines at Hetzner Cloud are as the settings say.
     """
     if kind not in MACHINES:
         raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
     if kind in ("qemu", "hetzner"):
         if settings is None:
-            raise Invalid(f"machines {kind!r}: they need settings; load them with hostler.settings.load()")
+            raise Invalid(f"machines {kind!r}: settings are required; load them with hostler.settings.load()")
         if kind == "hetzner":
             return _open_hetzner(folder, settings, clock)
         return _open_qemu(folder, settings, clock, nodes, siblings)
@@ -82,9 +82,9 @@ def _open_qemu(
 
 
 def bridge_refusal(settings: Settings) -> str:
-    """Why no guest can be on the bridge that is named, or on Hostler's own, here; empty: it can be.
+    """Return why guests cannot use the configured bridge, or Hostler's own, on this host; empty: they can.
 
-    Found out by having all that a guest needs; a bridge of our own stays.
+    The check sets up everything that a guest needs; Hostler's own bridge remains afterwards.
     """
     from hostler.drivers.machines.qemu.bridge import BridgeNetwork
 
@@ -110,7 +110,7 @@ def _hetzner_options(settings: Settings) -> HetznerOptions:
         raise Invalid(f"machines 'hetzner': {error.name} is not installed; pip install 'hostler[hetzner]'") from None
     if settings.hcloud_token is None:
         raise Invalid(
-            "hcloud_token: machines at Hetzner Cloud need one; make an API token that may read and write in the"
+            "hcloud_token: machines at Hetzner Cloud need one; create an API token with read and write access in the"
             " project's console, and set HCLOUD_TOKEN"
         )
     file, cloud_init = settings.hcloud_cloud_init_file, ""
@@ -136,7 +136,7 @@ def _hetzner_options(settings: Settings) -> HetznerOptions:
 
 
 async def hetzner_answers(settings: Settings) -> str:
-    """How many server types Hetzner Cloud tells of, in words. HostlerError: what keeps it from that."""
+    """Return how many servers and server types Hetzner Cloud reports, in words. HostlerError: why it cannot."""
     options = _hetzner_options(settings)
     from hostler.drivers.machines.hetzner.api import Api
     from hostler.kit.clock import SystemClock
@@ -152,9 +152,9 @@ async def hetzner_answers(settings: Settings) -> str:
 
 
 def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str] | None:
-    """What guests made of the images in that folder run with, and why; None: nobody has found out yet.
+    """Return the accelerator of guests created from the images in that folder, and why; None: not determined yet.
 
-    `uids`: the setting `qemu_uids`, for it depends on who runs them.
+    `uids`: the setting `qemu_uids`, because the result depends on the user that runs them.
     """
     from hostler.drivers.machines.qemu.acceleration import remembered
     from hostler.drivers.machines.qemu.privileges import users_here
@@ -171,9 +171,10 @@ def open_images(
     clock: Clock | None = None,
     settings: Settings | None = None,
 ) -> Images:
-    """The images in `folder`. `machines`: where the nodes that use them keep their machines; beside it if not given.
+    """Return the images in `folder`.
 
-    Any number of processes may use it at once; it need not be closed. `settings` say how guests run that are kept warm.
+    `machines`: where the nodes that use them keep their machines; by default the sibling folder `machines`. Any number
+    of processes may use it at the same time; it need not be closed. `settings` say how guests that are kept warm run.
     """
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 

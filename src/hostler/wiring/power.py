@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WHAT = "power URL"
 PORTS = {"redfish": 443, "redfish+http": 80, "ipmi": 623}
 CIPHERS = (3, 8, 12, 17)
-"""The cipher suites of IPMI that authenticate, check and encrypt."""
+"""The cipher suites of IPMI that authenticate, check integrity and encrypt."""
 PRIVILEGES = ("ADMINISTRATOR", "OPERATOR")
 SHA256 = 32
 """Bytes."""
@@ -34,9 +34,9 @@ _HOST = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?|[0-9a-f:.]{2,45}")
 def open_power(
     command: Sequence[str], boards: Mapping[str, str] | None = None, *, timeout: float, tell: Callable[[str], None]
 ) -> Power | None:
-    """The switches of the settings `power_command` and `power`; None: there are none. `tell` hears what they did.
+    """Return the switches of the settings `power_command` and `power`; None: there are none.
 
-    Invalid: one of `power` cannot be.
+    `tell` receives messages about their actions. Invalid: an entry of `power` is not valid.
     """
     from hostler.drivers.power import CommandPower
 
@@ -45,14 +45,14 @@ def open_power(
 
 
 def open_power_reader(command: Sequence[str], boards: Mapping[str, str]) -> PowerReader:
-    """What reads the state of nodes by the same settings, and changes nothing. Invalid: one of them cannot be."""
+    """Return a reader of the power state, by the same settings. It changes nothing. Invalid: a setting is not valid."""
     from hostler.drivers.power import CommandPower
 
     return _by_node(boards, CommandPower(command) if command else None, timeout=60.0, tell=lambda _: None)
 
 
 def open_watchdog(path: Path, *, timeout: float) -> HostWatchdog:
-    """Open and so start this host's watchdog. Unavailable: it cannot be used."""
+    """Open this host's watchdog, which starts it. Unavailable: it cannot be used."""
     from hostler.drivers.watchdog import WatchdogDevice
 
     return WatchdogDevice(path, timeout=timeout)
@@ -71,13 +71,14 @@ def _by_node(
         try:
             sample = opener("node" if many else pattern)
             if sample is None:
-                raise Invalid(f"{WHAT}: this name cannot stand in place of {NODE} in a host; write its address")
+                raise Invalid(f"{WHAT}: this name cannot replace {NODE} in a host name; write the address")
             if many and NODE not in url:
-                raise Invalid(f"{WHAT}: a pattern names many nodes, so {NODE} must stand in its URL")
+                raise Invalid(f"{WHAT}: a pattern names many nodes, so its URL must contain {NODE}")
         except Invalid as error:
             raise Invalid(f"power, node {pattern!r}: {error}") from None
         if isinstance(sample, BmcPower) and not many:
-            # The one would be switched off for the other, and read as off, while the other runs on.
+            # Otherwise one node would be switched off in place of the other, and be read as off while the other runs
+            # on.
             same = names.setdefault(sample.board.name.rstrip("/"), pattern)
             if same != pattern:
                 raise Invalid(f"power: nodes {same!r} and {pattern!r} have the same system; correct one of the URLs")
@@ -85,7 +86,7 @@ def _by_node(
 
 
 def _opened(url: str, node: str, *, timeout: float, tell: Callable[[str], None]) -> Power | None:
-    """The switch of a node; None: its name cannot stand in the URL's host."""
+    """Return the switch of a node; None: its name cannot be used in the URL's host."""
     from hostler.drivers.power import BmcPower, CommandPower
 
     if url.startswith(COMMAND):
@@ -98,7 +99,7 @@ def _opened(url: str, node: str, *, timeout: float, tell: Callable[[str], None])
         url.replace(NODE, quote(node, safe="")), {"redfish": _redfish, "redfish+http": _redfish, "ipmi": _ipmi}, WHAT
     )
     if board is None:
-        tell(f"power of node {node}: this name cannot stand in a host; write an entry for it into the setting power")
+        tell(f"power of node {node}: this name cannot be part of a host name; add an entry for it to the setting power")
         return None
     return BmcPower(board, timeout=timeout, tell=tell)
 
@@ -115,15 +116,15 @@ def _redfish(url: SplitResult, options: Options) -> Bmc | None:
     if (ca is not None) + (fingerprint is not None) + (not verify) > 1:
         raise Invalid(f"{WHAT} {url.scheme}://…: give one of ca, fingerprint and verify=false")
     if ca is not None and not ca.startswith("/"):
-        raise Invalid(f"{WHAT} {url.scheme}://…: the option 'ca' must be a whole path, from /")
+        raise Invalid(f"{WHAT} {url.scheme}://…: the option 'ca' must be an absolute path")
     uuid, serial = options.text("uuid"), options.text("serial")
     if not url.path.strip("/"):
-        raise Invalid(f"{WHAT} {url.scheme}://…: after the host there must be the system: /redfish/v1/Systems/ID")
+        raise Invalid(f"{WHAT} {url.scheme}://…: the path after the host must name the system: /redfish/v1/Systems/ID")
     if not _HOST.fullmatch(host):
         return None
     if not tls and not insecure and not is_loopback(host):
-        what = "the password would be sent in clear, readable on the way"
-        raise Invalid(f"{WHAT} {url.scheme}://…: {what}; use redfish://, or say insecure=true")
+        what = "the password would be sent in clear text"
+        raise Invalid(f"{WHAT} {url.scheme}://…: {what}; use redfish://, or set insecure=true")
     return RedfishBmc(
         RedfishAddress(
             host=host,
@@ -156,7 +157,7 @@ def _ipmi(url: SplitResult, options: Options) -> Bmc | None:
         raise Invalid(f"{WHAT} ipmi://…: the option 'privilege' must be administrator or operator")
     uuid = options.text("uuid")
     if url.path.strip("/"):
-        raise Invalid(f"{WHAT} ipmi://…: there must be no path after the host")
+        raise Invalid(f"{WHAT} ipmi://…: no path is allowed after the host")
     if not _HOST.fullmatch(host):
         return None
     return IpmiBmc(
@@ -173,15 +174,18 @@ def _ipmi(url: SplitResult, options: Options) -> Bmc | None:
 
 
 def _credentials(url: SplitResult, options: Options) -> tuple[str, str]:
-    """User and password file. A password in the URL is refused: it would be in the file and the environment."""
+    """Return user and password file.
+
+    A password in the URL is refused: it would leak into the file and the environment.
+    """
     subject = f"{WHAT} {url.scheme}://…"
     if url.password is not None or options.text("password") is not None:
-        raise Invalid(f"{subject}: a password does not belong in it; write it into a file, and give password_file")
+        raise Invalid(f"{subject}: must not contain a password; write it to a file, and give password_file")
     user, file = unquote(url.username or ""), options.text("password_file")
     if not user or not user.isprintable() or ":" in user:
-        raise Invalid(f"{subject}: before the host there must be a user, without a colon: {url.scheme}://USER@HOST")
+        raise Invalid(f"{subject}: needs a user before the host, without a colon: {url.scheme}://USER@HOST")
     if file is None or not file.startswith("/") or "\0" in file:
-        raise Invalid(f"{subject}: the option 'password_file' must be given as a whole path, from /")
+        raise Invalid(f"{subject}: the option 'password_file' must be given as an absolute path")
     return user, file
 
 

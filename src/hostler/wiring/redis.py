@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from hostler.wiring.url import Options
 
 MAX_DIGITS = 9
-"""Of the number of a database."""
+"""Maximum length of a database number."""
 
 
 def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fenced: bool = False) -> RedisLink:
-    """Connections to the server behind `redis://user:password@host:port/db?timeout=…` or `rediss://…?ca=…`."""
+    """Return connections to the server at `redis://user:password@host:port/db?timeout=…` or `rediss://…?ca=…`."""
     from hostler.drivers.redis_client import RedisLink
 
     host, port = address(url, 6379, what)
     db = unquote(url.path).strip("/") or "0"
     if not db.isdecimal() or len(db) > MAX_DIGITS:
-        raise Invalid(f"{what} {url.scheme}://…: after host:port there is no number of a database, as in …/0; {ESCAPE}")
+        raise Invalid(f"{what} {url.scheme}://…: needs a database number after host:port, as in …/0; {ESCAPE}")
     tls = url.scheme == "rediss"
     return RedisLink(
         host,

@@ -1,4 +1,4 @@
-"""What runs the slices of a node, by the settings."""
+"""The driver that runs the slices of a node, by the settings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 HEALTHY = 0.8
-"""Of the limit of activating: what a slice has after `start` to become healthy, so that it is told why it did not."""
+"""Share of the activation limit within which a slice must become healthy, so that the reason can still be reported."""
 
 
 async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
-    """Why slices have no users of their own here, and what to do; empty: they have, or need not."""
+    """Return why slices have no separate users here, and what to do; empty: they have, or need none."""
     from hostler.drivers.machines.qemu.privileges import users_here
     from hostler.drivers.slices.process.privileges import Allowing
 
@@ -46,10 +46,10 @@ def open_slices(
     clock: Clock | None = None,
     ask: Asks | None = None,
 ) -> ProcessSlices:
-    """The slices of one node, kept in `folder`, to be entered with `async with`; leaving it stops them.
+    """Return the slices of one node, kept in `folder`, to be entered with `async with`; leaving it stops them.
 
-    `artifacts`: where their files come from. `ask` takes their calls of other slices (`Router.ask`). One process at a
-    time has a folder open. What one that was killed left running is adopted.
+    `artifacts`: where their files come from. `ask` handles their calls of other slices (`Router.ask`). One process at a
+    time has a folder open. Instances that a killed process left running are adopted.
     """
     from hostler.drivers.machines.qemu.privileges import users_here
     from hostler.drivers.slices.process.driver import ProcessSlices

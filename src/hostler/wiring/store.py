@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str) -> Store:
-    """The store behind `url`, to be entered with `async with`.
+    """Return the store at `url`, to be entered with `async with`.
 
     `memory://`, `sqlite:///abs/path.db`, `file:///abs/path/state.json`, `etcd://host:port[,host:port…]`, `etcds://…`.
     """
@@ -24,14 +24,14 @@ def open_store(url: str) -> Store:
 
 
 def is_store(url: str) -> bool:
-    """Whether `url` is one that `open_store` takes, by its scheme."""
+    """Return whether `open_store` accepts the scheme of `url`."""
     return url.partition("://")[0] in STORES
 
 
 def open_bare(url: str) -> Bare | None:
-    """The engine behind `url` without Hostler, for benchmarks; None if there is nothing below the driver.
+    """Return the engine at `url` without Hostler, for benchmarks; None if there is nothing below the driver.
 
-    SQLite gets a file of its own beside the store's. etcd is asked through its first endpoint, without TLS.
+    SQLite gets a separate file next to the store's. etcd is accessed through its first endpoint, without TLS.
     """
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
@@ -102,12 +102,12 @@ def _open_etcd(url: SplitResult, options: Options) -> Store:
 
 
 def _endpoint(scheme: str, text: str) -> str:
-    """`host:port` with etcd's port if none is given."""
+    """Return `host:port` with etcd's default port if none is given."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, "2379"
     if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
-        raise Invalid(f"store URL {scheme}://…: after :// there is no host:port[,host:port…]; {ESCAPE}")
+        raise Invalid(f"store URL {scheme}://…: needs host:port[,host:port…] after ://; {ESCAPE}")
     return f"{host}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""Ttl storages by their URLs."""
+"""TTL storages by their URLs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 def open_ttl_storage(url: str) -> TtlStorage:
-    """The ttl storage behind `url`, to be entered with `async with`.
+    """Return the TTL storage at `url`, to be entered with `async with`.
 
-    Every store URL; `redis://host:port/db`, `rediss://…`, `dynamodb://table?region=…`, `cassandra://host:port/keyspace`.
+    Every store URL; `redis://host:port/db`, `rediss://…`, `dynamodb://table?region=…`,
+    `cassandra://host:port/keyspace`.
     """
     return opened_by(url, _TTL_STORAGES, "ttl storage URL")
 
 
 def ttl_storage_on(store: Store) -> TtlStorage:
-    """A ttl storage on a store that somebody else opens and closes; it is not entered."""
+    """Return a TTL storage on a store that is opened and closed elsewhere; it is not entered."""
     from hostler.drivers.ttl.store import StoreTtlStorage
 
     return StoreTtlStorage(store)
@@ -71,7 +72,7 @@ def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
     for name in (keyspace, table):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,47}", name):
             raise Invalid(
-                "ttl storage URL cassandra://…: it has no name of a keyspace, or table= is none: a letter, then"
+                "ttl storage URL cassandra://…: keyspace and table must be a letter, then"
                 f" letters, digits or _; write cassandra://host:port/keyspace; {ESCAPE}"
             )
     return CassandraTtlStorage(

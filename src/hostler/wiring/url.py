@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 5.0
-ESCAPE = "if its password has / ? # @ or % in it, write them %2F %3F %23 %40 %25"
-"""What to do about a URL that may be torn apart in the wrong place. Its pieces may be those of a password: no error
-repeats them."""
+ESCAPE = "if the password contains / ? # @ or %, write them %2F %3F %23 %40 %25"
+"""Advice for a URL that may be split in the wrong place.
+
+Its pieces may be parts of a password, so no error message repeats them.
+"""
 SHOWN = frozenset(
     [
         "ca",
@@ -44,11 +46,11 @@ SHOWN = frozenset(
         "verify",
     ]
 )
-"""Options whose values anybody may read."""
+"""Options whose values are not secret."""
 
 
 class Options:
-    """The query parameters of a URL, taken out one by one; what is left over is an error."""
+    """The query parameters of a URL, taken out one by one; parameters that remain are an error."""
 
     def __init__(self, url: SplitResult, what: str = "store URL") -> None:
         self._subject = f"{what} {url.scheme}://…"
@@ -59,12 +61,12 @@ class Options:
                 which = f"the option {name!r}" if name in SHOWN or name == "password" else "an option"
                 raise Invalid(f"{self._subject}: {which} is given twice")
             self._values[name] = value
-            # what follows a password may be more of it
+            # the text after a password may be more of it
             self._torn = self._torn or name.casefold().startswith("pass") or not value
         self._known: set[str] = set()
 
     def text(self, name: str) -> str | None:
-        """An option as it is."""
+        """Return an option as text."""
         self._known.add(name)
         value = self._values.pop(name, None)
         if value == "":
@@ -72,7 +74,7 @@ class Options:
         return value
 
     def number(self, name: str, default: float, *, least: float) -> float:
-        """An option that is a number of at least `least`."""
+        """Return an option as a number of at least `least`."""
         text = self.text(name)
         if text is None:
             return default
@@ -85,14 +87,14 @@ class Options:
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """An option that is true or false."""
+        """Return an option as a boolean."""
         text = self.text(name) or ("true" if default else "false")
         if text not in ("true", "false"):
             raise Invalid(f"{self._subject}: the option {name!r} must be true or false")
         return text == "true"
 
     def password(self) -> str | None:
-        """`password`, or what is in the file that `password_file` names."""
+        """Return `password`, or the content of the file that `password_file` names."""
         password, file = self.text("password"), self.text("password_file")
         if file is None:
             return password
@@ -101,7 +103,7 @@ class Options:
         return read_password(file, self._subject)
 
     def finish(self) -> None:
-        """Invalid: an option was given that nobody asked for."""
+        """Raise Invalid if an option was given that the opener did not read."""
         if self._values:
             known = ", ".join(sorted(self._known)) or "none"
             if self._torn or len(self._values) > 1:
@@ -110,7 +112,7 @@ class Options:
 
 
 def opened_by(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
-    """What the opener of the URL's scheme makes of it. Invalid: there is none, or an option that it does not know."""
+    """Call the opener of the URL's scheme. Invalid: unknown scheme, or an unknown option."""
     if not isinstance(url, str):
         raise Invalid(f"{what}: must be a str, not {type(url).__name__}")
     try:
@@ -131,7 +133,7 @@ def opened_by(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T
 
 
 def local_path(url: SplitResult) -> str:
-    """The absolute path that a URL with three slashes names."""
+    """Return the absolute path of a URL with three slashes."""
     path = unquote(url.path)
     if url.netloc or not path.startswith("/"):
         raise Invalid(
@@ -143,29 +145,29 @@ def local_path(url: SplitResult) -> str:
 
 
 def address(url: SplitResult, default_port: int, what: str) -> tuple[str, int]:
-    """Host and port of a URL that has one of each."""
+    """Return host and port of a URL."""
     try:
         port = url.port or default_port
     except ValueError:
         port = 0
     if not url.hostname or not port:
-        raise Invalid(f"{what} {url.scheme}://…: after :// there is no host:port; {ESCAPE}")
+        raise Invalid(f"{what} {url.scheme}://…: needs host:port after ://; {ESCAPE}")
     return url.hostname, port
 
 
 def user_of(url: SplitResult, options: Options) -> str | None:
-    """As whom: an option, or what stands before the host."""
+    """Return the user: from the option, or from before the host."""
     return options.text("user") or unquote(url.username or "") or None
 
 
 def password_of(url: SplitResult, options: Options) -> str | None:
-    """An option, a file, or what stands before the host."""
+    """Return the password: from the option, the file, or from before the host."""
     return options.password() or unquote(url.password or "") or None
 
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Around the import of a driver whose client is an extra."""
+    """Wrap the import of a driver whose client is an optional dependency."""
     try:
         yield
     except ModuleNotFoundError as error:

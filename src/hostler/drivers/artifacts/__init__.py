@@ -1,11 +1,11 @@
 """Repositories of artifacts.
 
-info     what is said of an artifact, and what may be said of one
-folder   a folder, which any web server may show
-http     such a folder over HTTP, or what Hostler's own server has
-source   whether source is Python, and marks what can be called
-wheel    what is in a wheel or a module, and unpacking it where it cannot get out
-pack     a wheel of a folder: the same folder is the same bytes
+metadata the description of an artifact, and its validation
+folder   a folder, which any web server can serve
+http     such a folder over HTTP, or Hostler's own server
+source   checks of Python source: syntax, and marked methods
+wheel    reads wheels and modules, and unpacks them safely
+pack     builds a wheel from a folder: the same folder gives the same bytes
 
-Not here: what runs them (`drivers/slices`).
+Not here: drivers that run slices (`drivers/slices`).
 """

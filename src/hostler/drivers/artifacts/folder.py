@@ -1,7 +1,8 @@
 """A repository in a folder: `{root}/{group}/{name}/{version}/` holds `artifact.json` and the file.
 
-A version's folder is made elsewhere, whole and on disk, and then renamed to where it belongs: it is there or it is not,
-and of two who publish the same one at once the first has it. `index.json` lists all, for those who come over HTTP.
+The folder of a version is written to disk completely under a temporary name, and then renamed. So it exists completely
+or not at all, and of two concurrent publishers of the same version the first one wins. `index.json` lists all
+artifacts, for readers over HTTP.
 """
 
 from __future__ import annotations
@@ -44,29 +45,29 @@ _DRAFT = ".draft-"
 
 
 class FolderArtifacts:
-    """Any number of processes may use the folder at once. It is made when something is published."""
+    """Any number of processes may use the folder at the same time. The first publish creates it."""
 
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self.root = root
         self._clock = clock or SystemClock()
 
     async def find(self, artifact: str) -> ArtifactInfo:
-        """What is known of it."""
+        """Return the metadata of an artifact."""
         return await asyncio.to_thread(self._find, artifact)
 
     async def list(self, base: str = "") -> Sequence[ArtifactInfo]:
-        """All that can be read; a spoiled one is told of when it is asked for."""
+        """Return all readable artifacts; a damaged one is reported when it is requested."""
         return await asyncio.to_thread(self._list, base)
 
     async def fetch(self, artifact: str, to: Path) -> ArtifactInfo:
-        """A copy of its file in `to`."""
+        """Copy its file into `to`."""
         return await asyncio.to_thread(self._fetch, artifact, to)
 
     async def publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
-        """Put one there. Invalid: `info` is not of that file."""
+        """Publish an artifact. Invalid: `info` does not describe that file."""
         return await asyncio.to_thread(self._publish, info, source)
 
-    # Inside
+    # Internal
 
     def _place(self, artifact: str) -> Path:
         found = parsed(artifact)
@@ -79,7 +80,7 @@ class FolderArtifacts:
                 data = _small(place / DESCRIPTION)
             except (FileNotFoundError, NotADirectoryError):
                 raise NotFound(
-                    f"artifact {artifact}: it is not in {self.root}, the repository of this machine; publish it with"
+                    f"artifact {artifact}: not in {self.root}, the repository of this machine; publish it with"
                     " hostler slice push, or, if it was published on another machine, set artifacts to one repository"
                     " for all machines"
                 ) from None
@@ -104,7 +105,7 @@ class FolderArtifacts:
             try:
                 descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                raise Damaged(f"artifact {artifact}: its file {source} is gone; publish it anew") from None
+                raise Damaged(f"artifact {artifact}: its file {source} is missing; publish it again") from None
         with os.fdopen(descriptor, "rb") as file:
             with translated(to):
                 to.mkdir(parents=True, exist_ok=True)
@@ -158,14 +159,17 @@ class FolderArtifacts:
         return there
 
     def _mended(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
-        """What was said of it is lost. Conflict: it may have been another file, as far as can still be known."""
+        """Repair a version whose description is lost.
+
+        Conflict: it may have been another file, as far as can be known.
+        """
         whole = _is_whole(place / info.file, info)
         known = self._listed().get(info.artifact)
         others = [name for name in os.listdir(place) if name not in (DESCRIPTION, info.file)]
         same = known == info.sha256 if known else whole or not (others or (place / info.file).exists())
         if not same:
             raise Conflict(
-                f"artifact {info.artifact}: what {place / DESCRIPTION} said is lost, and another file may have been"
+                f"artifact {info.artifact}: {place / DESCRIPTION} is lost, and another file may have been"
                 " published there; remove that folder, or publish this one as another version"
             )
         if not whole:
@@ -175,7 +179,7 @@ class FolderArtifacts:
         return info
 
     def _listed(self) -> dict[str, str]:
-        """Checksums by artifact, as the list of all has them; it may be older than what is there."""
+        """Return checksums by artifact from the index, which may be older than the folder."""
         try:
             found = msgspec.json.decode((self.root / INDEX).read_bytes(), type=list[ArtifactInfo])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -183,7 +187,7 @@ class FolderArtifacts:
         return {info.artifact: info.sha256 for info in found}
 
     def _index(self) -> None:
-        """What is there, for web servers. Whoever was killed before this is made good by the next."""
+        """Write the index for web servers. If a publisher is killed before this, the next one writes it."""
         everything = msgspec.json.encode(self._list(""))
         fresh = self.root / f"{_DRAFT}{secrets.token_hex(4)}.json"
         try:
@@ -195,7 +199,7 @@ class FolderArtifacts:
 
     @contextmanager
     def _draft(self) -> Iterator[Path]:
-        """A folder that nobody else touches while we are alive. Those of the dead are cleared away."""
+        """Yield a folder that no other process touches while this one lives. Drafts of dead processes are deleted."""
         with self._locked():
             for name in sorted(os.listdir(self.root)):
                 if name.startswith(_DRAFT):
@@ -212,7 +216,7 @@ class FolderArtifacts:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One at a time; held for moments only."""
+        """Hold the lock of the repository, briefly."""
         descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -222,19 +226,18 @@ class FolderArtifacts:
 
 
 class Arrival:
-    """A file that comes in pieces, and counts once it is what was promised."""
+    """A file that is received in pieces and verified at the end."""
 
     def __init__(self, file: int, info: ArtifactInfo) -> None:
         self._file, self._info, self._sum = file, info, hashlib.sha256()
         self.size = 0
 
     def take(self, chunk: bytes) -> None:
-        """One more piece. Refused: it would be more than was said."""
+        """Write one more piece. Refused: the file is larger than announced."""
         self.size += len(chunk)
         if self.size > self._info.size:
             raise Refused(
-                f"artifact {self._info.artifact}: more came than the {self._info.size} bytes that were said;"
-                " publish it anew"
+                f"artifact {self._info.artifact}: larger than the announced {self._info.size} bytes; publish it again"
             )
         self._sum.update(chunk)
         rest = memoryview(chunk)
@@ -242,18 +245,18 @@ class Arrival:
             rest = rest[os.write(self._file, rest) :]
 
     def check(self) -> None:
-        """Refused: it is another file."""
+        """Raise Refused if size or checksum differ."""
         if self.size != self._info.size or self._sum.hexdigest() != self._info.sha256:
             raise Refused(
-                f"artifact {self._info.artifact}: its checksum is wrong ({self.size} bytes,"
-                f" sha256 {self._sum.hexdigest()[:12]}…, and not {self._info.size} bytes, {self._info.sha256[:12]}…);"
-                " publish it anew"
+                f"artifact {self._info.artifact}: wrong checksum ({self.size} bytes,"
+                f" sha256 {self._sum.hexdigest()[:12]}…, expected {self._info.size} bytes, {self._info.sha256[:12]}…);"
+                " publish it again"
             )
 
 
 @contextmanager
 def arriving(to: Path, info: ArtifactInfo) -> Iterator[Arrival]:
-    """Take in the file of `info`: at the end it is in `to` under its name, whole and checked, or nothing is."""
+    """Receive the file of `info`: at the end it is in `to` under its name, complete and verified, or nothing is."""
     fresh = to / f"{_DRAFT}{secrets.token_hex(8)}"
     with translated(to):
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -271,7 +274,7 @@ def arriving(to: Path, info: ArtifactInfo) -> Iterator[Arrival]:
 
 @contextmanager
 def translated(where: Path) -> Iterator[None]:
-    """Errors of the file system as ours."""
+    """Translate file system errors."""
     try:
         yield
     except HostlerError:
@@ -282,12 +285,12 @@ def translated(where: Path) -> Iterator[None]:
                 f"artifacts {where}: {error.strerror}; use a folder of your own, or the account that owns this one"
             ) from None
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free some space there, then try again" if full else "look at that disk, then try again"
+        advice = "free some space there, then try again" if full else "check that disk, then try again"
         raise Unavailable(f"artifacts {where}: {error.strerror or error}; {advice}") from None
 
 
 def summed(path: Path, most: int = MAX_SIZE) -> tuple[str, int]:
-    """SHA-256 and size of a file. Invalid: it is larger than that."""
+    """Return SHA-256 and size of a file. Invalid: it is larger than `most`."""
     found, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -299,7 +302,7 @@ def summed(path: Path, most: int = MAX_SIZE) -> tuple[str, int]:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """A new file, on disk."""
+    """Write a new file and sync it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "wb") as out:
         out.write(data)
@@ -318,7 +321,7 @@ def _copied(source: Path, to: Path, info: ArtifactInfo) -> None:
             while chunk := file.read(CHUNK):
                 arrival.take(chunk)
             arrival.check()
-        except Refused as error:  # nothing is wrong with the repository: it is not the file that was described
+        except Refused as error:  # the repository is fine: the file is not the one that was described
             raise Invalid(f"{source}: {error}") from None
     to.chmod(0o644)
 
@@ -335,12 +338,12 @@ def _small(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_INFO + 1)
     if len(data) > MAX_INFO:
-        raise Damaged(f"{path}: larger than {MAX_INFO} bytes; publish the artifact anew")
+        raise Damaged(f"{path}: larger than {MAX_INFO} bytes; publish the artifact again")
     return data
 
 
 def _folders(path: Path) -> Sequence[str]:
-    """Names of folders; what is hidden is none of ours."""
+    """Return names of folders; hidden ones are not part of the repository."""
     try:
         with os.scandir(path) as found:
             return sorted(one.name for one in found if one.name[0] != "." and one.is_dir(follow_symlinks=False))
@@ -349,7 +352,7 @@ def _folders(path: Path) -> Sequence[str]:
 
 
 def _folder_there(path: Path) -> None:
-    """Make it, and let it outlive a power failure, with all above it."""
+    """Create the folder and its parents so that they survive a power failure."""
     if path.is_dir():
         return
     _folder_there(path.parent)
@@ -359,7 +362,7 @@ def _folder_there(path: Path) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove a draft, unless somebody is at it."""
+    """Delete a draft, unless a live process holds it."""
     if not path.is_dir():
         path.unlink(missing_ok=True)
         return

@@ -1,7 +1,7 @@
-"""A repository over HTTP: a folder that any web server shows, or what Hostler's own server has.
+"""A repository over HTTP: a folder that any web server serves, or Hostler's own server.
 
-Nothing that comes is believed: answers are bounded, what is said of an artifact is read strictly, and its file counts
-once its checksum is right. The token is shown to the server that was named, and not to where that one points.
+Answers are not trusted: they are bounded in size, the description of an artifact is read strictly, and its file counts
+only after its checksum is verified. The token is sent to the configured server only, never to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OURS = "/v1/artifacts"
-"""How the URL of a server of Hostler ends."""
+"""How the URL of a Hostler server ends."""
 MAX_INDEX = 32 * 1024 * 1024
 MAX_REDIRECTS = 5
 MAX_PAGES = 10_000
@@ -39,12 +39,12 @@ CONNECT_WITHIN = 10.0
 SILENT_WITHIN = 30.0
 ALL_WITHIN = 600.0
 PAUSES = (0.3, 1.0, 3.0)
-"""Seconds between the tries of a read."""
+"""Seconds between attempts of a read."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class HttpArtifacts:
-    """Read only, unless it is Hostler's own server. It need not be closed."""
+    """Read-only, unless it is Hostler's own server. It need not be closed."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class HttpArtifacts:
         ticket: str = "",
         pin: aiohttp.Fingerprint | None = None,
     ) -> None:
-        """`ticket`: in place of a token, good for one file. `pin`: the one certificate that is trusted."""
+        """`ticket`: replaces the token, valid for one file. `pin`: the only trusted certificate."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query:
             raise Invalid("artifacts: must be a folder, http://HOST/PATH or https://HOST/PATH")
         if token is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
-            raise Invalid(f"artifacts {url}: the token would be sent in clear, readable on the way; use https://")
+            raise Invalid(f"artifacts {url}: the token would be sent in clear text; use https://")
         self.url = url.rstrip("/")
         self._ours = parts.path.rstrip("/").endswith(OURS)
         self._credential = f"Ticket {ticket}" if ticket else f"Bearer {token}" if token is not None else ""
@@ -69,7 +69,7 @@ class HttpArtifacts:
             self._tls = pin or _tls(ca)
 
     async def find(self, artifact: str) -> ArtifactInfo:
-        """What is known of it."""
+        """Return the metadata of an artifact."""
         return await self._again(lambda: self._find(artifact))
 
     async def _find(self, artifact: str) -> ArtifactInfo:
@@ -79,23 +79,23 @@ class HttpArtifacts:
         try:
             view = ArtifactView.decode(data)
         except Invalid as error:
-            raise Damaged(f"artifact {artifact}: {self.url} tells of it what cannot be read ({error})") from None
+            raise Damaged(f"artifact {artifact}: {self.url} sent metadata that cannot be read ({error})") from None
         return decoded(msgspec.json.encode(_info(view)), artifact, self._where(artifact))
 
     async def list(self, base: str = "") -> Sequence[ArtifactInfo]:
-        """All that can be read."""
+        """Return all readable artifacts."""
         found = await self._again(self._pages if self._ours else self._index)
         return in_order((info for info in found if _is_good(info)), base)
 
     async def fetch(self, artifact: str, to: Path) -> ArtifactInfo:
-        """Its file in `to`."""
+        """Download its file into `to`."""
         return await self._again(lambda: self._fetch(artifact, to))
 
     async def _fetch(self, artifact: str, to: Path) -> ArtifactInfo:
         return await self.take(await self._find(artifact), to)
 
     async def take(self, info: ArtifactInfo, to: Path) -> ArtifactInfo:
-        """Put the file of an artifact that is known into `to`, with one request. Refused: it is another file."""
+        """Download the file of a known artifact into `to`, with one request. Refused: it is another file."""
         artifact = checked(info).artifact
         url = f"{self._where(artifact)}/file" if self._ours else f"{self._place(artifact)}/{quote(info.file)}"
         with translated(to):
@@ -103,7 +103,7 @@ class HttpArtifacts:
         async with self._got(url, artifact) as answer:
             if answer.content_length is not None and answer.content_length != info.size:
                 raise Refused(
-                    f"artifact {artifact}: {url} is {answer.content_length} bytes, and not {info.size}; publish it anew"
+                    f"artifact {artifact}: {url} is {answer.content_length} bytes, not {info.size}; publish it again"
                 )
             with arriving(to, info) as arrival:
                 async for chunk in answer.content.iter_chunked(CHUNK):
@@ -111,9 +111,9 @@ class HttpArtifacts:
         return info
 
     async def publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
-        """Put one there. Refused: it is no server of Hostler, and can only be read."""
+        """Publish an artifact. Refused: not a Hostler server, so it is read-only."""
         if not self._ours:
-            raise Refused(f"artifacts {self.url}: it can only be read; publish into the folder that it shows")
+            raise Refused(f"artifacts {self.url}: read-only; publish into the folder that it serves")
         checked(info)
         url = f"{self._where(info.artifact)}/file?name={quote(info.file)}"
         with translated(source):
@@ -126,12 +126,12 @@ class HttpArtifacts:
         try:
             published = _info(ArtifactView.decode(data))
         except Invalid as error:
-            raise Damaged(f"artifact {info.artifact}: {self.url} answered what cannot be read ({error})") from None
+            raise Damaged(f"artifact {info.artifact}: {self.url} sent an unreadable answer ({error})") from None
         if published.sha256 != info.sha256:
             raise Conflict(f"artifact {info.artifact}: {self.url} has another file; publish it as another version")
         return published
 
-    # Where
+    # URLs
 
     def _place(self, artifact: str) -> str:
         found = parsed(artifact)
@@ -141,14 +141,14 @@ class HttpArtifacts:
         parsed(artifact)
         return f"{self.url}/{quote(artifact, safe='')}" if self._ours else f"{self._place(artifact)}/{DESCRIPTION}"
 
-    # All of them
+    # Listing
 
     async def _index(self) -> Sequence[ArtifactInfo]:
         try:
             data = await self._read(f"{self.url}/{INDEX}", MAX_INDEX, "")
             return msgspec.json.decode(data, type=tuple[ArtifactInfo, ...])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Damaged(f"artifacts {self.url}/{INDEX}: cannot be read ({error}); publish something anew") from None
+            raise Damaged(f"artifacts {self.url}/{INDEX}: cannot be read ({error}); publish an artifact") from None
 
     async def _pages(self) -> Sequence[ArtifactInfo]:
         found: list[ArtifactInfo] = []
@@ -158,22 +158,22 @@ class HttpArtifacts:
             try:
                 page = ArtifactPage.decode(data)
             except Invalid as error:
-                raise Damaged(f"artifacts {self.url}: answered what cannot be read ({error})") from None
+                raise Damaged(f"artifacts {self.url}: sent an unreadable answer ({error})") from None
             found += map(_info, page.items)
             if page.after is None or not page.items:
                 return found
             after = f"&after={quote(page.after, safe='')}"
-        raise Damaged(f"artifacts {self.url}: its list does not end")
+        raise Damaged(f"artifacts {self.url}: its list does not end; check the url")
 
     # Requests
 
     async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What is read may be read again, so that a moment's trouble is none."""
+        """Retry a read a few times, so that short disturbances do not matter."""
         for pause in PAUSES:
             try:
                 return await ask()
             except Unavailable:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries; guards nothing
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not security
         return await ask()
 
     async def _read(self, url: str, most: int, artifact: str) -> bytes:
@@ -209,23 +209,23 @@ class HttpArtifacts:
                 session._retry_connection = False
                 async with self._followed(session, method, URL(url, encoded=True), data) as answer:
                     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-                        raise Refused(f"{what}: {self.url} answers compressed, though asked not to; check the url")
+                        raise Refused(f"{what}: {self.url} sent a compressed answer; check the url")
                     yield answer
         except HostlerError:
             raise
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             raise Refused(f"{what}: {self.url} is not trusted ({error}); set artifacts_ca") from None
         except (aiohttp.InvalidURL, ValueError) as error:
-            raise Refused(f"{what}: {self.url} points nowhere ({error}); check the url") from None
+            raise Refused(f"{what}: {self.url} redirects to an invalid URL ({error}); check the url") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
-            raise Unavailable(f"{what}: {self.url} does not answer as it should ({why}); try again") from None
+            raise Unavailable(f"{what}: {self.url} does not answer correctly ({why}); try again") from None
 
     @asynccontextmanager
     async def _followed(
         self, session: aiohttp.ClientSession, method: str, url: URL, data: object
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer, wherever it is. A write is not sent anywhere else."""
+        """Yield the answer, after redirects. A write is never redirected."""
         named = URL(self.url, encoded=True).origin()
         for _ in range(MAX_REDIRECTS + 1):
             headers = {"Accept-Encoding": "identity"}
@@ -240,18 +240,18 @@ class HttpArtifacts:
                 following = url.join(URL(answer.headers.get("Location", "")))
             if following.scheme not in ("http", "https") or (url.scheme == "https" and following.scheme != "https"):
                 raise Refused(
-                    f"artifacts {self.url}: it points to {following.scheme}, which is not safe; check the url"
+                    f"artifacts {self.url}: redirects to {following.scheme}, which is not safe; check the url"
                 )
             url = following
-        raise Refused(f"artifacts {self.url}: it points from one place to the next without an end; check the url")
+        raise Refused(f"artifacts {self.url}: too many redirects; check the url")
 
     async def _refusal(self, answer: aiohttp.ClientResponse, artifact: str) -> HostlerError:
         what = f"artifact {artifact}" if artifact else f"artifacts {self.url}"
         status = answer.status
         if status == 404 and artifact:
-            return NotFound(f"{what}: it is not in the repository {self.url}; publish it with hostler slice push")
+            return NotFound(f"{what}: not in the repository {self.url}; publish it with hostler slice push")
         if status in (401, 403):
-            return Forbidden(f"{what}: {self.url} wants a token that counts; set artifacts_token")
+            return Forbidden(f"{what}: {self.url} requires a valid token; set artifacts_token")
         if status == 409:
             return Conflict(f"{what}: {self.url} has another file under that name; publish it as another version")
         if status >= 500 or status in (408, 429):
@@ -261,7 +261,7 @@ class HttpArtifacts:
         return Refused(f"{what}: {self.url} answers {status}; check the url")
 
     async def _detail(self, answer: aiohttp.ClientResponse) -> str:
-        """What Hostler's own server says of it."""
+        """Return the reason that Hostler's own server gives."""
         try:
             told = msgspec.json.decode(await self._bounded(answer, MAX_INFO), type=dict[str, object])
         except (msgspec.DecodeError, UnicodeDecodeError):

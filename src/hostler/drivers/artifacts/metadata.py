@@ -1,4 +1,4 @@
-"""What is said of an artifact: read strictly, for it names files, and what is imported."""
+"""The description of an artifact, validated strictly because it names files and the module to import."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_SIZE = 64 * 1024 * 1024
-"""Bytes of an artifact's file."""
+"""Maximum size in bytes of an artifact's file."""
 MAX_INFO = 256 * 1024
-"""Bytes of what is said of one."""
+"""Maximum size in bytes of a description."""
 MAX_REQUIRES = 200
 MAX_REQUIREMENT = 1000
 DESCRIPTION = "artifact.json"
@@ -28,7 +28,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def parsed(artifact: str) -> Artifact:
-    """Its three words, each of which may be the name of a folder. Invalid: it is none."""
+    """Return its group, name and version, each of which is valid as a folder name. Invalid: not an artifact."""
     found = Artifact.parse(artifact)
     if found.group == INDEX:
         raise Invalid(f"artifact {artifact}: the list of all artifacts has that name; choose another group")
@@ -36,13 +36,13 @@ def parsed(artifact: str) -> Artifact:
 
 
 def checked(info: ArtifactInfo) -> ArtifactInfo:
-    """The same. Invalid: something in it cannot be."""
+    """Return `info`. Invalid: a field is not valid."""
     parsed(info.artifact)
     for wrong, why in (
         (not _FILE.fullmatch(info.file), f"file {info.file[:80]!r}: must be the plain name of a .whl or .py"),
         (not _SHA256.fullmatch(info.sha256), f"sha256 {info.sha256[:80]!r}: must be 64 of 0-9 a-f"),
         (not 0 < info.size <= MAX_SIZE, f"size {info.size}: must be from 1 to {MAX_SIZE} bytes"),
-        (not is_module(info.module), f"module {info.module[:80]!r}: is no name that can be imported"),
+        (not is_module(info.module), f"module {info.module[:80]!r}: not a name that can be imported"),
         (len(info.requires) > MAX_REQUIRES, f"requires: names more than {MAX_REQUIRES} packages"),
         (any(len(one) > MAX_REQUIREMENT for one in info.requires), "requires: one of them is too long"),
     ):
@@ -52,23 +52,23 @@ def checked(info: ArtifactInfo) -> ArtifactInfo:
 
 
 def is_module(name: str) -> bool:
-    """Whether it is a dotted name, as `import` takes it."""
+    """Return whether it is a dotted name that `import` accepts."""
     return len(name) <= 255 and name.isascii() and all(part.isidentifier() for part in name.split("."))
 
 
 def decoded(data: bytes, artifact: str, where: str) -> ArtifactInfo:
-    """What stands there of that artifact. Damaged: that is nothing to go by."""
+    """Return the description of that artifact. Damaged: it cannot be used."""
     try:
         info = checked(msgspec.json.decode(data, type=ArtifactInfo))
     except (msgspec.DecodeError, UnicodeDecodeError, Invalid) as error:
-        raise Damaged(f"artifact {artifact}: {where} cannot be used ({error}); publish it anew") from None
+        raise Damaged(f"artifact {artifact}: {where} cannot be used ({error}); publish it again") from None
     if info.artifact != artifact:
-        raise Damaged(f"artifact {artifact}: {where} tells of {info.artifact[:255]} instead; publish it anew")
+        raise Damaged(f"artifact {artifact}: {where} describes {info.artifact[:255]} instead; publish it again")
     return info
 
 
 def order(artifact: str) -> tuple[object, ...]:
-    """By group and name, then by version: 1.10 comes after 1.9."""
+    """Return a sort key: by group and name, then by version: 1.10 comes after 1.9."""
     group, _, rest = artifact.partition(":")
     name, _, version = rest.partition(":")
     numbers = tuple((int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(version) if part)
@@ -76,6 +76,6 @@ def order(artifact: str) -> tuple[object, ...]:
 
 
 def in_order(found: Iterable[ArtifactInfo], base: str = "") -> tuple[ArtifactInfo, ...]:
-    """All of them, or the versions of `group:name`."""
+    """Return all artifacts, or the versions of `group:name`, sorted."""
     chosen = (info for info in found if not base or info.artifact.startswith(f"{base}:"))
     return tuple(sorted(chosen, key=lambda info: order(info.artifact)))

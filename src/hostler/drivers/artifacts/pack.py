@@ -1,7 +1,7 @@
-"""A wheel of a folder with a `pyproject.toml`, or of what was built already: the same source is the same bytes.
+"""Build a wheel from a folder with a `pyproject.toml`, or publish a built file: the same source gives the same bytes.
 
-Nothing of the source is run. What goes in is the module or the package of the project, from `src/` or from beside
-`pyproject.toml`. Nothing is compressed, as what a compressor makes differs from one machine to the next.
+No code of the source is run. The wheel contains the module or the package of the project, from `src/` or from next to
+`pyproject.toml`. It is not compressed, because compressor output differs between machines.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """What can be published."""
+    """A file that can be published."""
 
     info: ArtifactInfo
     path: Path
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """What `pyproject.toml` says."""
+    """The content of `pyproject.toml`."""
 
     name: str
     version: str
@@ -53,16 +53,16 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     requires: tuple[str, ...] = ()
     files: tuple[tuple[str, bytes], ...] = ()
-    """Names inside the wheel, and what is in them."""
+    """Names inside the wheel, and their content."""
 
 
 def pack(source: Path, to: Path, *, group: str | None = None, version: str | None = None) -> Packed:
-    """Make of a folder, a wheel or a module what can be published; what has to be made for that is put into `to`.
+    """Make a publishable file from a folder, a wheel or a module; a file that has to be built goes into `to`.
 
-    Invalid: something is missing or wrong, and where. NotFound: there is no such file.
+    Invalid: something is missing or wrong; the message says where. NotFound: no such file.
     """
     if not source.exists():
-        raise NotFound(f"{source}: there is no such file or folder")
+        raise NotFound(f"{source}: no such file or folder")
     if source.is_dir():
         project = read_project(source, group=group, version=version)
         path = to / _file_name(project)
@@ -71,7 +71,7 @@ def pack(source: Path, to: Path, *, group: str | None = None, version: str | Non
             write_synced(path, wheel_of(project))
         return Packed(described(path, f"{project.group}:{project.name}:{project.version}"), path)
     if group is None:
-        raise Invalid(f"{source}: nothing says of which group it is; give --group, such as --group org.example")
+        raise Invalid(f"{source}: the group is not known; give --group, such as --group org.example")
     if source.suffix == ".whl":
         found = read_wheel(source)
         artifact = f"{group}:{found.name}:{version or found.version}"
@@ -82,12 +82,12 @@ def pack(source: Path, to: Path, *, group: str | None = None, version: str | Non
 
 
 def source_of(path: Path) -> tuple[Path, str]:
-    """Of a folder or a module: what goes onto the import path, and what is imported then."""
+    """Return the import path and the module name of a folder or a module."""
     if not path.exists():
-        raise NotFound(f"{path}: there is no such file or folder")
+        raise NotFound(f"{path}: no such file or folder")
     if not path.is_dir():
         if path.suffix != ".py" or not is_module(path.stem) or "." in path.stem:
-            raise Invalid(f"{path}: it is no module; name a folder with {PROJECT}, or a .py file")
+            raise Invalid(f"{path}: not a module; name a folder with {PROJECT}, or a .py file")
         return path.parent, path.stem
     module = read_project(path, group="development", version="0").module
     top = module.partition(".")[0]
@@ -96,10 +96,10 @@ def source_of(path: Path) -> tuple[Path, str]:
 
 
 def read_project(folder: Path, *, group: str | None = None, version: str | None = None) -> Project:
-    """What is in the folder. Invalid: what is wrong with it, and where."""
+    """Read the project of a folder. Invalid: what is wrong with it, and where."""
     where = folder / PROJECT
     if not where.is_file():
-        raise NotFound(f"{where}: there is none; begin with hostler slice new, or name a .whl or .py file")
+        raise NotFound(f"{where}: not found; begin with hostler slice new, or name a .whl or .py file")
     try:
         table = tomllib.loads(_read(where).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -131,7 +131,7 @@ def read_project(folder: Path, *, group: str | None = None, version: str | None 
 
 
 def wheel_of(project: Project) -> bytes:
-    """The wheel: the same project is the same bytes, wherever and whenever."""
+    """Return the wheel: the same project gives the same bytes, on every machine and at any time."""
     info = f"{_plain(project.name)}-{project.version.replace('-', '_')}.dist-info"
     entries = [
         *project.files,
@@ -173,7 +173,7 @@ def _file_name(project: Project) -> str:
     return f"{_plain(project.name)}-{project.version.replace('-', '_')}-py3-none-any.whl"
 
 
-# What goes in
+# Content of the wheel
 
 
 def _module(where: Path, project: dict[str, Any], name: str) -> str:
@@ -182,7 +182,7 @@ def _module(where: Path, project: dict[str, Any], name: str) -> str:
         raise Invalid(f'{where}: [project.entry-points."{ENTRY_POINTS}"]: names several modules; leave one')
     module = next((_text(where, points, key) for key in points), _plain(name))
     if not is_module(module):
-        raise Invalid(f'{where}: [project.entry-points."{ENTRY_POINTS}"]: {module!r} is no module')
+        raise Invalid(f'{where}: [project.entry-points."{ENTRY_POINTS}"]: {module!r} is not a module')
     return module
 
 
@@ -196,7 +196,7 @@ def _files(folder: Path, top: str) -> list[tuple[str, bytes]]:
             found = [(f"{top}.py", _content(module))]
             break
     else:
-        raise Invalid(f"{folder}: there is neither {top}.py nor {top}/__init__.py, here or in src/")
+        raise Invalid(f"{folder}: neither {top}.py nor {top}/__init__.py exists, here or in src/")
     if sum(len(data) for _, data in found) > MAX_SIZE - MAX_METADATA:
         raise Invalid(f"{folder}: larger than {MAX_SIZE} bytes; leave out what the slice does not need")
     for name, data in found:
@@ -212,7 +212,7 @@ def _walked(package: Path, top: str) -> list[tuple[str, bytes]]:
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and name[0] != ".")
         for name in (*folders, *names):
             if (path := Path(folder, name)).is_symlink():
-                raise Invalid(f"{path}: it is a link; put the file itself there")
+                raise Invalid(f"{path}: is a link; replace it with the file itself")
         inside = os.path.relpath(folder, package)
         for name in sorted(names):
             if name[0] == "." or name.endswith(".pyc"):
@@ -229,7 +229,7 @@ def _walked(package: Path, top: str) -> list[tuple[str, bytes]]:
 
 def _content(path: Path) -> bytes:
     if path.is_symlink() or not path.is_file():
-        raise Invalid(f"{path}: it is no plain file; put the file itself there")
+        raise Invalid(f"{path}: not a regular file; replace it with the file itself")
     return _read(path)
 
 
@@ -245,13 +245,13 @@ def _read(path: Path) -> bytes:
 
 
 def _version_in(path: Path) -> str:
-    """`__version__ = "1.0.0"` of a module."""
+    """Return `__version__ = "1.0.0"` of a module."""
     for statement in parsed_source(path.name, _read(path)).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
             targets = [target.id for target in statement.targets if isinstance(target, ast.Name)]
             if "__version__" in targets and isinstance(statement.value.value, str):
                 return statement.value.value
-    raise Invalid(f'{path}: nothing says its version; write __version__ = "1.0.0" into it, or give --version')
+    raise Invalid(f'{path}: the version is not known; add __version__ = "1.0.0" to it, or give --version')
 
 
 # pyproject.toml
@@ -267,7 +267,7 @@ def _table(where: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
 def _text(where: Path, table: dict[str, Any], name: str) -> str:
     found = table.get(name)
     if not isinstance(found, str) or not found.strip() or not found.isprintable():
-        raise Invalid(f"{where}: {name}: must be there, and be one line of text")
+        raise Invalid(f"{where}: {name}: required, and must be one line of text")
     return found
 
 

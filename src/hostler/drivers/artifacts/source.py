@@ -1,4 +1,4 @@
-"""Source that strangers wrote: whether it is Python, and marks anything. It is read, and nothing of it is run."""
+"""Checks of untrusted source code: is it Python, and does it mark methods? The code is parsed, never run."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from threading import Lock
 from hostler.errors import Invalid
 
 MAX_READ = 2 * 1024 * 1024
-"""Bytes of one file that are read so: it takes time, and much memory. Larger ones are believed."""
+"""Maximum size in bytes of a file that is parsed, because parsing takes time and memory. Larger files are accepted."""
 _ALONE = Lock()
-"""Of two threads that parse at once Python 3.11 loses count, and raises a SystemError (gh-106905)."""
+"""Python 3.11 miscounts when two threads parse at the same time, and raises a SystemError (gh-106905)."""
 _LIBRARY, _MARK = "hostler.slices", "method"
 
 
 def parsed_source(name: str, data: bytes) -> ast.Module:
-    """Nobody shall find out on a node that a bracket is missing."""
+    """Parse source code, so that a syntax error is found before a node runs it."""
     try:
         with _ALONE:
             return ast.parse(data, filename=name)
     except SyntaxError as error:
         raise Invalid(f"{name}:{error.lineno or 1}: {error.msg}; correct it there") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Invalid(f"{name}: it is no Python ({error or type(error).__name__}); name another file") from None
+        raise Invalid(f"{name}: not Python ({error or type(error).__name__}); name another file") from None
 
 
 def marks(tree: ast.Module) -> bool:
-    """Whether it uses `hostler.slices.method`, under whatever name: as a decorator, or else."""
+    """Return whether it uses `hostler.slices.method`, under any name, as a decorator or otherwise."""
     names, ways = set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
@@ -45,5 +45,5 @@ def marks(tree: ast.Module) -> bool:
 
 
 def no_marks(name: str) -> Invalid:
-    """What to raise of what could be loaded, and never be called."""
+    """Return the error for code that can be loaded but has no method to call."""
     return Invalid(f"{name}: nothing in it can be called; mark a function with @method of {_LIBRARY}")

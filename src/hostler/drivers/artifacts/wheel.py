@@ -1,7 +1,7 @@
-"""What is in a wheel or a module that a stranger made, and unpacking it where it cannot get out.
+"""Read a wheel or a module from an untrusted source, and unpack it without writing outside the target folder.
 
-Every entry is looked at before any is written: its name, its kind, its size. What is refused is refused by name. Only
-pure Python is taken, as such a wheel needs no installer: unpacked, it can be imported.
+Every entry is checked before any is written: its name, its kind, its size. An error names the entry. Only pure Python
+is accepted, because such a wheel needs no installer: once unpacked, it can be imported.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 10_000
 MAX_UNPACKED = 512 * 1024 * 1024
-"""Bytes of all that is in one wheel."""
+"""Maximum total size in bytes of the files in one wheel."""
 MAX_METADATA = 1024 * 1024
 MAX_SOURCE = 16 * 1024 * 1024
-"""Bytes of source that are read to see whether something can be called."""
+"""Maximum number of bytes of source that are parsed to find a marked method."""
 MAX_PATH = 400
 MAX_DEPTH = 30
 MAX_DIRECTORY = 8 * 1024 * 1024
-"""Bytes of the archive's own list of what is in it."""
+"""Maximum size in bytes of the archive's central directory."""
 ENTRY_POINTS = "hostler.slices"
 _END = struct.Struct("<4s4H2LH")
 _CHUNK = 256 * 1024
@@ -54,20 +54,20 @@ _HOSTLER = "hostler"
 
 
 class Wheel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wheel says of itself."""
+    """The metadata of a wheel."""
 
     name: str
     version: str
     module: str
-    """What is imported: the entry point of the group `hostler.slices`, else the one module at the top."""
+    """The module to import: the entry point of the group `hostler.slices`, else the only top-level module."""
     requires: tuple[str, ...] = ()
-    """Without Hostler itself, and without what only extras want."""
+    """Without Hostler itself, and without requirements of extras."""
 
 
 def described(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
-    """What is to be said of the file as that artifact. Invalid: it is no wheel or module, or one of another name.
+    """Return the description of the file as that artifact. Invalid: not a wheel or module, or one of another name.
 
-    `file` is what it is called, where its path says nothing of that.
+    `file` is its name, if its path does not tell.
     """
     wanted, file = parsed(artifact), file or path.name
     with translated(path):
@@ -90,21 +90,21 @@ def described(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
 
 
 def normal(name: str) -> str:
-    """A package's name as packagers compare them."""
+    """Return a package's name normalized as packaging tools compare them."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _check_module(path: Path, file: str, module: str) -> None:
     if "." in module or not is_module(module):
-        raise Invalid(f"{file}: {module[:80]!r} is no name that can be imported; rename the file")
+        raise Invalid(f"{file}: {module[:80]!r} is not a name that can be imported; rename the file")
     if path.stat().st_size <= MAX_READ and not marks(parsed_source(file, path.read_bytes())):
         raise no_marks(file)
 
 
 def read_wheel(path: Path, *, named: str = "", whole: bool = False) -> Wheel:
-    """What a wheel says of itself. Invalid: it is none that can be used.
+    """Return the metadata of a wheel. Invalid: not a usable wheel.
 
-    `whole`: all that is in it is looked at, as far as that can be done without running it.
+    `whole`: check all of its content, as far as possible without running it.
     """
     named = named or path.name
     with _Archive(path, named) as archive:
@@ -116,7 +116,7 @@ def read_wheel(path: Path, *, named: str = "", whole: bool = False) -> Wheel:
 
 
 def _check_sources(archive: _Archive, wheel: Wheel) -> None:
-    """What is imported must be Python; and something must be marked, unless that may be in a package that it needs."""
+    """Check that the imported module is Python, and that a method is marked, unless a required package may mark one."""
     parts = wheel.module.split(".")
     above = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
     imported = [name for part in above for name in (f"{part}/__init__.py", f"{part}.py") if name in archive.entries]
@@ -127,7 +127,7 @@ def _check_sources(archive: _Archive, wheel: Wheel) -> None:
         if marked and name in others:
             return
         if size > min(left, MAX_READ):
-            marked = True  # nobody knows
+            marked = True  # not known
             continue
         left -= size
         try:
@@ -140,9 +140,9 @@ def _check_sources(archive: _Archive, wheel: Wheel) -> None:
 
 
 def unpack(path: Path, to: Path) -> None:
-    """All that is in the wheel, as the folder `to`, which is not there yet: whole, or not at all.
+    """Unpack the wheel as the folder `to`, which must not exist: completely, or not at all.
 
-    Invalid: something in it would not stay inside, or is more than it may be.
+    Invalid: an entry would be written outside, or exceeds a limit.
     """
     fresh = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     with translated(to.parent), _Archive(path, path.name) as archive:
@@ -157,7 +157,7 @@ def unpack(path: Path, to: Path) -> None:
 
 
 class _Archive:
-    """A zip file. Invalid: it is none, or there is something in it that no wheel has."""
+    """A zip file. Invalid: not a zip file, or with content that no wheel has."""
 
     def __init__(self, path: Path, named: str) -> None:
         self.named = named[:200]
@@ -169,7 +169,7 @@ class _Archive:
             self.entries = self._checked(self._zip.infolist())
         except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError, EOFError) as error:
             self._file.close()
-            raise self.wrong(f"it is no wheel ({error})") from None
+            raise self.wrong(f"not a wheel ({error})") from None
         except BaseException:
             self._file.close()
             raise
@@ -182,22 +182,22 @@ class _Archive:
         self._file.close()
 
     def wrong(self, why: str) -> Invalid:
-        """What to raise."""
-        return Invalid(f"{self.named}: {why}; build it anew, from a source that you trust")
+        """Return the error to raise."""
+        return Invalid(f"{self.named}: {why}; build it again, from a source that you trust")
 
     def names(self) -> Iterable[str]:
-        """Of all files in it."""
+        """Return the names of all files in it."""
         return self.entries
 
     def read(self, name: str, most: int = MAX_METADATA) -> bytes:
-        """A small file in it."""
+        """Return the content of a small file in it."""
         entry = self.entries[name]
         if entry.file_size > most:
             raise self.wrong(f"{name} is larger than {most} bytes")
         return b"".join(self._chunks(entry))
 
     def check(self) -> None:
-        """Read all of it: each file has its checksum."""
+        """Read all of it, which verifies the checksum of each file."""
         for entry in self.entries.values():
             for _ in self._chunks(entry):
                 pass
@@ -215,18 +215,18 @@ class _Archive:
                 os.fsync(out.fileno())
 
     def _check_end(self) -> None:
-        """Before anything is read into memory: how long the list of entries is."""
+        """Check the length of the central directory before anything is read into memory."""
         size = self._file.seek(0, os.SEEK_END)
         if size > MAX_SIZE:
             raise self.wrong(f"it is larger than {MAX_SIZE} bytes")
         if size < _END.size:
-            raise self.wrong("it is no wheel (too short)")
+            raise self.wrong("not a wheel (too short)")
         self._file.seek(size - _END.size)
         mark, *_, count, length, start, comment = _END.unpack(self._file.read(_END.size))
         if mark != b"PK\5\6" or comment or start + length + _END.size != size:
-            raise self.wrong("it is no wheel (no archive's end at its end)")
+            raise self.wrong("not a wheel (no end-of-archive record)")
         if count > MAX_ENTRIES or length > MAX_DIRECTORY:
-            raise self.wrong(f"there are more than {MAX_ENTRIES} files in it")
+            raise self.wrong(f"more than {MAX_ENTRIES} files in it")
         self._file.seek(0)
 
     def _checked(self, found: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
@@ -235,7 +235,7 @@ class _Archive:
         above: set[str] = set()
         total = 0
         if len(found) > MAX_ENTRIES:
-            raise self.wrong(f"there are more than {MAX_ENTRIES} files in it")
+            raise self.wrong(f"more than {MAX_ENTRIES} files in it")
         for entry in found:
             name = self._check_name(entry)
             self._check_kind(entry, name)
@@ -266,7 +266,7 @@ class _Archive:
             or _BAD_IN_NAME.search(name)
             or not name.isprintable()
         ):
-            raise self.wrong(f"{entry.orig_filename[:200]!r} is a name that might lead elsewhere")
+            raise self.wrong(f"{entry.orig_filename[:200]!r} is an unsafe path")
         return name
 
     def _check_kind(self, entry: zipfile.ZipInfo, name: str) -> None:
@@ -277,12 +277,12 @@ class _Archive:
         if entry.flag_bits & 0x1:
             raise self.wrong(f"{name!r} is encrypted")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise self.wrong(f"{name!r} is compressed in a way that wheels are not")
+            raise self.wrong(f"{name!r} has a compression method that wheels do not use")
         if entry.is_dir() and entry.file_size:
             raise self.wrong(f"{name!r} is a folder with content")
 
     def _chunks(self, entry: zipfile.ZipInfo) -> Iterable[bytes]:
-        """Its bytes: as many as were said, or Invalid."""
+        """Yield its bytes: exactly as many as the directory says, or raise Invalid."""
         size = 0
         try:
             with self._zip.open(entry) as file:
@@ -294,16 +294,16 @@ class _Archive:
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error, NotImplementedError) as error:
             raise self.wrong(f"{entry.filename[:200]!r} in it cannot be read ({error})") from None
         if size != entry.file_size:
-            raise self.wrong(f"{entry.filename[:200]!r} in it is not as long as it says")
+            raise self.wrong(f"{entry.filename[:200]!r} in it does not have its declared size")
 
 
 def _read(archive: _Archive) -> Wheel:
     tops = sorted({name.partition("/")[0] for name in archive.names()})
     infos = [top for top in tops if top.endswith(".dist-info")]
     if len(infos) != 1 or f"{infos[0]}/METADATA" not in archive.entries:
-        raise archive.wrong("there must be one .dist-info folder in it, with METADATA")
+        raise archive.wrong("it must contain exactly one .dist-info folder, with METADATA")
     if data := [top for top in tops if top.endswith(".data")]:
-        raise archive.wrong(f"{data[0]} in it wants an installer; a slice is pure Python, without")
+        raise archive.wrong(f"{data[0]} in it requires an installer; a slice must be pure Python")
     _check_pure(archive, f"{infos[0]}/WHEEL")
     metadata = BytesParser(policy=email.policy.compat32).parsebytes(archive.read(f"{infos[0]}/METADATA"), True)
     name, version = (_one(archive, metadata.get_all(field), field) for field in ("Name", "Version"))
@@ -336,33 +336,31 @@ def _one(archive: _Archive, values: Sequence[object] | None, field: str) -> str:
 def _requires(archive: _Archive, values: Sequence[object]) -> tuple[str, ...]:
     texts = [" ".join(str(value).split()) for value in values]
     if len(texts) > MAX_REQUIRES or any(len(text) > MAX_REQUIREMENT for text in texts):
-        raise archive.wrong("it requires more packages than can be")
+        raise archive.wrong("it requires too many packages")
     for text in texts:
         if not text.isprintable() or not _NAME.match(text):
             raise archive.wrong(f"its metadata say Requires-Dist {text[:80]!r}")
     needed = tuple(text for text in texts if not _EXTRA.search(text) and not is_hostler(text))
     if elsewhere := next((text for text in needed if _ELSEWHERE.match(text)), ""):
-        raise archive.wrong(
-            f"it requires {elsewhere[:200]!r}, and nodes fetch nothing from there, but from where slice_packages says"
-        )
+        raise archive.wrong(f"it requires {elsewhere[:200]!r}, but nodes fetch packages only from slice_packages")
     return needed
 
 
 def is_hostler(requirement: str) -> bool:
-    """Whether it asks for Hostler itself, which is there."""
+    """Return whether it requires Hostler itself, which is always available."""
     found = _NAME.match(requirement)
     return found is not None and normal(found[1]) == _HOSTLER
 
 
 def _module(archive: _Archive, name: str, info: str) -> str:
-    """What is imported."""
+    """Return the module to import."""
     points = _entry_points(archive, f"{info}/entry_points.txt")
     if len(points) > 1:
         raise archive.wrong(f"it has several entry points of {ENTRY_POINTS} ({', '.join(points)[:200]}); leave one")
     if points:
         module = points[0]
         if not is_module(module) or not _has(archive, module):
-            raise archive.wrong(f"its entry point of {ENTRY_POINTS} is {module[:80]!r}, which is no module in it")
+            raise archive.wrong(f"its entry point of {ENTRY_POINTS} is {module[:80]!r}, which is not a module in it")
         return module
     found = modules(archive.names())
     same = [module for module in found if normal(module) == normal(name)]
@@ -373,7 +371,7 @@ def _module(archive: _Archive, name: str, info: str) -> str:
 
 
 def modules(names: Iterable[str]) -> list[str]:
-    """Modules and packages at the top."""
+    """Return modules and packages at the top level."""
     found = set()
     for name in names:
         top, _, rest = name.partition("/")

@@ -1,5 +1,5 @@
 """The audit log in files.
 
 folder   the files of one data folder
-chain    how a file is laid out, and whether it was changed since
+chain    the format of a file, and the check for later changes
 """

@@ -1,11 +1,11 @@
-"""How a file of the audit log is laid out, and whether it was changed since.
+"""The format of audit log files, and the check for later changes.
 
     {"day":"2026-11-15","place":"5f3a…","after":"2026-11-14","chain":"9f86…"}
     {"key":"/hostler/v1/audit/2026-11-15/10:15:30.123456-5f3a","revision":77,"value":{…},"chain":"60303a…"}
 
-The first line names the folder, the day of the file before it, and the hash that the chain goes on from. The hash of
-each further line is that of the hash before it and of the line up to its own hash (SHA-256). So a line that is changed,
-left out, added or moved breaks the chain from there on, in that file and in all later ones.
+The first line names the folder, the day of the previous file, and the hash that the chain continues from. The hash of
+each further line is the SHA-256 of the previous hash and of the line up to its own hash. So a line that is changed,
+removed, added or moved breaks the chain from there on, in that file and in all later ones.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Header(msgspec.Struct, frozen=True):
     day: str
     place: str
     after: str
-    """The day of the file before it; empty: it is the first one."""
+    """The day of the previous file; empty: this is the first one."""
     chain: str
-    """The hash of the last line of that one."""
+    """The hash of the last line of the previous file."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -46,11 +46,11 @@ class _Line(msgspec.Struct, frozen=True):
     revision: int
     value: msgspec.Raw = msgspec.Raw()
     base64: str | None = None
-    """In place of `value`, where that is no JSON of one line."""
+    """Replaces `value` if that is not JSON in one line."""
 
 
 class DayCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in the file of one day."""
+    """The result of checking the file of one day."""
 
     day: str
     lines: int
@@ -59,12 +59,12 @@ class DayCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def header_line(header: Header) -> bytes:
-    """The first line of a file."""
+    """Return the first line of a file."""
     return msgspec.json.encode(header) + b"\n"
 
 
 def line_of(kv: KeyValue, chain: str) -> tuple[bytes, str]:
-    """The line of a write, after one of this hash; and its own hash."""
+    """Return the line of a write that follows the hash `chain`, and its own hash."""
     fields: dict[str, object] = {"key": kv.key, "revision": kv.create_revision}
     if _is_one_line(kv.value):
         fields["value"] = msgspec.Raw(kv.value)
@@ -76,7 +76,7 @@ def line_of(kv: KeyValue, chain: str) -> tuple[bytes, str]:
 
 
 def read_line(line: bytes) -> KeyValue:
-    """The write of a line. ValueError: it is none."""
+    """Return the write of a line. ValueError: not a valid line."""
     try:
         read = msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
@@ -86,7 +86,7 @@ def read_line(line: bytes) -> KeyValue:
 
 
 def read_header(line: bytes) -> Header:
-    """ValueError: it is none."""
+    """Return the first line of a file. ValueError: not a valid header."""
     try:
         return msgspec.json.decode(line, type=Header)
     except msgspec.MsgspecError as error:
@@ -94,13 +94,13 @@ def read_header(line: bytes) -> Header:
 
 
 def chain_of(line: bytes) -> str:
-    """The hash that a line carries; empty: it carries none."""
+    """Return the hash that a line carries; empty: it has none."""
     found = line[-len(_END) - _HASH : -len(_END)]
     return found.decode("ascii", "replace") if line.endswith(_END) and _CHAIN in line else ""
 
 
 def check(files: Iterable[Path], expected: Mapping[str, DayFile]) -> list[DayCheck]:
-    """Go through the files of a folder, oldest first. `expected`: how far each went, as the store recorded it."""
+    """Check the files of a folder, oldest first. `expected`: the end of each file as the store recorded it."""
     found: list[DayCheck] = []
     for path in files:
         found.append(_check_file(path, found[-1] if found else None, expected.get(path.stem)))
@@ -128,13 +128,13 @@ def _check_file(path: Path, before: DayCheck | None, record: DayFile | None) -> 
             problems.append(str(error))
         for line in file:
             if not line.endswith(b"\n"):
-                break  # the end of a write that was interrupted; its lines are still in the store
+                break  # the end of an interrupted write; its lines are still in the store
             lines += 1
             body, mark, _ = line.rpartition(_CHAIN)
             wanted = _hash(chain, body) if mark else ""
             chain = chain_of(line)
             if not chain or chain != wanted:
-                problems.append(f"line {lines + 1}: it was changed, or lines before it are missing")
+                problems.append(f"line {lines + 1}: changed, or lines before it are missing")
                 chain = chain or wanted
             if record is not None and lines == record.lines:
                 recorded = chain == record.chain

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SUFFIX = ".jsonl"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _RECENT = 2_000
-"""Lines at the end of the files that are known by their keys: more than one interrupted call can have left there."""
+"""Number of lines at the end of the files whose keys are remembered: more than one interrupted call can leave."""
 _BLOCK = 65_536
 
 
@@ -47,7 +47,7 @@ class _Tail(msgspec.Struct):
 
 
 class AuditFolder:
-    """The files at `path`, which is made when the first line is filed. Without `threads` its work blocks the loop."""
+    """The files at `path`, which is created with the first line. Without `threads`, its work blocks the event loop."""
 
     def __init__(self, path: Path, *, threads: bool = True) -> None:
         self._path, self._threads = path, threads
@@ -59,7 +59,7 @@ class AuditFolder:
 
     @property
     def place(self) -> str:
-        """From the file `place`; made when it is first asked for."""
+        """The content of the file `place`, which is created on first use."""
         if not self._place:
             with self._told():
                 self._place = self._named()
@@ -74,7 +74,7 @@ class AuditFolder:
         return str(self._path)
 
     def files(self) -> list[Path]:
-        """The files, the oldest first."""
+        """Return the files, oldest first."""
         return [self._file(day) for day in self._days()]
 
     async def append(self, lines: Sequence[KeyValue]) -> tuple[DayFile, ...]:
@@ -92,7 +92,7 @@ class AuditFolder:
     async def read_back(self, day: str, end: int | None, limit: int) -> list[FiledLine]:
         return await self._aside(lambda: self._read_back(day, end, limit))
 
-    # Inside, in a thread
+    # Internal, in a thread
 
     async def _aside(self, work: Callable[[], T]) -> T:
         with self._told():
@@ -104,7 +104,7 @@ class AuditFolder:
             yield
         except OSError as error:
             raise Unavailable(
-                f"audit files {self._path}: {error.strerror or error}; make room or give hostler the right to write"
+                f"audit files {self._path}: {error.strerror or error}; free some space or give hostler write permission"
             ) from None
 
     def _named(self) -> str:
@@ -126,7 +126,7 @@ class AuditFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process appends at a time: the last leader of this machine may not have ended yet."""
+        """Lock the files against other processes: the previous leader on this host may not have ended yet."""
         descriptor = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -177,14 +177,14 @@ class AuditFolder:
         for kv in lines:
             line, chain = line_of(kv, chain)
             data += line
-        self._tail = None  # until it is certain
+        self._tail = None  # until the write is known to be durable
         size = self._made_durable(day, begun, bytes(data), 0 if begun else tail.size)  # type: ignore[union-attr]
         recent = deque([*tail.recent, *(kv.key for kv in lines)], maxlen=_RECENT)  # type: ignore[union-attr]
         self._tail = _Tail(day, size, tail.lines + len(lines), chain, recent)  # type: ignore[union-attr]
         return self._tail
 
     def _made_durable(self, day: str, begun: bool, data: bytes, at: int) -> int:
-        """Behind what was there, in place of the rest of a write that was interrupted; how long the file is now."""
+        """Write after the existing lines, over the rest of an interrupted write, and return the file's new size."""
         descriptor = os.open(self._file(day), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.ftruncate(descriptor, at)
@@ -199,14 +199,14 @@ class AuditFolder:
         return at + len(data)
 
     def _loaded(self) -> _Tail | None:
-        """The end of the newest file, read again if another process has appended since."""
+        """Return the end of the newest file, read again if another process has appended since."""
         days = self._days()
         for number, day in reversed(tuple(enumerate(days))):
             size, tail = self._file(day).stat().st_size, self._tail
             if tail is None or tail.day != day or size != tail.size:
                 self._tail = tail = self._scanned(day)
-                if number and tail.lines < _RECENT:  # a call that was interrupted may have begun in the file before it
-                    with suppress(Damaged):  # `hostler audit verify` says so
+                if number and tail.lines < _RECENT:  # an interrupted call may have started in the previous file
+                    with suppress(Damaged):  # `hostler audit verify` reports it
                         before = self._scanned(days[number - 1]).recent
                         tail.recent = deque([*before, *tail.recent], maxlen=_RECENT)
             if tail.size:  # else a crash left it before its first line was durable
@@ -232,13 +232,13 @@ class AuditFolder:
         return FiledLine(self._checked(day, read_line, line), at, at + len(line))
 
     def _checked(self, day: str, read: Callable[[bytes], T], line: bytes) -> T:
-        """Damaged: the file was changed."""
+        """Parse a line. Damaged: the file was changed."""
         try:
             return read(line)
         except ValueError as error:
             raise Damaged(
                 f"audit file {self._file(day)}: a line cannot be read ({error}); run hostler audit verify, and restore"
-                " the file, or move the folder aside: a new one is begun"
+                " the file, or move the folder away: a new one is created"
             ) from None
 
     def _read(self, day: str, start: int, limit: int) -> list[FiledLine]:
@@ -262,7 +262,7 @@ class AuditFolder:
                 file.seek(low)
                 block = file.read(at - low)
                 lines = block.splitlines(keepends=True)
-                if low > first:  # it may begin in the middle of a line
+                if low > first:  # the block may begin in the middle of a line
                     rest, lines = lines[0], lines[1:]
                 if not lines:
                     continue

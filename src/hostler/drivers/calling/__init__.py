@@ -1,6 +1,7 @@
-"""Calls over sockets: lines to workers, and the doors at which others ask this process.
+"""Calls over sockets: connections to workers, and the sockets on which this process is called.
 
-lines     connections to workers, shared by all calls to an address
-listener  tells the leader what was measured
-gateway   takes calls of the slices on this node, and hands them to the router
+connection       one connection to a worker
+connection_pool  connections to workers, shared by all calls to an address
+listener         reports measurements to the leader
+gateway          takes calls of the slices on this node, and passes them to the router
 """

@@ -1,7 +1,7 @@
-"""One connection to a worker: calls that go over it, and their answers.
+"""One connection to a worker: the calls sent over it, and their answers.
 
-What is sent within one turn of the loop goes out in one write. A call waits for a future and nothing else: there is no
-task per call.
+Everything sent within one iteration of the event loop goes out in one write. A call waits for a future and nothing
+else: there is no task per call.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from hostler.ports.calls import Call
 
 AHEAD_ITEMS, AHEAD_BYTES = 64, 1024 * 1024
-"""Of a stream that is not read: then its line is not read either."""
+"""Limits of a stream that is not read: beyond them, its connection is not read either."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FromWorker).decode
 _CALL = 4
-"""The tag of a Call: it is written without being made."""
+"""The tag of a Call: it is encoded directly, without creating the object."""
 
 
 class Stream:
-    """The results of one call, as they come."""
+    """The values of one streaming call, as they arrive."""
 
     __slots__ = ("_bytes", "_end", "_items", "_left", "_line", "_waiter", "_waiting")
 
@@ -76,7 +76,7 @@ class Stream:
         return value
 
     async def aclose(self) -> None:
-        """Nobody wants more."""
+        """Stop reading the stream."""
         if self._left:
             return
         self._left = True
@@ -86,7 +86,7 @@ class Stream:
         self._line.abandon(self._waiting)
 
     def push(self, value: bytes) -> None:
-        """One more."""
+        """Append one value."""
         if self._left:
             return
         self._items.append(value)
@@ -96,7 +96,7 @@ class Stream:
             self._line.pause_reading(self)
 
     def finish(self, end: BaseException) -> None:
-        """There are no more."""
+        """End the stream."""
         if self._end is None:
             self._end = end
             self._wake()
@@ -107,7 +107,7 @@ class Stream:
 
 
 class _Waiting:
-    """A call that was handed over."""
+    """A call that was queued or sent."""
 
     __slots__ = ("batch", "future", "id", "stream", "timer")
 
@@ -118,7 +118,7 @@ class _Waiting:
 
 
 class Line(asyncio.Protocol):
-    """One connection. `ready` ends with its welcome."""
+    """One connection. `ready` completes with the worker's welcome."""
 
     def __init__(
         self, address: str, hello: Hello, loop: asyncio.AbstractEventLoop, ended: Callable[[Line], None]
@@ -141,36 +141,36 @@ class Line(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a call waits for an answer."""
         return bool(self._waiting)
 
-    # For the loop
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who calls."""
+        """Send the hello."""
         self._transport = transport  # type: ignore[assignment]
         _watch_over(transport.get_extra_info("socket"))
         self._transport.write(frame(_encode(self._hello)))  # type: ignore[union-attr]
 
     def data_received(self, data: bytes) -> None:
-        """Answers, or a part of one."""
+        """Handle answers, or a part of one."""
         try:
             for message in self._frames.feed(data):
                 self._take(_decode(message))
         except (FrameError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            self._why = f"it sent what cannot be read ({error})"
+            self._why = f"it sent data that cannot be read ({error})"
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever waits is told whether the call may have started."""
+        """Fail all waiting calls, with whether each may have started."""
         why = self._why or (f"the connection broke ({exc})" if exc is not None else "the connection ended")
         if self._frames.within and not self._why:
-            why += " within an answer"
+            why += " in the middle of an answer"
         self.open = False
         self._ended(self)
         if not self.ready.done():
             self.ready.set_exception(Unreachable(f"{self.address}: {why} before a welcome"))
-            self.ready.exception()  # looked at: perhaps nobody waits
+            self.ready.exception()  # mark it as retrieved: perhaps no caller waits
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         waiting, self._waiting = self._waiting, {}
@@ -180,11 +180,11 @@ class Line(asyncio.Protocol):
             _fail(one, CallFailed(None, f"{self.address}: {why}{how}", started=started))
 
     def pause_writing(self) -> None:
-        """The worker does not take what is sent."""
+        """The worker does not accept data."""
         self._writable = self.loop.create_future()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The worker accepts data again."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
@@ -192,7 +192,7 @@ class Line(asyncio.Protocol):
     # For callers
 
     async def writable(self) -> None:
-        """Until more may be sent."""
+        """Wait until more may be sent."""
         while self._writable is not None and self.open:
             await asyncio.shield(self._writable)
 
@@ -202,8 +202,8 @@ class Line(asyncio.Protocol):
         return self._writable is not None
 
     def send(self, call: Call, within: float | None) -> _Waiting:
-        """Send with the next write; its future has the answer. CallFailed: it is too long, or the line has ended."""
-        if not self.open:  # between its welcome and whoever waited for that
+        """Queue a call for the next write and return its future. CallFailed: too long, or the connection has ended."""
+        if not self.open:  # closed between the welcome and the caller that waited for it
             raise CallFailed(None, f"{self.address}: the connection ended; the call was not sent", started=False)
         self._number = number = self._number + 1
         data = _encode((_CALL, number, call.method, call.arguments, within, call.trace, call.version, call.instance))
@@ -218,7 +218,7 @@ class Line(asyncio.Protocol):
         return waiting
 
     def abandon(self, waiting: _Waiting) -> None:
-        """Nobody waits for it any more, and nobody reads its stream."""
+        """Give up a call: its caller no longer waits and its stream is not read."""
         if self.paused_by is not None and self.paused_by is waiting.stream:
             self.resume_reading()
         if self._waiting.pop(waiting.id, None) is None:
@@ -229,31 +229,31 @@ class Line(asyncio.Protocol):
             self._queue(_encode(Cancel(waiting.id)))
 
     def pause_reading(self, stream: Stream) -> None:
-        """Until the stream was read further."""
+        """Stop reading until the stream was read further."""
         if self.paused_by is None and self._transport is not None and not self._transport.is_closing():
             self.paused_by = stream
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """The stream was read."""
+        """Read again after the stream was read."""
         self.paused_by = None
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Send what is to be sent, and end."""
+        """Send what is queued, and close."""
         self.open = False
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         self.open = False
         if self._transport is not None:
             self._transport.abort()
 
-    # Inside
+    # Internal
 
     def _queue(self, data: bytes) -> None:
         if not self._out:
@@ -283,13 +283,13 @@ class Line(asyncio.Protocol):
                 self._answered(waiting, message)
 
     def _answered(self, waiting: _Waiting, message: Any) -> None:
-        """It is over."""
+        """Handle the final message of a call."""
         if waiting.timer is not None:
             waiting.timer.cancel()
         kind = type(message)
         if kind is Result:
-            if waiting.stream is not None:  # who reads it waits for an end
-                why = f"{self.address}: it sent a result in the midst of a stream"
+            if waiting.stream is not None:  # its reader waits for an end
+                why = f"{self.address}: it sent a result in the middle of a stream"
                 _fail(waiting, CallFailed(None, why, started=True))
             elif not waiting.future.done():
                 waiting.future.set_result(message.value)
@@ -307,7 +307,7 @@ class Line(asyncio.Protocol):
             return
         if not self.ready.done():
             self.ready.set_exception(NotAdmitted(f"{self.address}: {message.why}"))
-            self.ready.exception()  # looked at: perhaps nobody waits
+            self.ready.exception()  # mark it as retrieved: perhaps no caller waits
         self.abort()
 
     def _stream(self, waiting: _Waiting) -> Stream:
@@ -320,7 +320,7 @@ class Line(asyncio.Protocol):
     def _expire(self, waiting: _Waiting) -> None:
         waiting.timer = None
         self.abandon(waiting)
-        _fail(waiting, CallFailed(Fault.DEADLINE, "its time was over before it had answered", started=True))
+        _fail(waiting, CallFailed(Fault.DEADLINE, "the deadline passed before the answer", started=True))
 
 
 def _fail(waiting: _Waiting, error: CallFailed) -> None:
@@ -333,7 +333,7 @@ def _fail(waiting: _Waiting, error: CallFailed) -> None:
 
 
 def _watch_over(sock: socket.socket | None) -> None:
-    """A host that is gone says nothing: notice it within a dozen seconds."""
+    """Enable keepalive: a dead host sends nothing; detect it within a dozen seconds."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 CONNECT_WITHIN = 2.0
 """Seconds for a connection and its welcome."""
 IDLE = 300.0
-"""Seconds after which a line that nobody uses is closed."""
+"""Seconds after which an unused connection is closed."""
 SPARE = 4
-"""Lines of ended streams that are kept for the next ones, per address."""
+"""Connections of ended streams that are kept for later streams, per address."""
 
 
 class TcpLines:
-    """`hostler.ports.calls.Lines` over TCP; an address with a slash is a socket in the file system."""
+    """`hostler.ports.calls.Lines` over TCP; an address with a slash is a unix socket."""
 
     def __init__(self, token: str, *, caller: str = "", connect_within: float = CONNECT_WITHIN) -> None:
         self._hello = Hello(token, caller)
@@ -36,7 +36,7 @@ class TcpLines:
         self._empty: asyncio.Event | None = None
 
     async def ask(self, address: str, call: Call, *, alone: bool = False) -> bytes | Stream | _Alone:
-        """As the port says."""
+        """Implement `Lines.ask`."""
         line = None if alone else self._shared.get(address)
         within = call.within
         if line is None or not line.open or line.congested:
@@ -60,7 +60,7 @@ class TcpLines:
         return answer
 
     async def call(self, address: str, call: Call) -> AsyncIterator[bytes]:
-        """As the port says."""
+        """Implement `Lines.call`."""
         answer = await self.ask(address, call)
         if isinstance(answer, bytes):
             yield answer
@@ -72,7 +72,7 @@ class TcpLines:
             await answer.aclose()
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -83,14 +83,14 @@ class TcpLines:
         lines = list(self._all)
         for line in lines:
             line.abort()
-        if self._all:  # a transport tells of its end in the next turn
+        if self._all:  # a transport reports its end in the next iteration of the event loop
             self._empty = asyncio.Event()
             await self._empty.wait()
 
-    # Inside
+    # Internal
 
     async def _got(self, address: str, within: float | None, alone: bool) -> tuple[Line, float | None]:
-        """A line that takes a call now, and what is left of the time."""
+        """Return a connection that can take a call now, and the remaining time."""
         loop = asyncio.get_running_loop()
         until = None if within is None else loop.time() + within
         try:
@@ -102,7 +102,7 @@ class TcpLines:
                         line = await self._line(address, alone)
         except TimeoutError:
             raise CallFailed(
-                Fault.DEADLINE, f"its time was over before there was a connection to {address}", started=False
+                Fault.DEADLINE, f"the deadline passed before there was a connection to {address}", started=False
             ) from None
         return line, None if until is None else until - loop.time()
 
@@ -134,7 +134,7 @@ class TcpLines:
 
     async def _connected(self, address: str) -> Line:
         if self._closed:
-            raise Unreachable(f"{address}: no more calls are made")
+            raise Unreachable(f"{address}: closed, no more calls are made")
         loop = asyncio.get_running_loop()
         line = Line(address, self._hello, loop, self._gone)
         try:
@@ -160,7 +160,7 @@ class TcpLines:
         return line
 
     def _keep(self, line: Line) -> None:
-        """A line that served one stream can serve the next; one whose stream was left early may still be spoken to."""
+        """Keep a connection after its stream, for the next one; close it if the worker may still send on it."""
         spare = self._spare.setdefault(line.address, [])
         if line.open and not line.busy and len(spare) < SPARE and not self._closed:
             spare.append(line)
@@ -189,7 +189,7 @@ class TcpLines:
 
 
 class _Alone:
-    """A stream on a line of its own, which is given back with its end."""
+    """A stream on a separate connection, which is returned to the pool when the stream ends."""
 
     __slots__ = ("_back", "_stream")
 
@@ -208,7 +208,7 @@ class _Alone:
             raise
 
     async def aclose(self) -> None:
-        """Nobody wants more."""
+        """Stop reading the stream."""
         await self._stream.aclose()
         back, self._back = self._back, None
         if back is not None:

@@ -1,7 +1,8 @@
-"""Where the slices of a node call others: a socket in the file system, which hands their calls to the router.
+"""The unix socket through which the slices of a node call others; it passes their calls to the router.
 
-They speak as routers do to workers (`ports/calls.py`); `version` of a call names the slice that is meant. What one of
-them may have open, under way and unread is bounded: the process is that of the node's agent, and others need it, too.
+Slices use the protocol of routers and workers (`ports/calls.py`); `version` of a call names the slice to call. The
+connections, calls and unread bytes of one instance are bounded, because the process is the agent of the node, which
+others need too.
 """
 
 from __future__ import annotations
@@ -47,23 +48,23 @@ if TYPE_CHECKING:
     from hostler.ports.calls import Items, Message
 
 WITHIN = 3600.0
-"""Seconds that a call has whose caller has no end."""
+"""Seconds for a call whose caller sets no deadline."""
 HELLO_WITHIN = 10.0
 MOST = 10_000
-"""Calls at once of one slice."""
+"""Concurrent calls of one slice."""
 MOST_CONNECTIONS = 512
-"""Of one slice; each of its streams has one of its own."""
+"""Connections of one slice; each of its streams uses a separate one."""
 MOST_BYTES = 256 * 1024 * 1024
-"""Of calls and answers of one slice: that come, are under way, or are not read."""
+"""Bytes of calls and answers of one slice: arriving, in progress, or unread."""
 AT_ONCE = 256 * 1024
-"""Bytes that are held back to be written together."""
+"""Bytes that are buffered to be written together."""
 _CREDENTIALS = struct.Struct("3i")
 _decode = msgspec.msgpack.Decoder(FromCaller).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Asks(Protocol):
-    """As `Router.ask`."""
+    """The signature of `Router.ask`."""
 
     async def __call__(
         self, target: str, method: str, arguments: bytes, *, within: float, trace: str
@@ -71,7 +72,7 @@ class Asks(Protocol):
 
 
 class Gateway:
-    """An async context manager: takes calls from entering to leaving, of who shows the token."""
+    """An async context manager: takes calls of clients with the token, from entering to leaving."""
 
     def __init__(self, path: Path, token: str, ask: Asks) -> None:
         self.path, self.token, self.ask = path, token, ask
@@ -85,10 +86,10 @@ class Gateway:
         loop = asyncio.get_running_loop()
         try:
             folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
-            try:  # by the folder's descriptor: the whole path may be longer than that of a socket may be
+            try:  # by the folder's descriptor: the whole path may exceed the length limit of socket paths
                 place = f"/proc/self/fd/{folder}/{self.path.name}"
                 self._server = await loop.create_unix_server(lambda: _Connection(self), place, backlog=1024)
-                self.path.chmod(0o666)  # slices may run as other users; the token is what lets in
+                self.path.chmod(0o666)  # slices may run as other users; the token grants access
             finally:
                 os.close(folder)
         except OSError as error:
@@ -109,7 +110,7 @@ class Gateway:
 
 
 class _Owner:
-    """Who has connections: a slice's instance, as the system tells it."""
+    """The owner of connections: a slice instance, as the kernel identifies it."""
 
     __slots__ = ("calls", "connections", "held", "name")
 
@@ -118,24 +119,24 @@ class _Owner:
         self.connections = self.calls = self.held = 0
 
     def has_room(self, more: int) -> bool:
-        """Whether so many bytes may come to what is held."""
+        """Return whether that many more bytes may be held."""
         return self.held + more <= MOST_BYTES
 
 
 def _name_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
-    """Instances have users of their own, or at least sessions; a process that forks stays in its session."""
+    """Identify an instance by its user, or at least its session; a process that forks stays in its session."""
     sock = transport.get_extra_info("socket")
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if uid != os.geteuid():
         return "user", uid
     try:
         return "session", os.getsid(pid)
-    except OSError:  # it has ended already, or it is in a world of its own
+    except OSError:  # it has already ended, or is in another PID namespace
         return "process", pid
 
 
 class _Connection(asyncio.Protocol):
-    """One of a slice's instance."""
+    """One connection of a slice instance."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -152,7 +153,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.works: dict[int, asyncio.Task[None]] = {}
 
-    # For the loop
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -162,7 +163,7 @@ class _Connection(asyncio.Protocol):
         self._owner = owner = self._gateway.owners.setdefault(name, _Owner(name))
         owner.connections += 1
         if owner.connections > 2 * MOST_CONNECTIONS:
-            self.cut()  # the others are told why
+            self.cut()  # connections below this limit get a Denied with the reason
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._gateway.connections.discard(self)
@@ -186,13 +187,13 @@ class _Connection(asyncio.Protocol):
                 self._heard(_decode(message))
             self._holds(self._frames.held, self._held_out)
             if self._held_in and self._owner is not None and not self._owner.has_room(0):
-                self.cut()  # it need not be waited for: nothing of this call has started
+                self.cut()  # safe to cut: this call has not started
         except (FrameError, msgspec.MsgspecError, UnicodeError, RecursionError):
             self.cut()
 
     def pause_writing(self) -> None:
         self._room.clear()
-        if self._transport is not None:  # who does not read what is answered is not listened to
+        if self._transport is not None:  # do not read from a client that does not read its answers
             self._transport.pause_reading()
             self._holds(self._held_in, self._transport.get_write_buffer_size())
 
@@ -203,18 +204,18 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def cut(self) -> None:
-        """End it now."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # Inside
+    # Internal
 
     def _heard(self, message: Hello | Call | Cancel) -> None:
         if isinstance(message, Call):
             if not self._welcome or message.id in self.works or self._owner is None:
                 self.cut()
             elif self._owner.calls >= MOST:
-                self._refuse(message, f"{MOST} calls of one slice are under way already")
+                self._refuse(message, f"{MOST} calls of one slice are already in progress")
             elif not self._owner.has_room(len(message.arguments)):
                 self._refuse(message, f"calls and answers of one slice hold more than {MOST_BYTES} bytes already")
             else:
@@ -224,7 +225,7 @@ class _Connection(asyncio.Protocol):
             if found is not None:
                 found.cancel()
         elif self._welcome or not hmac.compare_digest(message.token.encode(), self._gateway.token.encode()):
-            self._deny("this is for the slices of this node")
+            self._deny("only slices of this node may connect")
         elif self._owner is not None and self._owner.connections > MOST_CONNECTIONS:
             self._deny(f"one slice has {MOST_CONNECTIONS} connections already; end a stream first")
         else:
@@ -258,7 +259,7 @@ class _Connection(asyncio.Protocol):
         except FrameError as error:
             self._send(Failed(call.id, Fault.TOO_LARGE, str(error)))
         except TimeoutError:
-            self._send(Failed(call.id, Fault.DEADLINE, "its time was over, and the answer was not read"))
+            self._send(Failed(call.id, Fault.DEADLINE, "the deadline passed, and the answer was not read"))
         except HostlerError as error:
             self._send(failed(call.id, error))
 
@@ -267,7 +268,7 @@ class _Connection(asyncio.Protocol):
             self._send(Result(call.id, value))
             return
         if not owner.has_room(len(value)):
-            said = f"calls and answers of one slice hold more than {MOST_BYTES} bytes; read what was answered first"
+            said = f"calls and answers of one slice hold more than {MOST_BYTES} bytes; read earlier answers first"
             self._send(Failed(call.id, Fault.TOO_LARGE, said))
             return
         owner.held += len(value)
@@ -278,9 +279,9 @@ class _Connection(asyncio.Protocol):
         self._send(Result(call.id, value))
 
     async def _has_room(self, ends_at: float) -> None:
-        """Until more may be sent. TimeoutError: that was not within the call's time."""
+        """Wait until more may be sent. TimeoutError: not within the call's time."""
         async with asyncio.timeout_at(ends_at):
-            while not self._room.is_set():  # others wait, too, and one of them may have filled it
+            while not self._room.is_set():  # others wait too, and one of them may have filled the buffer
                 await self._room.wait()
 
     def _over(self, call: Call, owner: _Owner) -> None:
@@ -289,7 +290,7 @@ class _Connection(asyncio.Protocol):
         owner.held -= len(call.arguments)
 
     def _holds(self, coming: int, unread: int) -> None:
-        """So many bytes of a call that is not complete, and of answers."""
+        """Record the bytes of an incomplete call and of unread answers."""
         if self._owner is not None:
             self._owner.held += coming - self._held_in + unread - self._held_out
         self._held_in, self._held_out = coming, unread
@@ -304,7 +305,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _send(self, message: Message) -> bool:
-        """Write it, soon and together with others. True: there is no room for more."""
+        """Write a message soon, together with others. True: the buffer is full."""
         if self._transport is None:
             return False
         if not self._out:
@@ -312,7 +313,7 @@ class _Connection(asyncio.Protocol):
         data = frame(_encode(message))
         self._out.append(data)
         self._queued += len(data)
-        if self._queued >= AT_ONCE:  # who makes many at once shall notice that nobody reads them
+        if self._queued >= AT_ONCE:  # a sender of many messages must notice that they are not read
             self._flush()
         return not self._room.is_set()
 
@@ -323,7 +324,7 @@ class _Connection(asyncio.Protocol):
 
 
 def failed(number: int, error: HostlerError) -> Failed:
-    """What a slice is told of a call that failed: whether it started must stay true."""
+    """Return the failure to send to a slice: whether the call started must stay true."""
     said = str(error)[:2000]
     if isinstance(error, Raised):
         return Failed(number, Fault.RAISED, error.said or said, error.error or "Raised")

@@ -1,4 +1,4 @@
-"""Where a router tells what it measured, and the way to ask others. Who asks shows the token of a router, too."""
+"""The socket on which a router reports its measurements, and the client for it. Clients show the token of a router."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HELLO_WITHIN = 10.0
 MAX_ASKED = 4096
-"""Bytes of a question."""
+"""Maximum size of a query."""
 ANSWER_WITHIN = 2.0
 MAX_CONNECTIONS = 1024
 _asked = msgspec.msgpack.Decoder(Hello | Ask).decode
@@ -33,10 +33,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Listener:
-    """An async context manager: tells from entering to leaving. Unavailable on entering: no port can be had."""
+    """An async context manager that answers queries. Unavailable on entering: no port is available."""
 
     def __init__(self, host: str, told: Callable[[int], Told], admitted: Callable[[str], bool]) -> None:
-        """`told`: what was measured after a second. `admitted`: whether a token with this SHA-256 may ask."""
+        """`told`: returns the measurements after a second. `admitted`: whether a token with this SHA-256 may query."""
         self._host, self._tell, self._admitted = host, told, admitted
         self._listener: socket.socket | None = None
         self._accepting: AcceptLoop | None = None
@@ -67,7 +67,7 @@ class Listener:
 
     def _protocol(self, inbound: InboundConnection) -> asyncio.StreamReaderProtocol:
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # A task of our own: asyncio logs an error when a task that it made is cancelled.
+            # A task made here: asyncio logs an error when a task that it made is cancelled.
             task = asyncio.create_task(self._serve(inbound, reader, writer), name="measures: asked")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -82,10 +82,10 @@ class Listener:
                 first = await read_frame(reader, limit=MAX_ASKED)
             hello = None if first is None else _asked(first)
             if not isinstance(hello, Hello) or not self._admitted(hashlib.sha256(hello.token.encode()).hexdigest()):
-                _say(writer, Denied("this is told to routers of the same cluster only"))
+                _say(writer, Denied("only routers of the same cluster may query"))
                 return
             if not inbound.prove():
-                _say(writer, Denied("there are too many connections to this router"))
+                _say(writer, Denied("too many connections to this router"))
                 return
             _say(writer, Welcome("", 0))
             while (message := await read_frame(reader, limit=MAX_ASKED)) is not None:
@@ -94,7 +94,7 @@ class Listener:
                     _say(writer, self._tell(question.after))
                     await writer.drain()
         except (OSError, TimeoutError, FrameError, msgspec.MsgspecError, UnicodeError, RecursionError):
-            pass  # whoever it was does not speak as we do, or has gone
+            pass  # the client does not speak the protocol, or is gone
         finally:
             with suppress(OSError):
                 writer.close()
@@ -106,14 +106,14 @@ class _Connection:
 
 
 class TcpQuestions:
-    """`hostler.ports.calls.Questions` over TCP, a connection per router that is kept."""
+    """`hostler.ports.calls.Questions` over TCP, with one persistent connection per router."""
 
     def __init__(self, token: str, *, within: float = ANSWER_WITHIN) -> None:
         self._hello, self._within = Hello(token, "leader"), within
         self._connections: dict[str, _Connection] = {}
 
     async def ask(self, address: str, question: Ask) -> Told:
-        """As the port says; one question at a time to an address."""
+        """Implement `Questions.ask`; one query at a time to an address."""
         connection = self._connections.pop(address, None)
         try:
             async with asyncio.timeout(self._within):
@@ -132,12 +132,12 @@ class TcpQuestions:
             raise
         if not isinstance(told, Told):
             connection.writer.close()
-            raise Unreachable(f"router {address}: {told.why if isinstance(told, Denied) else 'it ended'}")
+            raise Unreachable(f"router {address}: {told.why if isinstance(told, Denied) else 'the connection ended'}")
         self._connections[address] = connection
         return told
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         connections = list(self._connections.values())
         self._connections.clear()
         for connection in connections:

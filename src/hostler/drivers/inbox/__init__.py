@@ -1,8 +1,8 @@
-"""Drivers of the lab door: the queues (`Inbox`) and the records (`Board`).
+"""Drivers of the lab queues (`Inbox`) and the lab records (`Board`).
 
     memory  in this process: several workers and boards share one `MemoryDoor`
-    redis   one Lua script a verb, so each is one step of the server
+    redis   one Lua script per verb, so each verb is atomic on the server
 
-They work alike: a request that is handed out lies in a list of its worker under a token of its own, until it is
-acknowledged; a user's later requests of that queue are set aside meanwhile.
+Both work alike: a delivered request is in a list of its worker under a unique token until it is acknowledged; later
+requests of the same user in that queue are set aside until then.
 """

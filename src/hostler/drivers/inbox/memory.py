@@ -1,4 +1,4 @@
-"""The lab door in memory: for tests, and for labs without Redis.
+"""Lab queues and records in memory: for tests, and for labs without Redis.
 
 door = MemoryDoor()
 async with MemoryInbox(door) as inbox, MemoryBoard(door) as board:
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from hostler.ports.inbox import Published, QueueName
 
     Faults: TypeAlias = Callable[[Literal["before", "after"], str], Awaitable[None]]
-    """Called with the verb, before and after what it does: raises Unavailable before or Uncertain after, or waits."""
+    """Called with the verb, before and after it acts: raises Unavailable before or Uncertain after, or waits."""
 
 NEWS_SHOWN = 100
 
 
 ordered_user = user_of_request
-"""The user of a request; None: it names no user, so it has no place in an order."""
+"""Return the user of a request; None: it names no user, so it is not ordered."""
 
 
 class Dead(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that could not be understood."""
+    """A request that could not be parsed."""
 
     queue: QueueName
     request: bytes
@@ -49,7 +49,7 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Queue:
-    """One queue, and what became of its requests."""
+    """One queue, and the state of its requests."""
 
     def __init__(self) -> None:
         self.waiting: deque[bytes] = deque()
@@ -58,7 +58,7 @@ class _Queue:
         self.processing: defaultdict[str, list[Taken]] = defaultdict(list)
 
     def pop_next(self, user: str | None) -> bytes | None:
-        """The user's next request, which is then set aside no more."""
+        """Remove and return the user's next request that was set aside."""
         if user is None or user not in self.next:
             return None
         raw = self.next[user].popleft()
@@ -68,7 +68,7 @@ class _Queue:
 
 
 class MemoryDoor:
-    """What a Redis server would hold: shared by the workers and boards that are made of it."""
+    """The state that a Redis server would hold, shared by its workers and boards."""
 
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
@@ -78,7 +78,7 @@ class MemoryDoor:
         self.flush()
 
     def flush(self) -> None:
-        """Forget everything, as FLUSHALL does."""
+        """Delete everything, as FLUSHALL does."""
         self.queues: dict[QueueName, _Queue] = {queue: _Queue() for queue in QUEUES}
         self.workers: set[str] = set()
         self.dead: list[Dead] = []
@@ -89,11 +89,11 @@ class MemoryDoor:
         self.restart()
 
     def restart(self) -> None:
-        """Come up again with everything, which nobody can know from outside: the epoch changes."""
+        """Restart without losing data, which clients cannot know: the epoch changes."""
         self.epoch = f"memory-{next(self._epochs)}"
 
     def push(self, queue: QueueName, raw: bytes) -> None:
-        """As the front end does."""
+        """Push a request, as the front end does."""
         self.queues[queue].waiting.append(raw)
         self._wake.set()
 
@@ -128,7 +128,7 @@ class MemoryDoor:
         return False
 
     def acknowledge(self, worker: str, done: Taken) -> Taken | None:
-        """One step: the user's next request, if `worker` still held this one and there is another."""
+        """One step: return the user's next request, if `worker` still held this one and there is another."""
         queue = self.queues[done.queue]
         if done not in queue.processing.get(worker, ()):
             return None
@@ -140,14 +140,14 @@ class MemoryDoor:
         return None if raw is None else self._hand(done.queue, worker, user, raw)
 
     def release(self, worker: str, done: Sequence[Taken]) -> int:
-        """One step: everything from a worker, and the worker from the set."""
+        """One step: take all requests from a worker, and remove the worker from the set."""
         tokens, count = {taken.token for taken in done}, 0
         for queue in self.queues.values():
             for held in reversed(queue.processing.pop(worker, [])):
                 user = ordered_user(held.raw)
                 if user is not None:
                     queue.busy.pop(user, None)
-                # Its later ones stay aside: what goes to the front is taken before any other of this user.
+                # Later requests stay aside: a request at the front is taken before any other of this user.
                 raw = queue.pop_next(user) if held.token in tokens else held.raw
                 if raw is not None:
                     queue.waiting.appendleft(raw)
@@ -157,7 +157,7 @@ class MemoryDoor:
         return count
 
     async def pushed(self) -> None:
-        """Wait until something may have come."""
+        """Wait until a request may have arrived."""
         self._wake.clear()
         await self._wake.wait()
 
@@ -174,7 +174,7 @@ class MemoryDoor:
 
 
 class _Client:
-    """Opened once, closed once; each verb goes past the faults."""
+    """Opened once, closed once; each verb calls the fault hook."""
 
     def __init__(self, door: MemoryDoor, *, faults: Faults | None = None) -> None:
         self._door, self._faults, self._open = door, faults, False
@@ -191,7 +191,7 @@ class _Client:
     @asynccontextmanager
     async def _verb(self, name: str) -> AsyncIterator[MemoryDoor]:
         if not self._open:
-            raise Closed(f"lab door in memory: {name}: it is not open; use it inside `async with`")
+            raise Closed(f"lab queues in memory: {name}: not open; use it inside `async with`")
         if self._faults is not None:
             await self._faults("before", name)
         yield self._door
@@ -200,7 +200,7 @@ class _Client:
 
 
 class MemoryInbox(_Client):
-    """The queues of a door."""
+    """The queues of a MemoryDoor."""
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
         async with self._verb("take") as door:
@@ -245,7 +245,7 @@ class MemoryInbox(_Client):
 
 
 class MemoryBoard(_Client):
-    """The records of a door. They live for as long as it does."""
+    """The records of a MemoryDoor. They live as long as it does."""
 
     async def epoch(self) -> str:
         async with self._verb("epoch") as door:
@@ -303,7 +303,7 @@ def _published(door: MemoryDoor, change: Published) -> bool:
 
 
 def _changed(where: dict[str, Any], user: str, value: object) -> bool:
-    """Put it there, or None away; whether that changed something."""
+    """Set the value, or remove it if None; return whether that changed something."""
     if where.get(user) == value:
         return False
     where[user] = value

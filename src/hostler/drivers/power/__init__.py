@@ -1,9 +1,9 @@
 """Power switches of nodes.
 
-command   an operator's own program, which knows the power strips or the management boards
-bmc       management boards: ask for off, and believe only what is read back
+command   an operator's own program, which controls power strips or management boards
+bmc       management boards: request power-off, and trust only the state that is read back
 redfish   a board that speaks Redfish
-ipmi      a board that speaks IPMI, by ipmitool
+ipmi      a board that speaks IPMI, through ipmitool
 by_node   which of them a node has
 program   runs a program to its end
 

@@ -1,4 +1,4 @@
-"""Power switches that are management boards (BMCs): ask for off, and believe only what is read back."""
+"""Power switches that are management boards (BMCs): request power-off, and trust only the state that is read back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OFF = "off"
-"""The one state that counts: a system that is powering off is not off."""
+"""The only state that counts: a system that is powering off is not off."""
 READS = 2
-"""Reads in a row that must say off: a board that has just restarted may say so of a system that it has not seen yet."""
+"""Consecutive reads that must say off.
+
+A board that has just restarted may report a system as off that it has not detected yet.
+"""
 SHOWN = 60
-"""Characters of a foreign text that are shown."""
+"""Maximum number of characters of a foreign text that are shown."""
 
 
 class Bmc(Protocol):
@@ -25,17 +28,17 @@ class Bmc(Protocol):
     """Its address, without secrets."""
 
     async def read_state(self, within: float) -> str:
-        """The power state that the board reports now, `OFF` or another one. Unavailable: it cannot be known."""
+        """Return the power state that the board reports now, `OFF` or another one. Unavailable: it is not known."""
 
     async def request_off(self, within: float) -> None:
-        """Ask for the power to be cut at once. Unavailable: it was not done. Uncertain: it may have been done."""
+        """Request immediate power-off. Unavailable: it was not done. Uncertain: it may have been done."""
 
 
 class BmcPower:
     """`ports.power.Power` by one board.
 
-    Read the state, request the power-off, then read until the board reports off. Its answer to the
-    request does not count.
+    Read the state, request the power-off, then read until the board reports off. Its answer to the request does not
+    count.
     """
 
     def __init__(
@@ -51,18 +54,18 @@ class BmcPower:
         self._timeout, self._request_within, self._every, self._tell = timeout, request_within, every, tell
 
     async def read_state(self) -> str:
-        """The power state; nothing is changed. Unavailable: it cannot be known."""
+        """Return the power state; nothing is changed. Unavailable: it is not known."""
         return await self.board.read_state(self._request_within)
 
     async def switch_off(self, node: str) -> bool:
-        """Unavailable: nothing was asked for, or the board refused. Uncertain: it was not seen to be off."""
+        """Switch the node off. Unavailable: nothing was requested, or refused. Uncertain: off was not confirmed."""
         try:
             await self._switch_off()
         except (Unavailable, Uncertain) as error:
             what = f"power of node {node}: {error}"
             self._tell(what)
             raise type(error)(what) from None
-        self._tell(f"power of node {node}: it is off: {self.board.name} was asked, and was read as off")
+        self._tell(f"power of node {node}: off, as read back from {self.board.name}")
         return True
 
     async def _switch_off(self) -> None:
@@ -70,11 +73,11 @@ class BmcPower:
         deadline = loop.time() + self._timeout
         await self.board.read_state(min(self._request_within, self._timeout))
         refused: Unavailable | None = None
-        seen = f"{self.board.name} took the request"
+        seen = f"{self.board.name} accepted the request"
         try:
             await self.board.request_off(min(self._request_within, max(deadline - loop.time(), 0.01)))
         except Unavailable as error:
-            refused = error  # as some boards do with a system that is off already
+            refused = error  # some boards refuse it for a system that is already off
         except Uncertain as error:
             seen = str(error)
         reads = 0
@@ -93,10 +96,10 @@ class BmcPower:
             await asyncio.sleep(max(min(self._every, deadline - loop.time()), 0.0))
         if refused is not None:
             raise refused
-        raise Uncertain(f"not read as off within {self._timeout:g} s, at last: {seen}; the node may be on or off")
+        raise Uncertain(f"not read as off within {self._timeout:g} s, last: {seen}; the node may be on or off")
 
 
 def show(text: str) -> str:
-    """What a board said, fit for a log."""
+    """Return text from a board in a form that is safe for a log."""
     plain = "".join(each if each.isprintable() else "?" for each in text[: SHOWN + 1])
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

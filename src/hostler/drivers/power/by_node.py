@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class PowerByNode:
     """`ports.power.Power` and `ports.power.PowerReader` of many switches.
 
-    A name comes before patterns, a pattern before those that are written after it, and `otherwise` takes the rest.
+    An exact name precedes patterns, patterns apply in the order in which they are written, and `otherwise` takes the
+    rest.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class PowerByNode:
         self._openers, self._otherwise, self._tell = openers, otherwise, tell
 
     async def switch_off(self, node: str) -> bool:
-        """As the node's own switch does."""
+        """Switch the node off with its own switch."""
         power = self.power_of(node)
         if power is None:
             self._tell(f"power of node {node}: no entry of the setting power reaches it")
@@ -37,16 +38,16 @@ class PowerByNode:
         return await power.switch_off(node)
 
     async def read_state(self, node: str) -> str | None:
-        """None: its switch is a command, or it has none."""
+        """Return the power state. None: the switch is a command, or the node has none."""
         power = self.power_of(node)
         return await power.read_state() if isinstance(power, BmcPower) else None
 
     def reaches(self, node: str) -> bool:
-        """Whether it has a switch."""
+        """Return whether the node has a switch."""
         return self.power_of(node) is not None
 
     def power_of(self, node: str) -> Power | None:
-        """The switch of this node."""
+        """Return the switch of this node."""
         if node in self._openers:
             return self._openers[node](node)
         for pattern, opener in self._openers.items():

@@ -16,9 +16,9 @@ OUT_OF_REACH = 3
 
 
 class CommandPower:
-    """`ports.power.Power` by a command, its arguments as they are given to the program; no shell reads them.
+    """`ports.power.Power` by a command. Arguments are passed to the program unchanged, without a shell.
 
-    Only status 0 says that the node is off. A program that hangs is ended, with all that it started.
+    Only status 0 confirms that the node is off. A program that hangs is killed, with all processes that it started.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class CommandPower:
         self._command, self._setting, self._timeout, self._tell = tuple(command), setting, timeout, tell
 
     async def switch_off(self, node: str) -> bool:
-        """Unavailable: the program cannot be started. Uncertain: it did not say that the node is off."""
+        """Run the program. Unavailable: it cannot be started. Uncertain: it did not confirm that the node is off."""
         if node.startswith("-"):
             self._tell(f"power of node {node}: the command would take this name for an option; it was not run")
             return False
@@ -44,9 +44,9 @@ class CommandPower:
             what = f"power of node {node}: {words[0]} cannot be started: {why}; correct {self._setting}"
             self._tell(what)
             raise Unavailable(what) from None
-        said = f": {ended.last_line}" if ended.lines else ", and said nothing"
+        said = f": {ended.last_line}" if ended.lines else ", without output"
         if ended.status == CERTAINLY_OFF:
-            self._tell(f"power of node {node}: it is off{said}")
+            self._tell(f"power of node {node}: off{said}")
             return True
         if ended.status == OUT_OF_REACH:
             self._tell(f"power of node {node}: the command does not reach it{said}")

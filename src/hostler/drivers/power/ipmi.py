@@ -1,4 +1,4 @@
-"""A management board that speaks IPMI 2.0, by `ipmitool`. The password reaches the tool as the name of a file."""
+"""A management board that speaks IPMI 2.0, through `ipmitool`. The tool gets the password as the name of a file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GUID = "System GUID"
 
 
 class IpmiAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a board, and the account that is used."""
+    """The address of a board, and the account to use."""
 
     host: str
     port: int
     user: str
     password_file: str
     cipher: int | None = None
-    """The cipher suite; None: the strongest that the tool and the board both know."""
+    """The cipher suite; None: the strongest that both the tool and the board support."""
     privilege: str = "ADMINISTRATOR"
     uuid: str | None = None
     """The system's GUID, as `ipmitool mc guid` shows it."""
@@ -40,7 +40,7 @@ class IpmiBmc:
         self.name = f"ipmi://{host}:{address.port}"
 
     async def read_state(self, within: float) -> str:
-        """Unavailable: no answer, or another system's."""
+        """Return the power state. Unavailable: no answer, or an answer of another system."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         if self._address.uuid is not None:
@@ -50,7 +50,7 @@ class IpmiBmc:
                 raise Unavailable(self._failure("mc guid", ended, within))
             if found != {self._address.uuid.casefold()}:
                 theirs = show(found.pop())
-                what = f"{self.name}: has uuid {theirs!r} in place of {self._address.uuid!r}"
+                what = f"{self.name}: has uuid {theirs!r}, not {self._address.uuid!r}"
                 raise Unavailable(f"{what}; correct the URL: this is another system")
         ended = await self._run("chassis", "power", "status", within=max(end - loop.time(), 0.01))
         states = {STATES[line] for line in ended.lines if line in STATES}
@@ -59,20 +59,20 @@ class IpmiBmc:
         return states.pop()
 
     async def request_off(self, within: float) -> None:
-        """Unavailable: the board refused. Uncertain: the tool does not say that the board took it."""
+        """Request power-off. Unavailable: the board refused. Uncertain: the tool does not confirm that it accepted."""
         ended = await self._run("chassis", "power", "off", within=within)
         if ended.status == 0 and TAKEN in ended.lines:
             return
         refusal = next((line for line in ended.lines if line.startswith(REFUSED)), None)
         if refusal is not None:
-            raise Unavailable(f"{self.name}: {show(refusal)}; look at the board")
+            raise Unavailable(f"{self.name}: {show(refusal)}; check the board")
         raise Uncertain(self._failure("chassis power off", ended, within))
 
     async def _run(self, *command: str, within: float) -> Ended:
-        """Unavailable: it was not run."""
+        """Run ipmitool. Unavailable: it was not run."""
         address = self._address
         try:
-            # The tool reads the file itself, and accepts one that all users can read.
+            # The tool reads the file itself, and would accept one that all users can read.
             await asyncio.to_thread(read_private_password, address.password_file, self.name)
         except Invalid as error:
             raise Unavailable(str(error)) from None

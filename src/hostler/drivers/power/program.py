@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""All of our environment that the program gets: passwords and tokens may be in the rest."""
+"""The environment variables that the program gets: the others may contain passwords and tokens."""
 KEPT = 4096
 """Bytes of output that are kept: the last ones."""
 ENDING = 5.0
-"""Seconds for a program that was killed to be gone: one that waits for a device may take longer."""
+"""Seconds for a killed program to be gone: one that waits for a device may take longer."""
 TOLD = 300
 """Characters of one line that are kept."""
 
@@ -27,20 +27,20 @@ class Ended(msgspec.Struct, frozen=True):
     """How a program ended."""
 
     status: int | None
-    """None: it did not end in time, and was killed. Below 0: the signal that ended it."""
+    """Exit status. None: it did not end in time, and was killed. Below 0: the signal that ended it."""
     lines: tuple[str, ...]
-    """The last lines of its output, errors among them, without those that are empty."""
+    """The last lines of its output, including errors, without empty lines."""
 
     @property
     def last_line(self) -> str:
-        """Empty: it said nothing."""
+        """The last line of output; empty: there was no output."""
         return self.lines[-1] if self.lines else ""
 
 
 async def run_program(words: Sequence[str], *, timeout: float) -> Ended:
     """Run it in `/`, without input. OSError, ValueError: it cannot be started.
 
-    A program that takes too long, or whose caller is cancelled, is killed with all that it started.
+    A program that takes too long, or whose caller is cancelled, is killed with all processes that it started.
     """
     with _Tail.opened() as tail:
         process = await _started(words, tail)
@@ -55,7 +55,7 @@ async def run_program(words: Sequence[str], *, timeout: float) -> Ended:
 
 
 def describe_end(status: int | None, timeout: float) -> str:
-    """`ended with status 1`, `was ended by SIGKILL`, `did not end within 60 s`."""
+    """Return `ended with status 1`, `was ended by SIGKILL`, `did not end within 60 s`."""
     if status is None:
         return f"did not end within {timeout:g} s"
     if status >= 0:
@@ -68,8 +68,8 @@ def describe_end(status: int | None, timeout: float) -> str:
 async def _started(words: Sequence[str], tail: _Tail) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     try:
-        # Its output goes into a pipe of our own: asyncio would wait for the end of one of its own, which a program
-        # that was left in the background keeps open.
+        # The output goes into a pipe made here: asyncio would wait until its own pipe is closed, which a process left
+        # in the background keeps open.
         return await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.DEVNULL,
@@ -84,7 +84,7 @@ async def _started(words: Sequence[str], tail: _Tail) -> asyncio.subprocess.Proc
 
 
 class _Tail:
-    """The end of what a program says, read while it runs, so that it never waits for us."""
+    """The end of a program's output, read while it runs, so that the program never blocks on it."""
 
     def __init__(self, outlet: int, inlet: int) -> None:
         self.inlet = inlet
@@ -106,20 +106,20 @@ class _Tail:
             os.close(outlet)
 
     def close_inlet(self) -> None:
-        """Our own copy: the program has one."""
+        """Close this process's copy of the write end; the program has its own."""
         if self.inlet >= 0:
             os.close(self.inlet)
             self.inlet = -1
 
     def lines(self) -> tuple[str, ...]:
-        """What is there now: a program in the background that keeps the pipe open is not waited for."""
+        """Return the lines so far: a background process that keeps the pipe open is not waited for."""
         self._read()
         lines = [line.strip() for line in self._data.decode(errors="replace").splitlines() if line.strip()]
         shown = ("".join(each if each.isprintable() else "?" for each in line) for line in lines)
         return tuple(line if len(line) <= TOLD else f"{line[:TOLD]}…" for line in shown)
 
     def _read(self) -> None:
-        """What is there; at most so much at once, for there is other work to be done."""
+        """Read what is available, bounded, so that other work is not delayed."""
         with suppress(BlockingIOError):
             data = os.read(self._outlet, 65536) if self._reading else b""
             if data:
@@ -130,7 +130,7 @@ class _Tail:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End it with all of its group, if it has not ended by itself. One that cannot be ended is left to itself."""
+    """Kill it with its process group, if it has not ended by itself. A program that cannot be killed is abandoned."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A management board that speaks Redfish: a system's power state is read, and `ForceOff` is asked for.
+"""A management board that speaks Redfish: reads a system's power state, and requests `ForceOff`.
 
 Answers are bounded in time and size, redirects are not followed, and an answer about another system is discarded.
 """
@@ -25,18 +25,18 @@ FORCE_OFF = "ForceOff"
 
 
 class RedfishAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a system is, how its board is trusted, and how the system is known."""
+    """The address of a system, how its board is trusted, and how the system is identified."""
 
     host: str
     port: int
     path: str
-    """Of the system, such as /redfish/v1/Systems/1."""
+    """Path of the system, such as /redfish/v1/Systems/1."""
     user: str
     password_file: str
     tls: bool = True
     ca: str | None = None
     fingerprint: bytes | None = None
-    """The SHA-256 of the board's certificate, which is then trusted and no other."""
+    """The SHA-256 of the board's certificate, which is then the only trusted one."""
     verify: bool = True
     uuid: str | None = None
     serial: str | None = None
@@ -48,7 +48,7 @@ class _Action(msgspec.Struct):
 
 
 class _System(msgspec.Struct):
-    """What is read of a ComputerSystem."""
+    """The fields of a ComputerSystem that are read."""
 
     id: str | None = msgspec.field(default=None, name="@odata.id")
     state: str | None = msgspec.field(default=None, name="PowerState")
@@ -58,7 +58,7 @@ class _System(msgspec.Struct):
 
 
 class RedfishBmc:
-    """`drivers.power.bmc.Bmc` of one system. The password is read when it is used, so it may be changed."""
+    """`drivers.power.bmc.Bmc` of one system. The password file is read at each use, so it may be changed."""
 
     def __init__(self, address: RedfishAddress) -> None:
         self._address = address
@@ -68,14 +68,14 @@ class RedfishBmc:
         self.name = f"{place}://{host}:{address.port}{address.path}"
 
     async def read_state(self, within: float) -> str:
-        """Unavailable: no answer, or one about another system."""
+        """Return the power state. Unavailable: no answer, or an answer about another system."""
         state = (await self._system(within)).state
         if state is None:
-            raise Unavailable(f"{self.name}: says no PowerState; name the path of a system")
+            raise Unavailable(f"{self.name}: reports no PowerState; name the path of a system")
         return OFF if state == "Off" else show(state)
 
     async def request_off(self, within: float) -> None:
-        """Unavailable: refused, or not sent. Uncertain: the answer was lost, or says nothing."""
+        """Request `ForceOff`. Unavailable: refused, or not sent. Uncertain: the answer was lost, or is inconclusive."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         target = self._target(await self._system(within))
@@ -86,8 +86,8 @@ class RedfishBmc:
         what = f"{self.name}: answers {status} to {FORCE_OFF}"
         if status >= 500 or status == 408:
             raise Uncertain(f"{what}; it may have been done")
-        advice = "give the user the right to control power" if status in (401, 403) else "look at the board"
-        raise Unavailable(f"{what}, which is a refusal; {advice}")
+        advice = "give the user permission to control power" if status in (401, 403) else "check the board"
+        raise Unavailable(f"{what}, so it was refused; {advice}")
 
     # The system
 
@@ -100,11 +100,11 @@ class RedfishBmc:
         if 300 <= status < 400:
             raise Unavailable(f"{self.name}: redirects ({status}), which is not followed; correct the URL")
         if status != 200:
-            raise Unavailable(f"{self.name}: answers {status}; look at the board")
+            raise Unavailable(f"{self.name}: answers {status}; check the board")
         try:
             system = msgspec.json.decode(data, type=_System)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise Unavailable(f"{self.name}: answers what is no ComputerSystem; correct the path") from None
+            raise Unavailable(f"{self.name}: the answer is not a ComputerSystem; correct the path") from None
         self._check_identity(system)
         return system
 
@@ -117,11 +117,11 @@ class RedfishBmc:
             ("serial", address.serial or "", (system.serial or "").strip()),
         ):
             if ours and ours != theirs:
-                found = f"has {what} {show(theirs)!r}" if theirs else f"says no {what}"
-                raise Unavailable(f"{self.name}: {found} in place of {ours!r}; correct the URL: this is another system")
+                found = f"has {what} {show(theirs)!r}" if theirs else f"reports no {what}"
+                raise Unavailable(f"{self.name}: {found}, not {ours!r}; correct the URL: this is another system")
 
     def _target(self, system: _System) -> str:
-        """Where a reset is asked for."""
+        """Return the path for reset requests."""
         own = f"{self._address.path.rstrip('/')}/Actions/ComputerSystem.Reset"
         try:
             action = msgspec.convert(system.actions.get(RESET, {}), _Action)
@@ -130,13 +130,16 @@ class RedfishBmc:
         if action.allowed is not None and FORCE_OFF not in action.allowed:
             raise Unavailable(f"{self.name}: does not offer {FORCE_OFF}; use power_command for this node")
         if action.target is not None and action.target.rstrip("/") != own:
-            raise Unavailable(f"{self.name}: wants resets at {show(action.target)}, elsewhere; correct the path")
+            raise Unavailable(f"{self.name}: expects resets at {show(action.target)}, elsewhere; correct the path")
         return action.target or own
 
     # Requests
 
     async def _ask(self, method: str, path: str, within: float, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status, and what was answered to a read. Unavailable: it was not sent, or was a read. Uncertain: lost."""
+        """Return the status, and the body for a read.
+
+        Unavailable: not sent, or a read. Uncertain: the answer was lost.
+        """
         try:
             async with asyncio.timeout(within):
                 password, trust = await asyncio.to_thread(self._secrets)
@@ -150,10 +153,10 @@ class RedfishBmc:
             raise
         except (aiohttp.ClientConnectorError, aiohttp.ServerFingerprintMismatch) as error:
             raise Unavailable(self._unconnected(error)) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is among these
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # includes TimeoutError
             why = f"no answer within {within:g} s" if isinstance(error, TimeoutError) else type(error).__name__
             if body is None:
-                raise Unavailable(f"{self.name}: does not answer as it should ({why}); look at the board") from None
+                raise Unavailable(f"{self.name}: does not answer correctly ({why}); check the board") from None
             raise Uncertain(f"{self.name}: the answer to {FORCE_OFF} is lost ({why}); it may have been done") from None
 
     async def _answer(
@@ -180,7 +183,7 @@ class RedfishBmc:
             return answer.status, bytes(data)
 
     def _secrets(self) -> tuple[str, ssl.SSLContext | aiohttp.Fingerprint | bool]:
-        """The password, and by what the board is trusted. Unavailable: a file cannot be used."""
+        """Return the password, and how the board is trusted. Unavailable: a file cannot be used."""
         address = self._address
         try:
             password = read_private_password(address.password_file, self.name)

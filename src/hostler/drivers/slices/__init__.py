@@ -1,1 +1,1 @@
-"""What runs slices on a node: `simulated` (rows in memory, virtual time) and `process` (one for each instance)."""
+"""Drivers that run slices on a node: `simulated` (in memory, virtual time) and `process` (one process per instance)."""

@@ -6,7 +6,7 @@
     place.refuse("org:hello:2", "activate")           # its `start` raises, from now on
     place.slow("org:hello:2", 90)                     # each of its verbs takes 90 s longer
 
-Not here: threads, sockets, or time that is not the clock's, so that all of it runs in virtual time.
+Not here: threads, sockets, or time other than the clock's, so that all of it runs in virtual time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _replace = msgspec.structs.replace
 
 
 class SliceTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that each verb takes, give or take a fifth."""
+    """Seconds that each verb takes, ± 20 %."""
 
     load: float = 0.5
     activate: float = 0.2
@@ -42,7 +42,7 @@ class SliceTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlicePlace:
-    """What runs at one place, and what goes wrong there."""
+    """The instances of one node, and the faults injected there."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SlicePlace:
         methods: Mapping[str, tuple[Method, ...]] | None = None,
         artifacts: Collection[str] | None = None,
     ) -> None:
-        """`methods`: what an artifact has, where that is not one method `call`. `artifacts`: all that exist."""
+        """`methods`: the methods of an artifact, if not one method `call`. `artifacts`: all that exist."""
         self.id = name
         self.rows: dict[str, Running] = {}
         """By the id of the run."""
@@ -61,19 +61,19 @@ class SlicePlace:
         """Grows with every change."""
         self.admitted: frozenset[str] = frozenset()
         self.calls: list[tuple[str, str]] = []
-        """Every verb that was begun: its name, and the id of the run."""
+        """Every verb that was started: its name, and the id of the run."""
         self.logs: dict[str, bytes] = {}
-        """What each instance printed, by the id of the run, in the order in which they did last."""
+        """The output of each instance, by the id of the run, in the order in which they last printed."""
         self._faults: dict[tuple[str, str], tuple[HostlerError, int | None]] = {}
         self._slow: dict[str, float] = {}
         self._changed: list[Callable[[str], None]] = []
         self._down = False
         self._ports = 20_000
 
-    # What happens by itself
+    # Spontaneous changes
 
     def crash(self, name: str, detail: str = "its process ended") -> None:
-        """Let one end by itself; nothing happens if it does not run."""
+        """End an instance; nothing happens if it does not run."""
         running = self.rows.get(name)
         if running is None or running.life is Life.ENDED:
             return
@@ -82,40 +82,40 @@ class SlicePlace:
             changed(name)
 
     def sicken(self, name: str) -> None:
-        """Let one say that it is not well."""
-        self.crash(name, "it says that it is not well")
+        """Make an instance report itself unhealthy."""
+        self.crash(name, "it reported itself unhealthy")
 
     def print(self, name: str, text: bytes) -> None:
-        """Let one print."""
+        """Make an instance print."""
         self.logs[name] = self.logs.pop(name, b"") + text
 
     def reboot(self) -> None:
-        """Let the whole machine start anew: nothing runs any more."""
+        """Restart the whole host: nothing runs any more."""
         self.rows.clear()
         self.version += 1
 
-    # What goes wrong
+    # Fault injection
 
     def refuse(self, artifact: str, verb: Verb = "load", why: str = "", *, times: int | None = None) -> None:
-        """Let a verb be refused, `times` times or until `relent`."""
+        """Refuse a verb, `times` times or until `relent`."""
         self.fault(artifact, verb, Refused(f"{artifact}: {why or f'{verb} failed: simulated'}"), times=times)
 
     def fault(self, artifact: str, verb: Verb, error: HostlerError, *, times: int | None = None) -> None:
-        """Let a verb raise this."""
+        """Make a verb raise this error."""
         self._faults[artifact, verb] = error, times
 
     def slow(self, artifact: str, by: float) -> None:
-        """Let every verb of an artifact take so many seconds longer."""
+        """Make every verb of an artifact take so many seconds longer."""
         self._slow[artifact] = by
 
     def relent(self, artifact: str) -> None:
-        """Let everything go well again with an artifact."""
+        """Remove all faults of an artifact."""
         self._slow.pop(artifact, None)
         for key in [key for key in self._faults if key[0] == artifact]:
             del self._faults[key]
 
     def down(self) -> None:
-        """Let the driver be out of reach; what runs runs."""
+        """Make the driver unavailable; instances keep running."""
         self._down = True
 
     def up(self) -> None:
@@ -124,7 +124,7 @@ class SlicePlace:
     # For the driver
 
     def put(self, running: Running) -> Running:
-        """An instance as it is from now on."""
+        """Set the state of an instance."""
         self.rows[running.run.id] = running
         self.version += 1
         return running
@@ -134,7 +134,7 @@ class SlicePlace:
             self.version += 1
 
     def met(self, artifact: str, verb: Verb) -> None:
-        """Raise what shall go wrong with it now."""
+        """Raise the fault that is due for this verb."""
         self.check()
         error, times = self._faults.get((artifact, verb), (None, None))
         if error is None:
@@ -153,7 +153,7 @@ class SlicePlace:
         return self._slow.get(artifact, 0.0)
 
     def address(self) -> str:
-        """One that nobody had before."""
+        """Return an address that was never used before."""
         self._ports += 1
         return f"{self.id}:{self._ports}"
 
@@ -165,7 +165,7 @@ class SlicePlace:
 
 
 class SimulatedSlices(Closing):
-    """The driver. Verbs of one instance follow each other; one that is cut short has done nothing."""
+    """The driver. Verbs of one instance run one after the other; an interrupted verb has done nothing."""
 
     def __init__(
         self,
@@ -176,14 +176,14 @@ class SimulatedSlices(Closing):
         times: SliceTimes | None = None,
     ) -> None:
         self.place, self._clock = place, clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311 - spreads durations; guards nothing
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not security
         self._times = times or SliceTimes()
         self._locks: dict[str, asyncio.Lock] = {}
         self._listed: tuple[int, Sequence[Running]] = (-1, ())
         self._listening: list[Callable[[str], None]] = []
 
     async def aclose(self) -> None:
-        """Leave what runs to itself."""
+        """Close the driver; instances keep running."""
         for changed in self._listening:
             self.place.deafen(changed)
         self._listening = []
@@ -202,7 +202,7 @@ class SimulatedSlices(Closing):
             await self._step("activate", run)
             running = self.place.rows.get(run.id, running)
             if running.life is Life.ENDED:
-                raise Refused(f"{run.id}: it ended while it was started: {running.detail}")
+                raise Refused(f"{run.id}: ended while it was started: {running.detail}")
             return self.place.put(_replace(running, life=Life.ACTIVE, address=self.place.address(), detail=""))
 
     async def deactivate(self, run: Run, *, grace: float) -> Running:
@@ -235,7 +235,7 @@ class SimulatedSlices(Closing):
         named = [name for name in (*self.place.rows, *self.place.logs) if name.rpartition("#")[0] == artifact]
         name = f"{artifact}#{instance}" if instance else named[-1] if named else ""
         if name not in self.place.logs and name not in self.place.rows:
-            raise NotFound(f"{name or artifact}: nothing that it printed is kept there")
+            raise NotFound(f"{name or artifact}: no output is kept there")
         text = self.place.logs.get(name, b"")
         start = int(after) if after.isdecimal() and int(after) <= len(text) else 0
         begin = max(start, len(text) - MOST_PRINTED)
@@ -249,7 +249,7 @@ class SimulatedSlices(Closing):
     def admit(self, tokens: frozenset[str]) -> None:
         self.place.admitted = tokens
 
-    # Inside
+    # Internal
 
     async def _loaded(self, run: Run) -> Running:
         running = self.place.rows.get(run.id)
@@ -257,7 +257,7 @@ class SimulatedSlices(Closing):
             self.place.check()
             return running
         if self.place.artifacts is not None and run.artifact not in self.place.artifacts:
-            raise NotFound(f"artifact {run.artifact}: it is not in the repository; push it: hostler slice push")
+            raise NotFound(f"artifact {run.artifact}: not in the repository; push it: hostler slice push")
         await self._step("load", run)
         methods = self.place.methods.get(run.artifact, METHODS)
         return self.place.put(Running(run=run, life=Life.LOADED, methods=methods))
@@ -273,7 +273,7 @@ class SimulatedSlices(Closing):
         self.place.check()
         running = self.place.rows.get(run.id)
         if running is None:
-            raise NotFound(f"{run.id}: it is not here; load it first")
+            raise NotFound(f"{run.id}: not on this node; load it first")
         return running
 
     def _lock(self, run: Run) -> asyncio.Lock:

@@ -4,7 +4,8 @@
     sqlite   one file, several processes, durable: the embedded default               sqlite/
     file     one JSON file that a person can read                                     file/ on mvcc.py
     etcd     the distributed engine                                                   etcd/
-    faulty   wraps any of them and breaks it on purpose, for tests and simulation     faulty.py
+    faulty   wraps any of them and injects faults, for tests and simulation           faulty.py
 
-What the local three share: `hub` (delivers changes to watches) and `committer` (many writers, one fsync).
+The three local drivers share `watch_hub` (delivers changes to watches) and `committer` (group commit: many writers, one
+fsync).
 """

@@ -1,10 +1,10 @@
-"""Many writers, one fsync.
+"""Group commit: many writers, one fsync.
 
 Requests that arrive while a batch is being made durable form the next batch. A thread does the blocking work, one batch
-at a time; the event loop hands over what came together and wakes the writers when their batch is done.
+at a time; the event loop passes it the requests that arrived together, and wakes the writers when their batch is done.
 
-The deadline of a request decides what its writer is told: still waiting for its turn → it is taken back, nothing was
-written (`Unavailable`); already part of a batch → nobody knows (`Uncertain`).
+The deadline of a request decides its outcome: if it still waits for its turn, it is withdrawn and nothing was written
+(`Unavailable`); if it is already part of a batch, the outcome is not known (`Uncertain`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 W = TypeVar("W")
-"""What a writer asks for."""
+"""The work of a writer."""
 B = TypeVar("B")
-"""What a batch did as a whole."""
+"""The outcome of a batch as a whole."""
 
 _WAITING, _RUNNING, _DONE = range(3)
 
 
 class Request(Generic[W]):
-    """One writer's work and its outcome: `run` sets `result`, or `error` if this one alone failed."""
+    """One writer's work and its outcome: `run` sets `result`, or `error` if only this one failed."""
 
     __slots__ = ("deadline", "error", "future", "result", "state", "work")
 
@@ -45,13 +45,13 @@ class Request(Generic[W]):
 
 
 class Committer(Generic[W, B]):
-    """Runs batches of requests in a thread of its own.
+    """Runs batches of requests in a separate thread.
 
-    `turn()` is entered, in the thread, before a batch is put together: whoever else may write to the same place is kept
-    out until it is left. It may block for as long as it likes; requests whose deadline passes meanwhile are taken back.
-    `run(requests)` does the work of a batch, makes it durable, and sets each request's outcome; what it raises is the
-    outcome of all of them. `committed(outcome)` is then called on the event loop with what `run` returned, before any
-    writer is woken, so that a writer who returns finds its own change delivered.
+    The thread enters `turn()` before it assembles a batch: other writers to the same place are kept out until it is
+    left. It may block for any length of time; requests whose deadline passes in the meantime are withdrawn.
+    `run(requests)` does the work of a batch, makes it durable, and sets each request's outcome; an exception is the
+    outcome of all of them. `committed(outcome)` is then called on the event loop with the result of `run`, before any
+    writer is woken, so that a writer that returns finds its own change delivered.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Committer(Generic[W, B]):
         self._stopped: asyncio.Future[None] | None = None
         self._closed = False
         self.stopped = True
-        """Whether the thread has ended, or never ran; one that hangs in the kernel does not end."""
+        """Whether the thread has ended, or never ran; a thread that hangs in the kernel does not end."""
 
     def start(self) -> None:
         """Start the thread, on the running event loop."""
@@ -85,10 +85,10 @@ class Committer(Generic[W, B]):
         self._thread.start()
 
     def submit(self, work: W) -> asyncio.Future[Any]:
-        """Do `work` as part of the next batch; its result. Cancelling it while it waits for its turn takes it back."""
+        """Do `work` in the next batch and return its result. Cancelling it while it waits for its turn withdraws it."""
         loop = self._loop
         if self._closed or loop is None:
-            raise Closed(f"{self._name}: it is not open")
+            raise Closed(f"{self._name}: not open")
         future: asyncio.Future[Any] = loop.create_future()
         request = Request(work, future, loop.time() + self._timeout)
         if not self._gathered:
@@ -101,19 +101,19 @@ class Committer(Generic[W, B]):
 
     @property
     def committing(self) -> bool:
-        """Whether something was submitted that has no outcome yet."""
+        """Whether a submitted request has no outcome yet."""
         return bool(self._open)
 
     async def aclose(self) -> None:
-        """Finish what was handed over, then stop the thread."""
+        """Finish the submitted requests, then stop the thread."""
         if self._closed:
             return
         self._closed = True
         self._hand_over()
         self._handed_over.put(None)
         if self._thread is not None and self._stopped is not None:
-            # A thread that hangs in the kernel (a frozen disk, a lock held by a suspended process) cannot be ended:
-            # it is a daemon, and its writers are told by their deadlines.
+            # A thread that hangs in the kernel (a frozen disk, a lock held by a suspended process) cannot be ended: it
+            # is a daemon, and its writers get their outcome from their deadlines.
             await asyncio.wait((self._stopped,), timeout=self._timeout)
             if self._stopped.done():
                 self._thread.join()
@@ -177,7 +177,7 @@ class Committer(Generic[W, B]):
                     stopping = stopping or stopped
                     batch = self._claimed(arrived + late)
                     self._run_batch(batch)
-            except BaseException as error:  # noqa: BLE001 - every writer must be told, whatever it was
+            except BaseException as error:  # noqa: BLE001 - every writer must get the error
                 self._finish_later(self._claimed(arrived), None, error)
         self._on_loop(self._stop)
 
@@ -203,7 +203,7 @@ class Committer(Generic[W, B]):
             return
         try:
             outcome = self._run(batch)
-        except BaseException as error:  # noqa: BLE001 - every writer must be told, whatever it was
+        except BaseException as error:  # noqa: BLE001 - every writer must get the error
             self._finish_later(batch, None, error)
         else:
             self._finish_later(batch, outcome, None)

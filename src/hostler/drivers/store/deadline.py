@@ -1,8 +1,8 @@
 """Deadlines that outlive the process that set them.
 
-Within one boot of the machine every process reads the same monotonic clock, so the deadline is an instant on it: a
-restarted process finds a lease with exactly the time it has left, and nothing that happens to the calendar matters.
-Only across a reboot is the calendar asked, and it is believed no further than the lease's own ttl.
+Within one boot of the host every process reads the same monotonic clock, so a deadline is an instant on it: a restarted
+process finds a lease with exactly the time it has left, and changes of the wall clock do not matter. The wall clock is
+used only across a reboot, and never extends a lease beyond its own ttl.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Deadline(msgspec.Struct, frozen=True):
-    """An instant: on the machine's monotonic clock while it is up, and on the calendar."""
+    """An instant: on the host's monotonic clock within one boot, and on the wall clock."""
 
     boot: str
     at: float
@@ -26,26 +26,26 @@ class Deadline(msgspec.Struct, frozen=True):
 
 
 class HostTime:
-    """Makes deadlines and tells how far away they are."""
+    """Creates deadlines and converts them to the current boot."""
 
     def __init__(self, clock: Clock, boot: str | None = None) -> None:
         self._clock = clock
         self.boot = boot or boot_id()
 
     def now(self) -> float:
-        """This boot's monotonic time."""
+        """Return this boot's monotonic time."""
         return self._clock.now()
 
     def wall(self) -> float:
-        """The calendar's time."""
+        """Return the wall clock's time."""
         return self._clock.wall()
 
     def after(self, seconds: float) -> Deadline:
-        """The instant `seconds` from now."""
+        """Return the instant `seconds` from now."""
         return Deadline(self.boot, self._clock.now() + seconds, self._clock.wall() + seconds)
 
     def local(self, deadline: Deadline, ttl: float) -> Deadline:
-        """The same deadline on this boot's clock; never further away than `ttl`."""
+        """Return the same deadline on this boot's clock; never further away than `ttl`."""
         if deadline.boot == self.boot:
             return deadline
         return self.after(min(ttl, max(0.0, deadline.wall - self._clock.wall())))

@@ -1,4 +1,4 @@
-"""A store that breaks on purpose, for tests and simulation.
+"""A store that injects faults, for tests and simulation.
 
     store = FaultyStore(MemoryStore(clock=clock), random.Random(7), clock=clock)
     store.faults.lost = 0.05                               # one write in twenty is done, but its answer is lost
@@ -9,8 +9,8 @@
         ...
         store.up()
 
-What breaks and when follows from the seed and the order of the calls alone: every call, and every event of a watch,
-draws the same number of random numbers whatever the knobs say.
+The faults depend on the seed and the order of the calls alone: every call, and every event of a watch, draws the same
+number of random numbers, whatever the rates are.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Faults:
     never: float = 0.0
     """A write is not done, and Uncertain is raised."""
     slow: float = 0.0
-    """A call takes up to `slowest` seconds longer: before it is done or after. An event comes that much later."""
+    """A call takes up to `slowest` seconds longer, before or after it is done. An event arrives that much later."""
     lagged: float = 0.0
-    """A watch ends with Lagged in the place of an event."""
+    """A watch ends with Lagged instead of delivering an event."""
     compacted: float = 0.0
-    """A watch ends with Compacted in the place of an event."""
+    """A watch ends with Compacted instead of delivering an event."""
     slowest: float = 1.0
 
 
@@ -78,7 +78,7 @@ class _Script:
 
 
 class FaultyStore(Closing):
-    """Wraps a store; has all its verbs. The faults of its own raise what the port says, nothing else."""
+    """Wraps a store and has all its verbs. Injected faults raise only what the port allows."""
 
     def __init__(
         self, store: Store, rng: random.Random, *, clock: Clock | None = None, faults: Faults | None = None
@@ -89,9 +89,10 @@ class FaultyStore(Closing):
         self._back_up: asyncio.Event | None = None
 
     def script(self, verb: Verb, kind: Kind, *, prefix: str = "", nth: int = 1, times: int = 1) -> None:
-        """Let the `nth` call of `verb` from now, and `times` calls in all, meet a fault.
+        """Inject a fault into the `nth` call of `verb` from now, and into `times` calls in all.
 
-        With `prefix` only calls count that name a key or prefix below it; a transaction, if one of its operations does.
+        With `prefix`, only calls that name a key or prefix below it count; a transaction counts if one of its
+        operations does.
         """
         allowed = _KINDS["event" if verb == "event" else "read" if verb in _READS else "write"]
         if kind not in allowed:
@@ -101,12 +102,12 @@ class FaultyStore(Closing):
         self._scripts.append(_Script(verb, kind, prefix, nth - 1, times))
 
     def down(self) -> None:
-        """Be out of reach until `up`: every verb raises Unavailable, watches deliver nothing."""
+        """Be unreachable until `up`: every verb raises Unavailable, watches deliver nothing."""
         if self._back_up is None:
             self._back_up = asyncio.Event()
 
     def up(self) -> None:
-        """Be in reach again; watches go on where they were."""
+        """Be reachable again; watches continue where they were."""
         if self._back_up is not None:
             self._back_up.set()
             self._back_up = None
@@ -173,11 +174,11 @@ class FaultyStore(Closing):
     # For leases and watches
 
     async def call(self, verb: Verb, do: Callable[[], Awaitable[R]]) -> R:
-        """A verb of a lease."""
+        """Call a verb of a lease."""
         return await self._call(verb, (), do)
 
     async def event_fault(self, event: Event, prefix: str) -> Missed | None:
-        """What happens to an event on its way to its reader: it waits, or the watch ends."""
+        """Apply a fault to an event before it is delivered: it is delayed, or the watch ends."""
         while self._back_up is not None:
             await self._back_up.wait()
         kind, share, _ = self._draw("event", (event.kv.key,))
@@ -189,7 +190,7 @@ class FaultyStore(Closing):
             await self._clock.sleep(share * self.faults.slowest)
         return None
 
-    # Inside
+    # Internal
 
     async def _call(self, verb: Verb, names: Sequence[str], do: Callable[[], Awaitable[R]]) -> R:
         kind, share, early = self._draw(verb, names)
@@ -208,7 +209,7 @@ class FaultyStore(Closing):
         return result
 
     def _draw(self, verb: Verb, names: Sequence[str]) -> tuple[Kind | None, float, bool]:
-        """The fault of this call, how much of the slowest it is slow, and whether before it is done."""
+        """Return the fault of this call, its share of the maximum delay, and whether the delay comes first."""
         chance, share, early = self._rng.random(), self._rng.random(), self._rng.random() < 0.5
         scripted = self._scripted(verb, names)
         if scripted is not None:
@@ -283,7 +284,7 @@ class FaultyWatch:
     async def __anext__(self) -> Event:
         if self._ended is not None:
             raise self._ended
-        # Kept until it is handed over: a reader that is cancelled while the event is late must find it next time.
+        # Kept until it is delivered: a reader that is cancelled while the event is delayed must get it next time.
         event = self._held = self._held or await self._watch.__anext__()
         if event.kv.mod_revision != self._delivered:
             self._ended = await self._store.event_fault(event, self._prefix)

@@ -50,7 +50,7 @@ def _itself(event: Event) -> Event:
 
 
 class MemoryStore(Closing):
-    """Gone when it is closed. Every verb is one step of the event loop, and few of them wait."""
+    """Lost when it is closed. Every verb is one step of the event loop, and few of them wait."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class MemoryStore(Closing):
         self._keep = history
         self._state = Mvcc()
         self._hub = WatchHub(self, backlog=backlog)
-        # A heap. A lease that was kept alive or revoked meanwhile is noticed when its entry comes up.
+        # A heap. An entry of a lease that was renewed or revoked is corrected when it comes up.
         self._ends: list[tuple[float, int]] = []
         self._calls = 0
         self._expiry: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class MemoryStore(Closing):
         prefix: str,
         *,
         start_revision: int | None = None,
-        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+        previous: bool = True,  # noqa: ARG002 - always included, at no cost
     ) -> LocalWatch:
         return self._hub.watch(prefix, start_revision)
 
@@ -211,13 +211,13 @@ class MemoryStore(Closing):
         return self._state.changes(prefix, start_revision, limit)
 
     def aside(self) -> AsideStore:
-        """The same store, for a caller who must not change the order in which others are served."""
+        """Return the same store, for a caller that must not change the order in which others are served."""
         return AsideStore(self)
 
-    # Inside
+    # Internal
 
     def _is_turn(self) -> bool:
-        """Others may run now and then, by count: a simulation must not depend on how fast the machine is."""
+        """Return whether to yield now, by count: a simulation must not depend on the speed of the host."""
         self._calls += 1
         return self._calls % _CALLS_IN_A_ROW == 0
 
@@ -243,7 +243,7 @@ class MemoryStore(Closing):
             self._hub.publish(self._state.revision, events, key=_KEY, event=_itself)
 
     def _catch_up(self) -> float:
-        """End the leases whose time has come, so that no verb sees what should be gone. The present."""
+        """End expired leases, so that no verb sees keys that should be gone, and return the current time."""
         self._hub.check_open()
         now = self._clock.now()
         while self._ends and self._ends[0][0] <= now:
@@ -264,7 +264,7 @@ class MemoryStore(Closing):
         else:
             heapq.heappush(self._ends, (deadline, id_))
         if self._expiry is None:
-            # In a context of its own: it belongs to nobody, least of all to the first who was granted a lease.
+            # In an empty context: it must not inherit the context of the first caller that was granted a lease.
             self._expiry = asyncio.get_running_loop().create_task(
                 self._expire_on_time(), name="memory store: expiry", context=Context()
             )
@@ -285,8 +285,11 @@ class MemoryStore(Closing):
 
 
 class AsideStore:
-    """A memory store as seen from outside a simulation: no verb waits, no verb counts towards the turns of others, and
-    reading ends no lease. A caller that only reads changes nothing for the processes inside, not even their order."""
+    """A memory store as seen from outside a simulation.
+
+    No verb waits, no verb counts towards the turns of others, and reading ends no lease. A caller that only reads
+    changes nothing for the processes inside, not even their order.
+    """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -319,7 +322,7 @@ class AsideStore:
         return 0.0 if found is None else min(found.ttl, found.deadline - self._store._clock.now())
 
     def parts(self) -> Iterator[bytes]:
-        """All that the store holds, in order: two stores that give the same are the same."""
+        """Yield the whole content of the store, in order: two stores with the same content are equal."""
         state = self._store._state
         yield f"{state.revision} {state.compacted} {self._store._calls}\n".encode()
         for kv in sorted(state.values(), key=_OWN_KEY):
@@ -327,16 +330,16 @@ class AsideStore:
         for lease in state.leases.values():
             yield f"\n{lease.id} {lease.ttl} {lease.deadline}".encode()
 
-    # Writes, each done before it returns
+    # Writes, each completed before it returns
 
     def commit(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
-        """One transaction."""
+        """Run one transaction."""
         return self._store._commit(when, then, otherwise)
 
     def grant(self, ttl: float) -> MemoryLease:
-        """A lease."""
+        """Grant a lease."""
         return self._store._grant(ttl)
 
     def keep_alive(self, id_: int) -> None:
@@ -348,7 +351,7 @@ class AsideStore:
         self._store.revoke(id_)
 
     def compact(self, revision: int) -> None:
-        """Forget what is older."""
+        """Discard older history."""
         self._store._catch_up()
         self._store._state.compact(revision)
 

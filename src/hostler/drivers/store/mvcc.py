@@ -1,6 +1,6 @@
-"""Keys with their past, in memory: the reference for what a store means.
+"""Keys with their history, in memory: the reference for the semantics of a store.
 
-Pure: no I/O, no clock, no waiting. The time of a lease is a number that the caller compares.
+Pure: no I/O, no clock, no waiting. The deadline of a lease is a number that the caller compares.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Response
 
 FIRST_REVISION = 1
-"""The revision of a store in which nothing happened yet, as in etcd."""
+"""The revision of an empty store, as in etcd."""
 
 
 class LeaseState:
-    """A lease that stands: when it ends and what is attached to it."""
+    """An active lease: when it ends, and the keys attached to it."""
 
     __slots__ = ("deadline", "id", "keys", "ttl")
 
@@ -54,7 +54,7 @@ class Mvcc:
         revision: int,
         compacted: int,
     ) -> Mvcc:
-        """What was written down: every key, the events of the newest `len(log)` revisions, and every lease."""
+        """Restore a saved state: every key, the events of the newest `len(log)` revisions, and every lease."""
         self = cls()
         self.revision, self.compacted = revision, compacted
         self._log = list(log)
@@ -76,7 +76,7 @@ class Mvcc:
     # Reading
 
     def get(self, key: str, revision: int | None = None) -> KeyValue | None:
-        """The key now or at `revision`."""
+        """Return the key now or at `revision`."""
         if revision is None:
             return self._live.get(key)
         self.check_readable(revision)
@@ -85,7 +85,7 @@ class Mvcc:
     def range(
         self, prefix: str, *, after: str | None, limit: int | None, revision: int | None, keys_only: bool
     ) -> Page:
-        """A page of keys, now or at `revision`."""
+        """Return a page of keys, now or at `revision`."""
         if revision is not None:
             self.check_readable(revision)
         items: list[KeyValue] = []
@@ -99,11 +99,11 @@ class Mvcc:
         return Page(tuple(items), revision or self.revision, more=False)
 
     def values(self) -> Iterable[KeyValue]:
-        """Every key that stands, in no order."""
+        """Return every existing key, unordered."""
         return self._live.values()
 
     def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
-        """Whole transactions from `start_revision` on, about `limit` events, and where to go on."""
+        """Return whole transactions from `start_revision` on, about `limit` events, and the next revision."""
         if start_revision < self.compacted:
             raise Compacted(self.compacted)
         found: list[Event] = []
@@ -114,12 +114,12 @@ class Mvcc:
         return found, max(revision, start_revision)
 
     def log(self, start_revision: int) -> Iterator[tuple[int, tuple[Event, ...]]]:
-        """Each kept revision from `start_revision` on, with its events."""
+        """Yield each kept revision from `start_revision` on, with its events."""
         for revision in range(max(start_revision, self._log_start), self.revision + 1):
             yield revision, self._log[revision - self._log_start]
 
     def check_readable(self, revision: int) -> None:
-        """FutureRevision, Compacted: `revision` cannot be read."""
+        """Raise FutureRevision or Compacted if `revision` cannot be read."""
         if revision > self.revision:
             raise FutureRevision(f"revision {revision}: the store is at {self.revision}")
         if revision < self.compacted:
@@ -130,7 +130,7 @@ class Mvcc:
     def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> tuple[TxnResult, tuple[Event, ...]]:
-        """Do a transaction that was checked at the door. LeaseGone: nothing was changed."""
+        """Run a validated transaction. LeaseGone: nothing was changed."""
         succeeded = all(comparison.holds(self._live.get(comparison.key)) for comparison in when)
         branch = then if succeeded else otherwise
         for operation in branch:
@@ -156,7 +156,7 @@ class Mvcc:
         return TxnResult(succeeded, self.revision, tuple(responses)), tuple(events)
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Do again what another copy of this store did in its next revision."""
+        """Repeat what another copy of this store did in its next revision."""
         for event in events:
             previous = self._live.pop(event.kv.key, None)
             if previous is not None:
@@ -167,19 +167,19 @@ class Mvcc:
         self._commit(events)
 
     def grant(self, id_: int, ttl: float, deadline: float) -> LeaseState:
-        """A new lease."""
+        """Create a lease."""
         lease = self.leases[id_] = LeaseState(id_, ttl, deadline)
         return lease
 
     def lease(self, id_: int) -> LeaseState:
-        """The lease of that number. LeaseGone: there is none."""
+        """Return the lease with that id. LeaseGone: there is none."""
         try:
             return self.leases[id_]
         except KeyError:
             raise LeaseGone(f"lease {id_}: it expired or was revoked; grant a new one") from None
 
     def revoke(self, id_: int) -> tuple[Event, ...]:
-        """End a lease, if it stands, and delete what is attached to it, in one transaction."""
+        """End a lease, if it exists, and delete the keys attached to it, in one transaction."""
         lease = self.leases.pop(id_, None)
         if lease is None:
             return ()
@@ -188,7 +188,7 @@ class Mvcc:
         return tuple(events)
 
     def compact(self, revision: int) -> None:
-        """Forget what was superseded at or before `revision`; the log from `revision` on stays."""
+        """Discard what was superseded at or before `revision`; the log from `revision` on stays."""
         if revision > self.revision:
             raise FutureRevision(f"compaction to revision {revision}: the store is at {self.revision}")
         if revision <= self.compacted:
@@ -204,7 +204,7 @@ class Mvcc:
         self.compacted = revision
 
     def raise_revision(self, revision: int) -> None:
-        """Go on with revisions above this one, and forget the history before it."""
+        """Continue with revisions above this one, and discard the history before it."""
         if revision <= self.revision:
             return
         self._past.clear()
@@ -212,7 +212,7 @@ class Mvcc:
         self._log, self._log_start = [], revision + 1
         self.revision = self.compacted = revision
 
-    # Inside
+    # Internal
 
     def _with_prefix(self, prefix: str, after: str | None) -> Iterator[str]:
         past_start = after is not None and after >= prefix
@@ -260,7 +260,7 @@ class Mvcc:
         return events
 
     def _supersede(self, event: Event) -> None:
-        """Keep what the event replaced, and that the key was gone if it deleted it."""
+        """Keep the version that the event replaced, and a tombstone if it deleted the key."""
         if event.previous is None:
             return
         past = self._past.setdefault(event.kv.key, [])
@@ -294,7 +294,7 @@ class Mvcc:
             return
         kept = bisect_right(past, revision, key=lambda old: old.mod_revision)
         superseded = kept < len(past) or live is not None
-        # The newest version at `revision` stays readable, unless it says that there was none.
+        # The newest version at `revision` stays readable, unless it is a tombstone.
         if kept and not (live is not None and live.mod_revision <= revision) and past[kept - 1].version:
             kept -= 1
         del past[:kept]
@@ -305,5 +305,5 @@ class Mvcc:
 
 
 def without_value(kv: KeyValue) -> KeyValue:
-    """The same without its value."""
+    """Return a copy without the value."""
     return KeyValue(kv.key, b"", kv.create_revision, kv.mod_revision, kv.version, kv.lease)

@@ -1,7 +1,7 @@
 """Delivers committed changes to the watches of this process.
 
-A watch that starts in the past reads history, at its reader's pace, until it has caught up, and joins the live stream
-then. The cost of a change does not grow with the number of watches, but with the number that want it: watches are
+A watch that starts in the past reads history, at its reader's pace, until it has caught up, and then joins the live
+stream. The cost of a change does not grow with the number of watches, but with the number that match it: watches are
 found by looking up the key's own prefixes.
 """
 
@@ -23,49 +23,49 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 BACKLOG = 10_000
-"""Events that may wait in one watch before its reader is told that it lags."""
+"""Events that may wait in one watch before it ends with Lagged."""
 CHUNK = 500
-"""Events that a watch reads from history at once, about."""
+"""Approximate number of events that a watch reads from history at once."""
 RETRY = 0.05
-"""Seconds after which history that could not be read is looked at again."""
+"""Seconds after which a failed read of history is repeated."""
 
 
 class History(Protocol):
-    """What a store must offer so that watches can be served from it. All of it is called on the event loop."""
+    """What a store must offer to serve watches. All methods are called on the event loop."""
 
     def current_revision(self) -> int:
-        """The newest revision that readers can see."""
+        """Return the newest revision that readers can see."""
 
     def compact_revision(self) -> int:
-        """History before this is gone; 0 if none is."""
+        """Return the revision before which history is gone; 0 if none is."""
 
     def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[Sequence[Event], int]:
-        """About `limit` events under `prefix` from `start_revision` on, and the revision to go on from.
+        """Return about `limit` events under `prefix` from `start_revision` on, and the revision to continue from.
 
         Whole transactions only. No events and a revision past the newest: caught up. Compacted: too old.
         """
 
 
 class EventQueue:
-    """Events between the one who delivers and the one who reads, with an end that is an error."""
+    """Events between producer and reader; it ends with an error."""
 
     def __init__(self, prefix: str, backlog: int = BACKLOG) -> None:
         self.prefix = prefix
         self._backlog = backlog
         self.events: deque[Event] = deque()
-        """To be read; a reader may take from the front."""
+        """Unread events; a reader may take from the front."""
         self._failure: HostlerError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
     def ended(self) -> bool:
-        """No further event will be taken."""
+        """Whether no further event is accepted."""
         return self._failure is not None
 
     def offer(self, events: Iterable[Event], revision: int) -> bool:
-        """Hand over the events of one transaction; False if the reader lags and the queue has ended.
+        """Queue the events of one transaction; False if the reader lags and the queue has ended.
 
-        A transaction of any size is taken while the queue is short, so that a large one alone never ends a watch.
+        A transaction of any size is accepted while the queue is short, so that a large one alone never ends a watch.
         """
         if self._failure is not None:
             return False
@@ -77,13 +77,13 @@ class EventQueue:
         return True
 
     def fail(self, error: HostlerError) -> None:
-        """End the queue: what was handed over is still read, then `error` is raised. The first end counts."""
+        """End the queue: queued events can still be read, then `error` is raised. The first end counts."""
         if self._failure is None:
             self._failure = error
             self._wake()
 
     def take(self) -> Event | None:
-        """The next event; None if there is none yet; raises how the queue ended."""
+        """Return the next event; None if there is none yet; raises the error that ended the queue."""
         if self.events:
             return self.events.popleft()
         if self._failure is not None:
@@ -91,11 +91,11 @@ class EventQueue:
         return None
 
     async def wait(self) -> None:
-        """Until there is something to take."""
+        """Wait until there is something to take."""
         if self.events or self._failure is not None:
             return
         if self._waiter is not None:
-            raise RuntimeError(f"watch {self.prefix!r}: two tasks read it; open a watch for each")
+            raise RuntimeError(f"watch {self.prefix!r}: read by two tasks; open a watch for each")
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -134,7 +134,7 @@ class LocalWatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.fail(Closed(f"watch {self.prefix!r}: it was left"))
+        self.fail(Closed(f"watch {self.prefix!r}: it has been exited"))
         self._hub.left(self)
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -154,7 +154,7 @@ class LocalWatch:
                 await asyncio.sleep(self._catch_up())
 
     def deliver(self, events: Sequence[Event], revision: int) -> None:
-        """Take the events of one live transaction, unless history already gave them."""
+        """Queue the events of one live transaction, unless they were already read from history."""
         if revision < self.next_revision:
             return
         if self._queue.offer(events, self.next_revision):
@@ -167,7 +167,7 @@ class LocalWatch:
         self._queue.fail(error)
 
     def _catch_up(self) -> float:
-        """Read some history; the seconds to wait before the next look."""
+        """Read some history and return the seconds to wait before the next read."""
         history = self._hub.history
         try:
             events, resume = history.changes(self.prefix, self.next_revision, CHUNK)
@@ -196,11 +196,11 @@ class WatchHub:
     def __init__(self, history: History, *, backlog: int = BACKLOG, entered: Callable[[], None] | None = None) -> None:
         self.history = history
         self.backlog = backlog
-        self._entered = entered  # somebody watches now: look for other processes' changes more often
+        self._entered = entered  # called when a watch is entered: check for other processes' changes more often
         self._open = False
         self._watches: dict[LocalWatch, None] = {}
         self._by_prefix: dict[str, dict[LocalWatch, None]] = {}
-        self._odd: list[int] = []  # lengths of those that do not end with a slash
+        self._odd: list[int] = []  # lengths of prefixes that do not end with a slash
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -211,13 +211,13 @@ class WatchHub:
         return bool(self._by_prefix)
 
     def open(self) -> None:
-        """Let watches be entered."""
+        """Allow watches to be entered."""
         self._open = True
 
     def check_open(self) -> None:
-        """Closed: the store is not open."""
+        """Raise Closed unless the store is open."""
         if not self._open:
-            raise Closed("store: it is not open; use it inside `async with hostler.open_store(url) as store`")
+            raise Closed("store: not open; use it inside `async with hostler.open_store(url) as store`")
 
     def close(self) -> None:
         """End every watch."""
@@ -225,7 +225,7 @@ class WatchHub:
         self._end(list(self._watches), Closed("watch: the store was closed"))
 
     def fail(self, error: HostlerError) -> None:
-        """End every watch that is served by `publish`, which cannot go on; those that read history can."""
+        """End every watch that is served by `publish`, which cannot continue; those that read history can."""
         self._end([watch for peers in self._by_prefix.values() for watch in peers], error)
 
     def _end(self, watches: list[LocalWatch], error: HostlerError) -> None:
@@ -234,13 +234,13 @@ class WatchHub:
             self.left(watch)
 
     def watch(self, prefix: str, start_revision: int | None) -> LocalWatch:
-        """A watch, not yet entered."""
+        """Return a watch, not yet entered."""
         return LocalWatch(self, prefix, start_revision)
 
     def publish(
         self, revision: int, changes: Iterable[C], *, key: Callable[[C], str], event: Callable[[C], Event]
     ) -> None:
-        """Deliver one committed transaction. `event` is asked only for changes that some watch wants."""
+        """Deliver one committed transaction. `event` is called only for changes that match a watch."""
         if not self._by_prefix:
             return
         wanted: dict[LocalWatch, list[Event]] = {}
@@ -257,13 +257,13 @@ class WatchHub:
             watch.deliver(events, revision)
 
     def opened(self, watch: LocalWatch) -> None:
-        """A watch was entered."""
+        """Register a watch that was entered."""
         self._watches[watch] = None
         if self._entered is not None:
             self._entered()
 
     def join(self, watch: LocalWatch) -> None:
-        """From now on the watch is served by `publish`."""
+        """Serve the watch by `publish` from now on."""
         peers = self._by_prefix.get(watch.prefix)
         if peers is None:
             peers = self._by_prefix[watch.prefix] = {}
@@ -271,7 +271,7 @@ class WatchHub:
         peers[watch] = None
 
     def left(self, watch: LocalWatch) -> None:
-        """The watch wants nothing more."""
+        """Remove a watch."""
         self._watches.pop(watch, None)
         peers = self._by_prefix.get(watch.prefix)
         if peers is None:

@@ -1,13 +1,13 @@
-"""Records in Cassandra or Scylla: one lightweight transaction a verb, reads at SERIAL.
+"""Records in Cassandra or Scylla: one lightweight transaction per verb, reads at SERIAL.
 
-The table has a text key and one text column. A row has a life of its own beside its value's, given by INSERT alone, and
-it exists for as long as the longer of the two. So a swap renews both in one batch: with an UPDATE alone, a swap to a
-shorter ttl would leave a row without a value that nobody could insert over.
+The table has a text key and one text column. A row has its own TTL in addition to that of its value, set by INSERT
+only, and it exists for as long as the longer of the two. So a swap renews both in one batch: with an UPDATE alone, a
+swap to a shorter ttl would leave a row without a value that blocks every insert.
 
-Lives are whole seconds, counted from the last full second of the server's clock: a ttl is rounded up and one second
-is added, so a record is never gone early, and less than two seconds late. The clocks are the servers': they must agree.
+TTLs are whole seconds, counted from the last full second of the server's clock: a ttl is rounded up and one second is
+added, so a record is never gone early, and less than two seconds late. The clocks are the servers': they must agree.
 
-The client runs threads of its own; answers are brought to the event loop from there. It repeats nothing.
+The client runs its own threads; their answers are passed to the event loop. It retries nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MAX_TTL = 630_720_000
 """Twenty years, the servers' own limit."""
 TABLE = "hostler_ttl"
 REPLICAS = 3
-"""Copies of a keyspace that we make, if there are so many servers."""
+"""Replication factor of a keyspace that the driver creates, if there are that many servers."""
 
 _STATEMENTS = {
     "insert": "INSERT INTO {table} (key, value) VALUES (%s, %s) IF NOT EXISTS USING TTL %s",
@@ -67,13 +67,13 @@ _STATEMENTS = {
     "delete": "DELETE FROM {table} WHERE key = %s IF value = %s",
     "get": "SELECT value FROM {table} WHERE key = %s",
 }
-"""Not prepared: that would save the servers some parsing, and cost a conversation whenever one of them forgot."""
+"""Not prepared: that would save some parsing, but cost a round trip whenever a server lost the statement."""
 
 
 class CassandraTtlStorage(Closing):
-    """Connects when first used, and again after it lost the servers.
+    """Connects on first use, and reconnects after it lost the servers.
 
-    `create`: make keyspace and table if they do not exist. `datacenter`: ask only the servers there.
+    `create`: create keyspace and table if they do not exist. `datacenter`: use only the servers there.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CassandraTtlStorage(Closing):
             "auth_provider": PlainTextAuthProvider(user, password or "") if user else None,
             "execution_profiles": {EXEC_PROFILE_DEFAULT: profile},
             "reconnection_policy": ExponentialReconnectionPolicy(0.1, 2.0),
-            # Every server from Cassandra 2.1 on speaks it; older ones do not answer a question for a newer version.
+            # Every server from Cassandra 2.1 on supports it; older ones do not answer a request of a newer version.
             "protocol_version": 3,
             "connect_timeout": timeout,
             "control_connection_timeout": timeout,
@@ -165,7 +165,7 @@ class CassandraTtlStorage(Closing):
             rows = await self._asked(call, "get", [key])
             return rows[0].value if rows else None
 
-    # Inside
+    # Internal
 
     async def _applied(self, verb: str, key: str, values: Sequence[str | int]) -> bool:
         async with self._calls.call(verb, key, writes=True) as call:
@@ -182,7 +182,7 @@ class CassandraTtlStorage(Closing):
             raise _translated(call, error) from error
 
     async def _connect(self, call: Call) -> None:
-        """Connect, or wait for the attempt that is under way."""
+        """Connect, or wait for the attempt in progress."""
         if self._session is not None:
             return
         if self._connecting is None:
@@ -197,21 +197,21 @@ class CassandraTtlStorage(Closing):
                 self._connecting = None
 
     def _connected(self) -> None:
-        """In a thread: connect, and create what is asked for."""
+        """Connect in a thread, and create keyspace and table if requested."""
         with ExitStack() as stack:
             reactor = Reactor()
             stack.callback(reactor.close)
             cluster = Cluster(**self._options, connection_class=reactor.connection_class)
             stack.callback(cluster.shutdown)
             session = cluster.connect()
-            # The servers judge by a request's own time whether a record lives: theirs, not this machine's.
+            # The servers decide by a request's timestamp whether a record is live: use their time, not this host's.
             session.use_client_timestamp = False
             if self._create:
                 self._create_table(cluster, session)
             self._session, self._stop = session, stack.pop_all()
 
     def _create_table(self, cluster: Any, session: Any) -> None:
-        """Make keyspace and table unless they are there. Of several who do so at once the servers may fail some."""
+        """Create keyspace and table if missing. If several clients do so at once, the servers may fail some of them."""
         replicas = self._replicas or min(REPLICAS, len(cluster.metadata.all_hosts()))
         if self._has_table(session):
             return
@@ -246,16 +246,16 @@ _FOREIGN = (
     OSError,
 )
 _ANSWERED = (RequestExecutionException, OperationTimedOut, ErrorMessage)
-"""From a server that had got the request."""
+"""Errors of a server that had received the request."""
 
 
 async def _answer(future: Any) -> Any:
-    """The rows, brought over from the client's thread."""
+    """Return the rows, passed over from the client's thread."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[Any] = loop.create_future()
 
     def deliver(settle: Any, outcome: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(lambda: None if arrived.done() else settle(outcome))
 
     future.add_callbacks(
@@ -273,7 +273,7 @@ def _life(ttl: float) -> int:
 
 
 def _translated(call: Call, error: Exception) -> HostlerError:
-    """What the client's exceptions mean to the caller."""
+    """Translate the client's exceptions."""
     said = str(error)
     if isinstance(error, NoHostAvailable):
         reasons = list(error.errors.values()) if isinstance(error.errors, dict) else []
@@ -294,5 +294,5 @@ def _translated(call: Call, error: Exception) -> HostlerError:
         return Unavailable(f"{call.subject}: no such host ({said}); nothing was written, try later")
     if isinstance(error, TooFewReplicas | IsBootstrappingErrorMessage):
         return Unavailable(f"{call.subject}: too few servers are up ({said}); nothing was written, try later")
-    # A time-out or a failure of a lightweight transaction, or a connection that broke: another may complete it.
+    # A timeout or a failure of a lightweight transaction, or a broken connection: another may complete it.
     return call.lost(f"no clear answer ({said})")

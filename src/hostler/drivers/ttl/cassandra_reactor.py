@@ -1,6 +1,6 @@
-"""Moves the bytes of one Cassandra client in a thread that ends with it.
+"""Handles the I/O of one Cassandra client in a thread that ends with it.
 
-The client's own ways of doing so share one thread among all clients of the process, and that one never ends.
+The client's own reactors share one thread among all clients of the process, and that thread never ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reactor:
-    """An event loop in a thread, and connections that live on it."""
+    """An event loop in a thread, and the connections on it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -31,18 +31,18 @@ class Reactor:
         """End the thread, once every connection is closed."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(asyncio.sleep(0))  # what was just aborted says goodbye
+        self._loop.run_until_complete(asyncio.sleep(0))  # run the last callbacks of aborted connections
         self._loop.close()
 
 
 class Timer:
-    """Calls back once, unless it is cancelled before. Made and cancelled in any thread."""
+    """Calls back once, unless it is cancelled before. Created and cancelled in any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, after: float, callback: Callable[[], None]) -> None:
         self._loop, self._callback = loop, callback
         self._handle: asyncio.TimerHandle | None = None
         self._cancelled = False
-        with suppress(RuntimeError):  # the loop is closed, and whatever was timed has ended
+        with suppress(RuntimeError):  # the loop is closed, and the timed operation has ended
             loop.call_soon_threadsafe(self._start, after)
 
     def _start(self, after: float) -> None:
@@ -59,8 +59,8 @@ class Timer:
             self._handle.cancel()
 
 
-class ReactorConnection(Connection):  # type: ignore[misc]  # the client brings no types
-    """What the client asks of a connection: made in one of its threads, which may block; used from any."""
+class ReactorConnection(Connection):  # type: ignore[misc]  # the client has no types
+    """The connection class for the client: created in one of its threads, which may block; used from any."""
 
     loop: ClassVar[asyncio.AbstractEventLoop]
     is_closed: bool
@@ -98,7 +98,7 @@ class ReactorConnection(Connection):  # type: ignore[misc]  # the client brings 
 
 
 class _Wire(asyncio.Protocol):
-    """From the socket to the client's buffer."""
+    """Passes data from the socket to the client's buffer."""
 
     def __init__(self, connection: ReactorConnection) -> None:
         self._connection = connection

@@ -1,13 +1,14 @@
-"""Records in a DynamoDB table: one conditional write a verb, and its expiry is part of every condition.
+"""Records in a DynamoDB table: one conditional write per verb, and the expiry is part of every condition.
 
 The table has a string hash key named `key`; an item holds `value` and `expires_ms`, the end of its life in milliseconds
-since 1970 (0: never). `sweep_at` is for the table's own time to live, which removes what has long ended and which
-nothing here waits for.
+since 1970 (0: never). `sweep_at` is for the table's own time to live, which removes items that expired long ago; the
+driver does not depend on it.
 
-Conditions know no server clock, so the time in them is this client's wall clock when the call sets out. Clients whose
-clocks differ by a second see lives differ by a second, and a clock that jumps can end a record's life early or late.
-A record is never taken twice: every write also compares what it replaces. A renewal carries the end of life that it
-had when it set out, so one that arrives late must not set the end back: it is written only where it lengthens.
+Conditions have no access to a server clock, so they contain this client's wall clock at the start of the call. Clients
+whose clocks differ by a second see lives differ by a second, and a clock that jumps can end a record's life early or
+late. A record is never taken twice: every write also compares what it replaces. A renewal carries the end of life that
+was computed at its start, so one that arrives late must not move the end back: it is written only if it extends the
+life.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 16
 MAX_KEY_BYTES = 2048
-"""Of a hash key."""
+"""Maximum size of a hash key."""
 SWEEP_AFTER = 86_400
 """Seconds between the end of a record and its removal by the table: no client's clock is that far behind."""
 
@@ -65,22 +66,22 @@ _ANSWERS: dict[str, tuple[type[HostlerError], str]] = {
     "LimitExceededException": (Unavailable, "too much at once; try later"),
     "TransactionConflictException": (Unavailable, "a transaction holds the record; try later"),
     "ResourceInUseException": (Unavailable, "the table is being changed; try later"),
-    "AccessDeniedException": (Forbidden, "these credentials have no right to it"),
+    "AccessDeniedException": (Forbidden, "these credentials have no permission for it"),
     "UnrecognizedClientException": (Forbidden, "these credentials are not known; correct them"),
     "InvalidSignatureException": (Forbidden, "wrong secret key, or this machine's clock is wrong"),
     "MissingAuthenticationTokenException": (Forbidden, "credentials are missing"),
-    "IncompleteSignatureException": (Forbidden, "the credentials are not whole"),
+    "IncompleteSignatureException": (Forbidden, "the credentials are incomplete"),
     "ExpiredTokenException": (Forbidden, "the session token has expired; get a new one"),
     "ItemCollectionSizeLimitExceededException": (TooLarge, "over the table's limit"),
-    "ValidationException": (Invalid, "the table or the record is not as it should be"),
+    "ValidationException": (Invalid, "the table or the record has the wrong form"),
 }
-"""What DynamoDB may answer instead of doing it. Nothing was written then."""
+"""Errors of DynamoDB by their code. Nothing was written in any of these cases."""
 
 
 class DynamodbTtlStorage(Closing):
-    """Connects when first used. Credentials come from where the AWS tools look for them.
+    """Connects on first use. Credentials come from where the AWS tools look for them.
 
-    `create`: make the table, paid by request, if it does not exist.
+    `create`: create the table, with on-demand billing, if it does not exist.
     """
 
     def __init__(
@@ -132,7 +133,8 @@ class DynamodbTtlStorage(Closing):
         condition += f" AND {_NO_LONGER}"
         if await self._written("swap", "put_item", key, Item=item, condition=condition, old=old):
             return True
-        found = await self._found(key)  # this clock may have gone back: then the record is as wanted, and lives longer
+        # this clock may have gone back: then the record is as requested, and lives longer
+        found = await self._found(key)
         return found is not None and found[0] == old and found[1] >= int(item["expires_ms"]["N"])
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
@@ -146,10 +148,10 @@ class DynamodbTtlStorage(Closing):
         found = await self._found(key)
         return None if found is None else found[0]
 
-    # Inside
+    # Internal
 
     async def _found(self, key: str) -> tuple[str, int] | None:
-        """The live record and the end of its life."""
+        """Return the live record and the end of its life."""
         _check_key(key)
         async with self._calls.call("get", key, writes=False) as call:
             answer = await self._asked(call, "get_item", Key={"key": {"S": key}}, ConsistentRead=True)
@@ -159,7 +161,7 @@ class DynamodbTtlStorage(Closing):
         try:
             value, expires_ms = str(item["value"]["S"]), int(item["expires_ms"]["N"])
         except (KeyError, ValueError):
-            raise Invalid(f"record {key!r}: the item in {self._table} is no record; choose another key") from None
+            raise Invalid(f"record {key!r}: the item in {self._table} is not a record; choose another key") from None
         return (value, expires_ms) if not expires_ms or expires_ms > self._now_ms() else None
 
     def _now_ms(self) -> int:
@@ -198,7 +200,7 @@ class DynamodbTtlStorage(Closing):
         return answer is not _NO
 
     async def _asked(self, call: Call, operation: str, **parameters: Any) -> Any:
-        """What the service answered; `_NO` if the condition did not hold."""
+        """Return the answer of the service; `_NO` if the condition did not hold."""
         await self._connect(call)
         async with self._turns:
             call.sent = True
@@ -228,7 +230,7 @@ class DynamodbTtlStorage(Closing):
 
     async def _connected(self, stack: AsyncExitStack) -> Any:
         config = AioConfig(
-            # A repeated conditional write would find its own first attempt and answer that its condition did not hold.
+            # A repeated conditional write would find its own first attempt and report that its condition did not hold.
             retries={"total_max_attempts": 1},
             connect_timeout=self._timeout * 0.9,
             read_timeout=self._timeout,
@@ -242,7 +244,7 @@ class DynamodbTtlStorage(Closing):
         return client
 
     async def _create_table(self, client: Any) -> None:
-        """Make the table unless it is there, and wait until it can be used."""
+        """Create the table if missing, and wait until it can be used."""
         try:
             await client.create_table(
                 TableName=self._table,
@@ -251,14 +253,14 @@ class DynamodbTtlStorage(Closing):
                 BillingMode="PAY_PER_REQUEST",
             )
         except ClientError as error:
-            if _code(error) != "ResourceInUseException":  # it is there, or somebody makes it just now
+            if _code(error) != "ResourceInUseException":  # it exists, or is being created by another client
                 raise
         while True:
             described = await client.describe_table(TableName=self._table)
             if described["Table"]["TableStatus"] in ("ACTIVE", "UPDATING"):
                 break
             await asyncio.sleep(0.1)
-        with suppress(ClientError):  # it is on already, or this service has none: it only sweeps up
+        with suppress(ClientError):  # already enabled, or not supported: it is only garbage collection
             await client.update_time_to_live(
                 TableName=self._table, TimeToLiveSpecification={"AttributeName": "sweep_at", "Enabled": True}
             )
@@ -273,7 +275,7 @@ def _check_key(key: str) -> None:
 
 
 def _shared_loader() -> Any:
-    """The client's large descriptions, read once and in a thread: each client would read them anew, in the loop."""
+    """Return the client's large service descriptions, read once and in a thread, not per client on the event loop."""
     with _reading:
         if not _loaders:
             loader = get_session().get_component("data_loader")
@@ -290,12 +292,12 @@ _reading = threading.Lock()
 
 
 def _code(error: ClientError) -> str:
-    """The service's word for it, without the namespace that some put before it."""
+    """Return the error code of the service, without a namespace prefix."""
     return str(error.response.get("Error", {}).get("Code", "")).rpartition("#")[2]
 
 
 def _refusal(call: Call, error: ClientError) -> HostlerError:
-    """What the service said instead of doing it."""
+    """Return the error for an error response of the service."""
     said = error.response.get("Error", {}).get("Message") or _code(error)
     if _code(error) in _ANSWERS:
         kind, words = _ANSWERS[_code(error)]
@@ -307,7 +309,7 @@ def _refusal(call: Call, error: ClientError) -> HostlerError:
 
 
 def _broken(call: Call, error: Exception) -> HostlerError:
-    """No answer came. Only a connection that was never made proves that nothing was sent."""
+    """Return the error for a missing answer. Only a connection that was never made proves that nothing was sent."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return Forbidden(
             f"{call.subject}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
@@ -315,7 +317,7 @@ def _broken(call: Call, error: Exception) -> HostlerError:
     if isinstance(error, ValueError) and not isinstance(error, BotoCoreError):
         return Invalid(f"{call.subject}: {error}")
     cause = error.kwargs.get("error") if isinstance(error, EndpointConnectionError) else None
-    # The client says the same of a connection that broke while the answer was awaited.
+    # The client raises the same error for a connection that broke while it waited for the answer.
     never_made = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ClientConnectorDNSError)
     if never_made or isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
         return Unavailable(f"{call.subject}: cannot connect ({error}); nothing was written, try later")

@@ -1,11 +1,11 @@
-"""Records in Redis (6.2 or newer): one script a verb, so each is one step of the server.
+"""Records in Redis (6.2 or newer): one script per verb, so each verb is atomic on the server.
 
 A record is a plain string under its own key, with the server's own expiry in milliseconds: `redis-cli get` shows it.
-The clock is the server's. Scripts announce what they changed on a channel beside the key, so that nobody needs to poll
-for it; what lapses is not announced, but its time is known.
+The clock is the server's. Scripts announce their changes on a channel per key, so that readers need not poll; an expiry
+is not announced, but its time is known.
 
-What Redis has acknowledged it may still forget: when it crashes without `appendfsync always`, when a replica takes over
-that the last writes had not reached, when memory is short and its policy evicts. Then a fence can go back.
+Redis may lose writes that it has acknowledged: when it crashes without `appendfsync always`, when a replica takes over
+that the last writes had not reached, when memory is short and its policy evicts keys. Then a fence can go back.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from hostler.drivers.redis_client import Answers, RedisLink
 
 POLL = 1.0
-"""Seconds after which a waiting reader looks for itself: announcements can be lost, and others write without them."""
+"""Seconds after which a waiting reader polls: announcements can be lost, and other programs write without them."""
 
-# KEYS[1] the record; ARGV[1] its channel, then values, then the options of SET. An announcement may be forbidden to
-# this user: the record counts, so what comes of it is not looked at.
+# KEYS[1] the record; ARGV[1] its channel, then values, then the options of SET. The user may have no permission to
+# publish: the record counts, so the result of PUBLISH is ignored.
 _INSERT = """
 if not redis.call('SET', KEYS[1], ARGV[2], 'NX', unpack(ARGV, 3)) then return 0 end
 redis.pcall('PUBLISH', ARGV[1], '')
@@ -53,9 +53,9 @@ _ANSWERS: Answers = {
     **ANSWERS,
     "NOPERM": (
         Forbidden,
-        "the user has no right to this; it needs eval, get, set, del, pttl and publish on these keys",
+        "the user has no permission for this; it needs eval, get, set, del, pttl and publish on these keys",
     ),
-    "WRONGTYPE": (Invalid, "the key holds something else than a record; choose another key or remove it"),
+    "WRONGTYPE": (Invalid, "the key does not hold a record; choose another key or remove it"),
 }
 
 
@@ -118,7 +118,7 @@ class RedisTtlStorage(Closing):
                     async with asyncio.timeout(min(end - now(), life, POLL)):
                         await announced.wait()
 
-    # Inside
+    # Internal
 
     def _channel(self, key: str) -> str:
         return f"hostler:ttl:{self._link.db}:{key}"
@@ -129,14 +129,17 @@ class RedisTtlStorage(Closing):
             return answer == 1
 
     async def _read(self, key: str) -> tuple[str | None, float]:
-        """The record and how many seconds it has left."""
+        """Return the record and its remaining seconds."""
         async with self._calls.call("get", key, writes=False) as call:
             value, left = await self._link.ask(call, "EVAL", _READ, 1, key)
             return _text(key, value), (left + 1) / 1000 if left >= 0 else math.inf
 
 
 def _life(ttl: float) -> tuple[str | int, ...]:
-    """The options of SET. One millisecond more, for the server counts from the last full one: never early."""
+    """Return the options of SET.
+
+    One millisecond is added, because the server counts from the last full one: never early.
+    """
     ttl = check_life(ttl)
     return ("PX", math.ceil(ttl * 1000) + 1) if ttl else ()
 
@@ -147,4 +150,4 @@ def _text(key: str, value: bytes | None) -> str | None:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise Invalid(f"record {key!r}: what is there is no text, so it is no record; choose another key") from None
+        raise Invalid(f"record {key!r}: the value is not text, so it is not a record; choose another key") from None

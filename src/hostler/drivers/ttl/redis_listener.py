@@ -1,4 +1,4 @@
-"""Hears what the scripts announce, over one connection for all who wait."""
+"""Receives the announcements of the scripts, over one connection for all waiting readers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Subscribes to the channels that somebody waits for; connected only while somebody does.
+    """Subscribes to the channels that have waiting readers; connected only while there are any.
 
-    An announcement may be lost (the connection breaks, the server forbids subscribing): who waits must look for
-    himself now and then. After each connection everybody is woken, for something may have been missed.
+    An announcement may be lost (the connection breaks, the server forbids subscribing), so readers must also poll.
+    After each reconnection all readers are woken, because something may have been missed.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]]) -> None:
@@ -32,7 +32,7 @@ class Listener:
 
     @asynccontextmanager
     async def listening(self, channel: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set after each announcement on `channel`."""
+        """Yield an event that is set after each announcement on `channel`."""
         event = asyncio.Event()
         first = channel not in self._waiting
         self._waiting.setdefault(channel, set()).add(event)
@@ -49,7 +49,7 @@ class Listener:
                 await (self._tell("UNSUBSCRIBE", channel) if self._waiting else self.aclose())
 
     async def aclose(self) -> None:
-        """Leave the connection. Whoever still waits is woken a last time."""
+        """Close the connection, and wake waiting readers a last time."""
         for event in (event for events in self._waiting.values() for event in events):
             event.set()
         task, self._task = self._task, None
@@ -60,7 +60,7 @@ class Listener:
     async def _tell(self, command: str, channel: str) -> None:
         connection = self._connection
         if connection is not None:
-            with suppress(RedisError, OSError):  # the listening task finds out, too
+            with suppress(RedisError, OSError):  # the listening task notices it too
                 await connection.send_command(command, channel)
 
     async def _listen(self) -> None:
@@ -69,7 +69,8 @@ class Listener:
             with suppress(RedisError, OSError):
                 connection = await self._connect()
                 try:
-                    self._connection = connection  # first: who joins while this is being sent subscribes for himself
+                    # first: a reader that joins while this is being sent subscribes by itself
+                    self._connection = connection
                     await connection.send_command("SUBSCRIBE", *self._waiting)
                     backoff.reset()
                     await self._hear(connection)
@@ -81,7 +82,7 @@ class Listener:
 
     async def _hear(self, connection: Connection) -> None:
         while True:
-            # A message, or the confirmation of a subscription: before it, an announcement was not heard.
+            # A message, or the confirmation of a subscription: earlier announcements were not received.
             _, channel, *_ = await connection.read_response(timeout=math.inf)
             for event in self._waiting.get(channel.decode(errors="replace"), ()):
                 event.set()

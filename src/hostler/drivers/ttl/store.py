@@ -1,11 +1,11 @@
-"""Any store as a ttl storage: a record is a key attached to a lease.
+"""Any store as a TTL storage: a record is a key attached to a lease.
 
-Renewing a record that stays the same keeps its lease alive and then looks, in one transaction, whether the record is
-still what it was and still on that lease: no write, so a thousand leaderships cost a thousand keep-alives. Any other
-swap moves the record to a new lease in the transaction that compares it.
+Renewing an unchanged record keeps its lease alive and then checks, in one transaction, that the record is still the
+same and still on that lease: no write, so a thousand leaderships cost a thousand keep-alives. Any other swap moves the
+record to a new lease in the transaction that compares it.
 
-A new lease is granted before that transaction, so one that arrives late brings a lease that is already old. A renewal
-therefore also compares the revision that it saw: after any other write, one that is late changes nothing.
+A new lease is granted before that transaction, so a transaction that arrives late brings a lease that is already old. A
+renewal therefore also compares the revision that it read: after any other write, a late renewal changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoreTtlStorage(Closing):
         check_record(key, value)
         ttl = check_life(ttl)
         if await self._store.get(key) is not None:
-            return False  # saves a lease; who decides is the transaction
+            return False  # saves a lease; the transaction decides
         return await self._write(key, Version(key) == 0, value, ttl)
 
     async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
@@ -76,7 +76,7 @@ class StoreTtlStorage(Closing):
 
     @property
     def store(self) -> Store:
-        """For transactions that are guarded."""
+        """The store, for guarded transactions."""
         return self._store
 
     async def time_left(self, key: str) -> float | None:
@@ -87,10 +87,10 @@ class StoreTtlStorage(Closing):
         return await self._store.time_left(kv.lease)
 
     def guard(self, key: str, value: str) -> Comparison:
-        """What holds for as long as the record is what it is."""
+        """Return a comparison that holds while the record is unchanged."""
         return Value(key) == value.encode()
 
-    # Inside
+    # Internal
 
     async def _write(self, key: str, condition: Comparison, value: str, ttl: float) -> bool:
         before = self._leases.get(key)
@@ -99,10 +99,10 @@ class StoreTtlStorage(Closing):
         try:
             result = await self._store.txn([condition], [operation])
         except Uncertain:
-            raise  # the lease, and the record if it is there, end by themselves
+            raise  # the lease, and the record if it was written, expire by themselves
         except LeaseGone:
             raise Unavailable(
-                f"record {key!r}: the store took longer than its life of {ttl:g} s; nothing was written, try again"
+                f"record {key!r}: the store took longer than its ttl of {ttl:g} s; nothing was written, try again"
             ) from None
         except HostlerError:
             await _revoked(lease)
@@ -121,14 +121,14 @@ class StoreTtlStorage(Closing):
                 return False
             kv = result.responses[0]
             if not isinstance(kv, KeyValue):
-                raise Damaged(f"record {key!r}: the store found it and did not give it; report this as a defect")
+                raise Damaged(f"record {key!r}: the store found it but did not return it; report this as a defect")
             if kept is not None and kv.lease == kept.id:
                 return True
             if await self._write(key, ModRevision(key) == kv.mod_revision, value, ttl):
-                return True  # else somebody wrote in between, perhaps the same: look again
+                return True  # else another write came in between, perhaps an equal one: check again
 
     async def _kept_alive(self, key: str, ttl: float) -> Lease | None:
-        """The known lease of the record, if it could be made to last for another `ttl`."""
+        """Return the known lease of the record, if it could be renewed for another `ttl`."""
         lease = self._leases.get(key)
         if lease is None or not lease.ttl >= ttl > 0:
             return None
@@ -143,14 +143,14 @@ class StoreTtlStorage(Closing):
     async def _granted(self, ttl: float) -> Lease:
         try:
             return await self._store.grant(ttl)
-        except Uncertain as error:  # a lease with nothing on it is nothing
+        except Uncertain as error:  # a lease without keys has no effect
             raise Unavailable(f"{error}; no record was written") from error
 
     async def _replace(self, key: str, before: Lease | None, after: Lease | None) -> None:
-        """The record left the lease that was known before the transaction, and is on `after` now.
+        """Record that the key moved from the lease known before the transaction to `after`, and end the old lease.
 
-        Only what was known before may be ended: answers come in any order, and a record that somebody wrote through
-        this object meanwhile lives on a lease of its own.
+        Only the lease known before may be ended: answers arrive in any order, and a record that was written through
+        this object in the meantime has its own lease.
         """
         if self._leases.get(key) is before:
             if after is None:
@@ -173,7 +173,7 @@ class StoreTtlStorage(Closing):
 
 
 async def _revoked(lease: Lease | None) -> None:
-    """End a lease that has nothing on it; if that fails it ends by itself."""
+    """End a lease without keys; if that fails, it expires by itself."""
     if lease is not None:
         with suppress(HostlerError):
             await lease.revoke()

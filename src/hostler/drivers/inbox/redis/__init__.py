@@ -1,9 +1,9 @@
-"""The lab door on Redis (6.2 or newer): the names are those of `keys.lab`.
+"""Lab queues and records on Redis (6.2 or newer); the names are those of `keys.lab`.
 
-scripts   what the server does as one step
-inbox     the queues
-bell      waits for something to come into them
-board     the records
+scripts        the atomic steps, as Lua scripts
+inbox          the queues
+blocking_wait  waits for new requests
+lab_records    the records
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits for something to come into the queues."""
+"""Waits for requests to arrive in the queues."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from hostler.drivers.redis_client import RedisLink
 
 LISTENS = 5
-"""Seconds after which the server says that nothing came."""
+"""Seconds after which the server answers that nothing arrived."""
 
 
 class Bell:
     """Moves the head of each queue onto itself as soon as there is one: that changes nothing, and can be waited for.
 
-    One connection a queue, which goes on listening between two waits.
+    One connection per queue, which keeps listening between two waits.
     """
 
     def __init__(self, link: RedisLink, queues: Sequence[str]) -> None:
@@ -28,11 +28,11 @@ class Bell:
         self._connections: dict[str, Connection] = {}
 
     async def wait(self, within: float) -> None:
-        """Until something may be there, or the time is over. Raises what the client raises."""
+        """Wait until a request may have arrived, or the time is over. Raises what the client raises."""
         for queue in self._queues:
             before = self._listening.get(queue)
             if before is not None and before.done():
-                _ignore(before)  # what it heard or met is old news
+                _ignore(before)  # its result or error is outdated
                 before = None
             if before is None:
                 self._listening[queue] = asyncio.create_task(self._listen(queue), name=f"redis: {queue}")
@@ -41,13 +41,13 @@ class Bell:
             if task in ended:
                 del self._listening[queue]
         for task in ended:
-            _ignore(task)  # both may have met something, and only one can be told
+            _ignore(task)  # both may have failed, and only one error can be raised
         for task in ended:
             if not task.cancelled():
                 task.result()
 
     async def aclose(self) -> None:
-        """Stop listening. Whoever waits is woken."""
+        """Stop listening and wake waiters."""
         tasks = list(self._listening.values())
         for task in tasks:
             task.cancel()
@@ -77,6 +77,6 @@ class Bell:
 
 
 def _ignore(task: asyncio.Task[None]) -> None:
-    """Let nobody complain that its error was not looked at."""
+    """Retrieve the task's error, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The queues in Redis."""
+"""The lab queues in Redis."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from hostler.ports.inbox import QueueName
 
 STEPS = 1_000
-"""Requests that the server looks at in one go beyond those that it hands out: others wait meanwhile."""
+"""Requests that the server examines in one script beyond those it delivers; other clients wait during a script."""
 BATCH = 1_000
-"""Requests that are acknowledged in one go."""
+"""Requests that are acknowledged in one script."""
 
 LAB_ANSWERS: Answers = {
     **ANSWERS,
-    "NOPERM": (Forbidden, f"the user has no right to this; labs need all keys that begin with {FIRST} and eval"),
+    "NOPERM": (Forbidden, f"the user has no permission for this; labs need all keys that begin with {FIRST} and eval"),
     "WRONGTYPE": (
         Invalid,
-        f"a key that begins with {FIRST} holds something else than it should; look, and remove it",
+        f"a key that begins with {FIRST} holds a value of the wrong type; check it, and remove it",
     ),
 }
 
@@ -128,12 +128,12 @@ class RedisInbox:
         count: int = await self._run("release", worker, scripts.RELEASE, keys, arguments)
         return count
 
-    # Inside
+    # Internal
 
     async def _take(self, worker: str, limit: int) -> tuple[bool, list[Taken]]:
         names = self._names
         keys = [names.workers, *self._keys_of(worker), names.dead]
-        # Whose list a holder's is: the name of the worker's own without the worker.
+        # The prefix of the workers' lists: the name of this worker's list without the worker.
         lists = [names.processing(queue, worker).removesuffix(worker) for queue in QUEUES]
         arguments: list[Words] = [worker, self._tokens(), limit, limit + STEPS]
         arguments += itertools.chain.from_iterable(zip(map(names.next, QUEUES), lists, QUEUES))
@@ -166,7 +166,7 @@ class RedisInbox:
         return keys
 
     def _tokens(self) -> str:
-        """What the tokens of one call begin with, and of no other."""
+        """Return a token prefix that no other call uses."""
         return f"{self._source}.{next(self._count)}"
 
     async def _run(self, verb: str, worker: str, script: str, keys: Sequence[str], arguments: Sequence[Words]) -> Any:

@@ -1,4 +1,4 @@
-"""The records in Redis."""
+"""The lab records in Redis."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from hostler.ports.inbox import Published
 
 LIFE = 24 * 3600
-"""Seconds for which a record is kept that nobody refreshes."""
+"""Seconds for which a record is kept without a refresh."""
 REVISION_LIFE = 25 * 3600
-"""Longer than the record's: what was made of an older one must not come after it."""
+"""Longer than the record's: a record made from an older revision must not follow it."""
 NEWS_SHOWN = 100
 CHANGES = 50
-"""Changes that are published in one go: the server does nothing else meanwhile."""
+"""Changes that are published in one script; the server does nothing else during a script."""
 READ = 1_000
-"""Records that are read in one go."""
+"""Records that are read in one request."""
 
 
 class RedisBoard:
@@ -86,7 +86,7 @@ class RedisBoard:
                 values = await self._link.ask(call, "MGET", *keys) if keys else []
                 for key, value in zip(keys, values):
                     if value is not None or await self._link.ask(call, "EXISTS", key):
-                        with suppress(Invalid, UnicodeDecodeError):  # a name of no user
+                        with suppress(Invalid, UnicodeDecodeError):  # not the name of a user
                             found[self._names.user_of(key.decode())] = _read(value)
             if cursor == b"0":
                 return found
@@ -107,7 +107,7 @@ class RedisBoard:
                 )
                 users = []
                 for key in keys:
-                    with suppress(Invalid, UnicodeDecodeError):  # a name of no user
+                    with suppress(Invalid, UnicodeDecodeError):  # not the name of a user
                         users.append(check_user(key.decode()[start:]))
                 pairs = [name for user in users for name in (self._names.generation(user), self._names.events(user))]
                 answer = await self._link.ask(call, "EVAL", scripts.SHOWN, len(pairs), *pairs)
@@ -123,7 +123,7 @@ class RedisBoard:
         removed: int = await self._run("forget", user, scripts.FORGET, keys, [user, revision])
         return removed == 1
 
-    # Inside
+    # Internal
 
     def _change(self, change: Published) -> Iterator[Words]:
         names, user = self._names, change.user

@@ -1,16 +1,16 @@
-r"""What the server does as one step, in Lua.
+r"""The atomic steps of the server, in Lua.
 
-A script that fails half-way is not undone. So each looks at the kinds of its keys before it changes anything, and what
-is in the way of a user's own keys is removed: nobody but Hostler has business there.
+A script that fails midway is not rolled back. So each script checks the types of its keys before it changes anything,
+and deletes values of a wrong type in a user's own keys: only Hostler uses these keys.
 
 The lists of a worker hold `token SP request`. The invariants:
 
 - a user is busy in a queue exactly while one worker's list holds a request of theirs from it
-- what is set aside for a user is later than what is in work or at the front of the queue, and earlier than the rest
-- nothing that is longer than LONGEST is in a worker's list, or set aside
+- requests set aside for a user are later than those in work or at the front of the queue, and earlier than the rest
+- no request longer than LONGEST is in a worker's list, or set aside
 
-A server without memory refuses a script's first write if it takes room, and none after it. So the first of each that
-works off the queues takes nothing: it must go on then more than ever.
+A server without free memory refuses the first write of a script if it needs memory, and none after it. So the first
+write of each script that empties the queues needs none: these must work then more than ever.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ if dry < 2 then out[1] = 1 end
 return out
 """
 )
-"""Answers whether there may be more; then number of the queue, token and request of each that was taken."""
+"""Returns whether there may be more; then queue number, token and request of each that was taken."""
 
 TAKE_OF = (
     WHOSE
@@ -132,7 +132,7 @@ redis.call('SADD', KEYS[1], ARGV[1])
 return raw
 """
 )
-"""Answers the request that was taken; 1: there is one in work; 0: there is none."""
+"""Returns the request that was taken; 1: one is in work; 0: there is none."""
 
 BEHIND_IT = (
     WHOSE
@@ -149,7 +149,7 @@ for at = math.max(1, #found - {BEHIND - 1}), #found do out[#out + 1] = found[at]
 return out
 """
 )
-"""Answers the last of a user's requests that wait."""
+"""Returns the last of a user's waiting requests."""
 
 DONE = (
     WHOSE
@@ -181,7 +181,7 @@ end
 return out
 """
 )
-"""Answers number of the queue, token and request of each that follows."""
+"""Returns queue number, token and request of each following request."""
 
 RELEASE = (
     WHOSE
@@ -280,7 +280,7 @@ end
 return changed
 """
 )
-"""Answers how many changed something."""
+"""Returns how many changed something."""
 
 WITHDRAW = """
 -- KEYS: record, revision, who waits. ARGV: user, revision, life of a revision
@@ -303,7 +303,7 @@ end
 return out
 """
 )
-"""Answers revision (nothing, if there is none) and last number of each."""
+"""Returns revision (empty, if there is none) and last number of each."""
 
 FORGET = """
 -- KEYS: record, revision, news, who waits. ARGV: user, revision
@@ -324,7 +324,7 @@ for at = 2, #KEYS, 3 do
 end
 return missing
 """
-"""Answers the places of users who have no record, from 0."""
+"""Returns the indexes of users who have no record, from 0."""
 
 EPOCH = """
 -- KEYS: the word. ARGV: a new one. A user may have no right to INFO: then a restart goes unnoticed, a flush does not.

@@ -1,16 +1,17 @@
-"""Each slice instance is a process of its own (`hostler.slices.worker`).
+"""Runs each slice instance as a separate process (`hostler.slices.worker`).
 
-driver    the port: load, activate, deactivate, unload, list
-instance  one instance: its process, and what is known of it
-process   a process: started, adopted, ended
-control   the connection to a worker, on which it is asked
-place     the folder of an instance, and what stands there for the next agent
-library   artifacts that were fetched, unpacked
-packages  what a wheel requires beside itself
-rights    as whom a process runs, and what it may use
+driver          the port: load, activate, deactivate, unload, list
+instance        one instance: its process and its state
+process         a process: started, adopted, ended
+control         the control connection to a worker
+instance_dir    the folder of an instance, with the record for the next agent
+artifact_cache  artifacts that were fetched and unpacked
+packages        packages that a wheel requires
+privileges      the user of a process, and its limits
+log             reads the output of an instance
 
-A process outlives the agent that started it; the next one adopts it by what stands in its folder, and the worker itself
-knows what it is. Nothing that is secret stands there, or in its arguments, or in its first environment.
+A process outlives the agent that started it; the next agent adopts it by the record in its folder, and the worker
+itself knows its configuration. No secret is in the folder, in the arguments, or in the initial environment.
 
 Not here: when an instance is started or ended (`engine/slices`), and what a worker does (`hostler.slices`).
 """

@@ -1,11 +1,11 @@
-"""Artifacts that were fetched, unpacked: one folder for each file, whichever instances use it.
+"""Artifacts that were fetched and unpacked: one folder per file, shared by all instances that use it.
 
-    artifacts/{sha256}/lib        what is imported
-                      /packages   what it requires beside itself
-    artifacts/names/{…}.json      which artifact is which
+    artifacts/{sha256}/lib        the import path
+                      /packages   required packages
+    artifacts/names/{…}.json      the description of each artifact
 
-A version of an artifact never changes. So one that is here needs no look at the repository: instances are started again
-while nobody can reach that.
+A version of an artifact never changes. So a cached artifact needs no access to the repository: instances are restarted
+while the repository cannot be reached.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ _CHUNK = 1024 * 1024
 
 
 class Held(msgspec.Struct, frozen=True):
-    """One that is here."""
+    """A cached artifact."""
 
     info: ArtifactInfo
     folder: Path
 
 
 class Library:
-    """Those of one node."""
+    """The artifacts of one node."""
 
     def __init__(self, root: Path, artifacts: Artifacts, packages: Packages) -> None:
         self._root, self._artifacts, self._packages = root, artifacts, packages
         self._turns: dict[str, asyncio.Lock] = {}
         self._changing = asyncio.Lock()
-        """Of who adds or takes away: what is just being added is not taken away."""
+        """Held while adding or removing: an artifact that is being added is not removed."""
 
     def open(self) -> None:
-        """Whatever an earlier process did not end is taken away."""
+        """Delete what an earlier process left incomplete."""
         (self._root / "names").mkdir(parents=True, exist_ok=True)
         self._root.chmod(0o711)
         for path in self._root.glob(".new-*"):
             shutil.rmtree(path, ignore_errors=True)
 
     async def hold(self, artifact: str) -> Held:
-        """Have it here. Errors as of `Artifacts`; Refused: it cannot be used here, and why."""
+        """Ensure that an artifact is cached. Errors as of `Artifacts`; Refused: it cannot be used here, and why."""
         async with self._turns.setdefault(artifact, asyncio.Lock()):
             async with self._changing:
                 held = await whole(asyncio.to_thread(self._held, artifact))
             return held if held is not None else await self._fetch(artifact)
 
     async def release(self, used: Callable[[], Iterable[str]]) -> None:
-        """Take away what is not of these artifacts."""
+        """Delete all artifacts except these."""
         async with self._changing:
             await whole(asyncio.to_thread(self._release, set(used())))
 
@@ -90,18 +90,18 @@ class Library:
             async with self._changing:
                 return await whole(asyncio.to_thread(self._keep, info, fresh))
         except OSError as error:
-            raise Unavailable(f"artifact {artifact}: {error.strerror or error}; see to the node's disk") from None
+            raise Unavailable(f"artifact {artifact}: {error.strerror or error}; check the node's disk") from None
         finally:
             await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
 
     def _keep(self, info: ArtifactInfo, fresh: Path) -> Held:
         folder = self._root / _folder_name(info)
-        for path in (fresh, *fresh.rglob("*")):  # whoever runs it may read it, and only we may write it
+        for path in (fresh, *fresh.rglob("*")):  # readable for the worker's user, writable only for the agent
             path.chmod(0o755 if path.is_dir() else 0o644)
-        with suppress(OSError):  # another artifact is of the same file
+        with suppress(OSError):  # another artifact has the same file
             fresh.rename(folder)
         if not (folder / LIB).is_dir():
-            raise Unavailable(f"{folder}: cannot be made; see to the node's disk")
+            raise Unavailable(f"{folder}: cannot be created; check the node's disk")
         note = self._note(info.artifact)
         new = note.with_suffix(".new")
         new.write_bytes(msgspec.json.encode(info))
@@ -126,7 +126,7 @@ class Library:
 
 
 def _folder_name(info: ArtifactInfo) -> str:
-    """Of two modules with the same text each has its own: they are imported by their names."""
+    """Return the folder name. Modules with the same content have separate folders: they are imported by name."""
     return info.sha256 if info.file.endswith(".whl") else f"{info.sha256}-{info.module}"
 
 
@@ -138,8 +138,8 @@ def _unpack(info: ArtifactInfo, fresh: Path) -> None:
             digest.update(chunk)
     if digest.hexdigest() != info.sha256:
         raise Refused(
-            f"artifact {info.artifact}: the SHA-256 of {info.file} is {digest.hexdigest()}, and not {info.sha256}, as"
-            " was published; publish it anew, as another version"
+            f"artifact {info.artifact}: the SHA-256 of {info.file} is {digest.hexdigest()}, not the published"
+            f" {info.sha256}; publish it again, as another version"
         )
     if file.suffix == ".whl":
         unpack(file, fresh / LIB)

@@ -1,4 +1,4 @@
-"""The connection to a worker, on which it is asked."""
+"""The control connection to a worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Silent(Exception):
 
 
 class Control:
-    """One connection. `changed` hears what the worker says unasked."""
+    """One connection. `changed` receives states that the worker sends unasked."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: Callable[[State], None]
@@ -40,9 +40,9 @@ class Control:
 
     @classmethod
     async def connect(cls, folder: Path, changed: Callable[[State], None]) -> Control:
-        """To the worker of that folder. Silent: nobody listens there."""
+        """Connect to the worker of that folder. Silent: no process listens there."""
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:  # the name of a socket is short, and the folder's may not be
+        try:  # socket paths are limited in length, and the folder's path may be long
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/{SOCKET}")
         except OSError as error:
             raise Silent(f"its process cannot be asked: {error.strerror}") from None
@@ -51,14 +51,17 @@ class Control:
         return cls(reader, writer, changed)
 
     async def ask(self, question: type[Question], *more: object) -> State:
-        """The answer. Silent: there is none, and will be none. Declined: it says that it cannot be done."""
+        """Return the answer.
+
+        Silent: there is none, and will be none. Declined: the worker says that it cannot be done.
+        """
         found = await self._put(question, *more)
         if isinstance(found, Problem):
             raise Declined(found.why)
         return found
 
     def tell(self, question: type[Question], *more: object) -> None:
-        """Without waiting for an answer."""
+        """Send a request without waiting for an answer."""
         with suppress(Silent):
             self._put(question, *more).add_done_callback(_heard)
 
@@ -95,7 +98,7 @@ class Control:
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(Silent("its process ended the connection"))
-                asked.exception()  # whoever has left does not ask for it
+                asked.exception()  # mark it as retrieved: the caller may be gone
         self._asked.clear()
 
 

@@ -41,17 +41,17 @@ ANSWERS_WITHIN = 30.0
 """Seconds after which a worker that does not answer counts as ended."""
 ADOPTED_WITHIN = 5.0
 STOPS_WITHIN = 5.0
-"""Seconds that calls under way have when the agent ends."""
+"""Seconds for calls in progress when the agent ends."""
 ALL_STOPPED_WITHIN = 15.0
-"""Seconds after which an instance is ended by force then."""
+"""Seconds after which an instance is killed when the agent ends."""
 _log = logging.getLogger("hostler.agent")
 
 
 class ProcessSlices:
-    """Those of one node, to be entered with `async with`; leaving it stops them. One process at a time has a folder.
+    """The slices of one node, to be entered with `async with`; leaving it stops them.
 
-    `door` opens what takes their calls of other slices, at this path, from who shows this token; without it they call
-    nobody.
+    One process at a time uses a folder. `door` opens the socket for their calls of other slices, at the given path and
+    for the given token; without it they cannot call other slices.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class ProcessSlices:
         await self.aclose()
 
     async def open(self) -> None:
-        """Adopt what runs. Conflict: another process has the folder. Where nothing ever ran, there is nothing to do."""
+        """Adopt running instances. Conflict: another process uses the folder. Does nothing if nothing ever ran."""
         self._is_open = True
         if await asyncio.to_thread((self._folder / "runs").is_dir):
             async with self._opening:
                 await self._have()
 
     async def _have(self) -> None:
-        """The folder, and what runs there."""
+        """Open the folder and adopt the instances that run there."""
         if self._lock is not None:
             return
         try:
@@ -125,7 +125,7 @@ class ProcessSlices:
             if self._door is not None:
                 await self._doors.enter_async_context(self._door(self._gateway, self._gateway_token))
             await self._adopt(notes)
-        except BaseException as error:  # as if nothing had been tried: the next one tries all of it
+        except BaseException as error:  # undo everything: the next attempt starts over
             for instance in self._instances.values():
                 instance.let_go()
             self._instances.clear()
@@ -133,7 +133,7 @@ class ProcessSlices:
             self._unlock()
             if isinstance(error, OSError):
                 why = error.strerror or error
-                raise Unavailable(f"{self._folder}: cannot be used: {why}; see to the disk") from None
+                raise Unavailable(f"{self._folder}: cannot be used: {why}; check the disk") from None
             raise
         self._looking = asyncio.create_task(self._look(), name="slices: looking")
 
@@ -148,7 +148,7 @@ class ProcessSlices:
             instance.tell(Gateway, self._gateway_token)
 
     async def aclose(self, *, stop: bool = True) -> None:
-        """Stop all; or leave them to the next process that opens the folder."""
+        """Stop all instances, or leave them to the next process that opens the folder."""
         self._is_open = False
         if self._lock is None:
             return
@@ -184,7 +184,7 @@ class ProcessSlices:
 
     async def deactivate(self, run: Run, *, grace: float) -> Running:
         if run.id not in self._instances:
-            raise NotFound(f"{run.id}: it is not on this node; load it first")
+            raise NotFound(f"{run.id}: not on this node; load it first")
         async with self._turn(run) as instance:
             if instance.is_there:
                 await instance.deactivate(grace)
@@ -217,20 +217,20 @@ class ProcessSlices:
                 instance.tell(Admit, tokens)
 
     def pid_of(self, run: Run) -> int | None:
-        """Of its process; None: it has none."""
+        """Return the pid of its process; None: it has none."""
         instance = self._instances.get(run.id)
         return None if instance is None or not instance.has_process else instance.pid
 
     def cpu_seconds(self) -> dict[str, float]:
-        """As `hostler.ports.slices.CpuTimes`."""
+        """Implement `hostler.ports.slices.CpuTimes`."""
         found = ((name, instance.cpu_seconds()) for name, instance in self._instances.items())
         return {name: seconds for name, seconds in found if seconds is not None}
 
-    # Inside
+    # Internal
 
     @asynccontextmanager
     async def _turn(self, run: Run) -> AsyncIterator[Instance]:
-        """The instance, for one who does something with it at a time."""
+        """Yield the instance, for one operation at a time."""
         if not self._is_open:
             raise Closed("slices: their folder is not open")
         async with self._opening:
@@ -240,12 +240,12 @@ class ProcessSlices:
             if instance is None:
                 self._instances[run.id] = instance = Instance(run, Place.of(self._folder, run), self._changed)
             async with instance.turn:
-                if self._instances.get(run.id) is instance:  # who was before us has not ended it
+                if self._instances.get(run.id) is instance:  # the previous operation has not removed it
                     yield instance
                     return
 
     async def _load(self, instance: Instance, run: Run) -> None:
-        """Unless it is there, as it is to be."""
+        """Load the instance, unless it already runs with these settings."""
         if instance.is_there and _with(instance.run) == _with(run) and instance.running().life is not Life.ENDED:
             return
         try:
@@ -272,7 +272,7 @@ class ProcessSlices:
             if not instance.has_process:
                 await self._forget(instance)
             raise
-        instance.tell(Admit, self._tokens)  # they may have changed meanwhile
+        instance.tell(Admit, self._tokens)  # the tokens may have changed in the meantime
 
     def _used(self) -> set[str]:
         return {one.run.artifact for one in self._instances.values()}
@@ -303,11 +303,11 @@ class ProcessSlices:
             changed(name)
 
     async def _look(self) -> None:
-        """Now and then at all of them: a worker ends by itself that nobody asks for long."""
+        """Check all instances periodically: a worker that is not asked for long ends by itself."""
         while True:
             await self._clock.sleep(self._look_every)
             for name, instance in self._instances.items():
-                if name not in self._looks:  # one that does not answer keeps nobody waiting
+                if name not in self._looks:  # an instance that does not answer does not delay the others
                     look = asyncio.create_task(
                         instance.look(self._answers_within, self._disk_mib), name=f"slices: look at {name}"
                     )
@@ -319,12 +319,12 @@ class ProcessSlices:
     def _looked(self, name: str, look: asyncio.Task[None]) -> None:
         del self._looks[name]
         if not look.cancelled() and (error := look.exception()) is not None:
-            _log.error("slices: %s could not be looked at", name, exc_info=error)
+            _log.error("slices: %s could not be checked", name, exc_info=error)
 
     def _open(self) -> None:
         for name in ("", "runs", "logs", "gateway"):
             (self._folder / name).mkdir(parents=True, mode=0o700, exist_ok=True)
-        for name in ("", "gateway"):  # workers have other users, and descriptors of these
+        for name in ("", "gateway"):  # workers run as other users, and have descriptors of these folders
             (self._folder / name).chmod(0o711)
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -342,11 +342,11 @@ class ProcessSlices:
 
 
 def _is_known(instance: Instance) -> bool:
-    """Not one that is just being loaded for the first time."""
+    """Return whether it is not just being loaded for the first time."""
     return instance.is_there or instance.has_ended
 
 
 def _with(run: Run) -> tuple[object, ...]:
-    """What an instance is run with, as far as it is known here."""
+    """Return the settings that an instance runs with, as far as they are known here."""
     settings = run.settings
     return run.template, settings.environment, settings.memory_mib, settings.cpus, settings.concurrency

@@ -1,4 +1,4 @@
-"""One instance: its process, and what is known of it."""
+"""One instance: its process and its state."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from hostler.ports.worker_protocol import Control as Question
 
 QUITS_WITHIN = 12.0
-"""Seconds that a worker has to end by itself."""
+"""Seconds for a worker to end by itself."""
 ENDS_WITHIN = 30.0
-"""Seconds in which a process that was killed is gone."""
+"""Seconds within which a killed process is gone."""
 STOPS_WITHIN = 8.0
-"""Seconds that `stop` has when an instance is deactivated, beside those of its calls."""
+"""Seconds for `stop` when an instance is deactivated, in addition to those for its calls."""
 MAX_LEFT = 1024 * 1024
-"""Bytes that may be left in a pipe."""
+"""Maximum number of bytes read from a pipe at the end."""
 SEEN_WITHIN = 2.0
-"""Seconds between the end of a connection and that of the process behind it."""
+"""Seconds between the end of a connection and the end of its process."""
 
 
 class Instance:
-    """`changed` is called when it changed by itself."""
+    """One instance. `changed` is called when it changed by itself."""
 
     def __init__(self, run: Run, place: Place, changed: Callable[[str], None]) -> None:
         self.run, self._place, self._changed = run, place, changed
         self.turn = asyncio.Lock()
-        """Of who does something with it."""
+        """Held during one operation on the instance."""
         self.uid: int | None = None
         self._process: Process | None = None
         self._control: Control | None = None
@@ -59,7 +59,7 @@ class Instance:
         self._mark: Mark | None = None
         self._family = ""
         self._output = -1
-        """Our descriptor of the pipe into which it prints: what is left there at its end, we take."""
+        """The agent's descriptor of the pipe that it prints into; the agent reads what is left there at its end."""
         self._state: State | None = None
         self._ended = ""
         self._about = ""
@@ -76,7 +76,7 @@ class Instance:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was there."""
+        """Whether it was running and has ended."""
         return bool(self._ended)
 
     @property
@@ -84,7 +84,7 @@ class Instance:
         return None if self._process is None else self._process.mark.pid
 
     def running(self) -> Running:
-        """As it is."""
+        """Return the instance as observed."""
         state = self._state
         if not self.is_there or state is None:
             return Running(run=self.run, life=Life.ENDED, detail=self._ended or "it was not loaded")
@@ -98,10 +98,13 @@ class Instance:
             in_flight=state.in_flight,
         )
 
-    # Beginning
+    # Start
 
     async def start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
-        """Its process, until the slice is imported. Refused: it cannot be, and why. Left early, there is none."""
+        """Start its process and import the slice.
+
+        Refused: it cannot be started, and why. On failure no process is left.
+        """
         self._forget()
         try:
             await self._start(held, allowed, allowing, order, gateway)
@@ -113,12 +116,12 @@ class Instance:
         self._watching = asyncio.create_task(self._watch(), name=f"slice {self.run.id}")
 
     async def adopt(self, note: Note, *, within: float) -> None:
-        """What an earlier agent left running, or what is left of it."""
+        """Adopt the process that an earlier agent left, or what is left of it."""
         self.uid, self._groups, self._about = note.uid, note.groups, note.about
         self._mark, self._family = note.process, note.family
         self._process = Process.adopt(note.process, is_confined=note.confined)
         if self._process is None:
-            self._ended = "its process ended while no agent was there"
+            self._ended = "its process ended while no agent was running"
             return
         self._output = _opened(f"/proc/{note.process.pid}/fd/{note.output}")
         try:
@@ -136,14 +139,14 @@ class Instance:
         )
         self._watching = asyncio.create_task(self._watch(), name=f"slice {self.run.id}")
 
-    # While it is there
+    # While it runs
 
     async def activate(self) -> None:
-        """Refused: `start` raised, or it did not become healthy."""
+        """Activate the instance. Refused: `start` raised, or it did not become healthy."""
         await self.ask(Activate, doing="was being started")
 
     async def deactivate(self, grace: float) -> None:
-        """Refused: `stop` raised, or did not end; then its process counts as ended."""
+        """Deactivate the instance. Refused: `stop` raised, or did not end; then its process counts as ended."""
         try:
             async with asyncio.timeout(grace + STOPS_WITHIN):
                 await self.ask(Deactivate, grace, doing="was being stopped")
@@ -152,11 +155,11 @@ class Instance:
             raise Refused(f"{self.run.id}: {self._ended}") from None
 
     def cpu_seconds(self) -> float | None:
-        """Processor time of its process and the children of that; None: there is none."""
+        """Return the processor time of its process and children; None: it has none."""
         return cpu_seconds(self.pid, self._groups) if self.has_process and self.pid is not None else None
 
     async def ask(self, question: type[Question], *more: object, doing: str) -> State:
-        """Refused: it says no, or ended."""
+        """Send a request and return the state. Refused: the worker declined, or its process ended."""
         if self._control is None or self._process is None:
             raise Refused(f"{self.run.id}: {self._ended or 'it has no process'}")
         try:
@@ -172,12 +175,12 @@ class Instance:
         return self._state
 
     def tell(self, question: type[Question], *more: object) -> None:
-        """Without waiting for an answer."""
+        """Send a request without waiting for an answer."""
         if self._control is not None:
             self._control.tell(question, *more)
 
     async def look(self, within: float, disk_mib: int | None = None) -> None:
-        """See how it is; one that does not answer counts as ended, and so does one whose folders hold too much."""
+        """Update the state; an instance that does not answer, or whose folders are too large, counts as ended."""
         if not self.is_there or self._control is None:
             return
         if disk_mib is not None and (why := await asyncio.to_thread(self._place.too_large, disk_mib, self.pid)):
@@ -187,14 +190,14 @@ class Instance:
             async with asyncio.timeout(within):
                 self._state = await self._control.ask(Look)
         except (Silent, Declined):
-            pass  # its end is seen elsewhere
+            pass  # its end is noticed elsewhere
         except TimeoutError:
             self._end_as(f"its process has not answered for {within:g} s")
 
-    # Ending
+    # End
 
     async def end(self, *, by_force: bool = False) -> None:
-        """End its process, and take away what is left. Repeatable. Unavailable: it was killed, and is there yet."""
+        """End its process, and delete its files. Repeatable. Unavailable: it was killed, and still exists."""
         self._unwatch()
         process = self._process
         if process is not None and not process.has_ended:
@@ -248,9 +251,9 @@ class Instance:
         self._close_output()
 
     def _take_output(self) -> None:
-        """What it printed and did not come to write into its log, as far as that is there at once."""
+        """Append output to the log that the worker did not write there, as far as it is available at once."""
         found = b""
-        with suppress(OSError):  # nothing more is there
+        with suppress(OSError):  # nothing more to read
             while self._output >= 0 and len(found) < MAX_LEFT and (text := os.read(self._output, MAX_LEFT)):
                 found += text
         if found:
@@ -261,15 +264,15 @@ class Instance:
             os.close(self._output)
             self._output = -1
 
-    # Inside
+    # Internal
 
     async def _start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
         self.uid, self._groups, self._family = allowed.uid, allowed.groups, secrets.token_hex(8)
         await whole(asyncio.to_thread(self._place.make, allowed.uid))
         keep: list[int] = []
         try:
-            door = self._place.listen()
-            keep.append(door.detach())
+            listener = self._place.listen()
+            keep.append(listener.detach())
             parts = [part for part in (held.folder / LIB, held.folder / PACKAGES) if part.is_dir()]
             argv, own_root = allowed.argv, False
             if allowed.confinement is not None:
@@ -323,12 +326,12 @@ class Instance:
             confined=allowed.confinement is not None,
             about=self._about,
         )
-        with pipe:  # first the note: a process without one never gets its order, and ends
+        with pipe:  # the note first: a process without one never gets its order, and ends
             await whole(asyncio.to_thread(self._place.write, note))
             await asyncio.to_thread(_hand_over, pipe, msgspec.json.encode(order))
 
     def _reach(self, folder: Path, keep: list[int]) -> str:
-        """A name of the folder for the worker, which may be another user and not get in from above."""
+        """Return a path of the folder for the worker, which may run as another user without access to the parents."""
         if self.uid is None and folder.name in (LIB, PACKAGES):
             return str(folder.absolute())
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -372,7 +375,7 @@ class Instance:
 
 
 def _opened(path: str) -> int:
-    """A pipe, to read what is there without waiting; -1: it is none, or it cannot be opened."""
+    """Open a pipe for non-blocking reads; -1: not a pipe, or it cannot be opened."""
     try:
         if stat.S_ISFIFO(os.stat(path).st_mode):
             return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -382,11 +385,15 @@ def _opened(path: str) -> int:
 
 
 def _hand_over(pipe: BinaryIO, order: bytes) -> None:
-    """By a descriptor of its own: who gives up closes the other one, and ends the process, which ends this."""
-    with suppress(BrokenPipeError), open(os.dup(pipe.fileno()), "wb") as own:  # it has ended, which is seen
+    """Write the order through a duplicate descriptor.
+
+    A caller that gives up closes the other one and ends the process, which ends this write.
+    """
+    # the process has ended, which is noticed elsewhere
+    with suppress(BrokenPipeError), open(os.dup(pipe.fileno()), "wb") as own:
         own.write(order)
 
 
 def unknown(note: Note) -> Run:
-    """What is known of an instance that cannot be asked."""
+    """Return what is known of an instance that cannot be asked."""
     return Run(artifact=note.artifact, instance=note.instance, template=note.template, settings=SliceSettings())

@@ -1,4 +1,4 @@
-"""The folder of an instance, and what stands there for the next agent."""
+"""The folder of an instance, with the record for the next agent."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 NOTE = "run.json"
 WORK = "work"
 TEMPORARY = "tmp"
-"""What /tmp is for a process that is confined."""
+"""Mounted as /tmp for a confined process."""
 MOST_FILES = 100_000
 KEPT_LOGS = 200
-"""Files of the logs of instances that are gone."""
+"""Log files of removed instances that are kept."""
 LAST_WORDS = 400
 _LOG = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _ODD = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written down of a process. Settings are not: the worker knows them, and they may be secret."""
+    """The record of a process. It contains no settings: the worker knows them, and they may be secret."""
 
     artifact: str
     instance: int
@@ -42,38 +42,38 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     process: Mark
     uid: int | None = None
     groups: tuple[str, ...] = ()
-    """Control groups of its own."""
+    """Its own control groups."""
     family: str = ""
-    """What all that it starts has in its environment."""
+    """The value that all processes of the instance have in their environment."""
     output: int = -1
-    """Its descriptor of the pipe into which it prints."""
+    """The worker's descriptor of the pipe that it prints into."""
     confined: bool = False
-    """Whether the process stands for one in namespaces of its own."""
+    """Whether the process is the parent of a worker in separate namespaces."""
     about: str = ""
-    """As whom it runs, and what holds it."""
+    """Its user and its limits, for people."""
 
 
 def name_of(run_id: str) -> str:
-    """Of its folder: short, and of no two instances the same."""
+    """Return the name of an instance's folder: short and unique."""
     return f"{_ODD.sub('_', run_id)[-60:]}.{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
 
 
 class Place:
-    """Of one instance."""
+    """The folder of one instance."""
 
     def __init__(self, root: Path, run_id: str) -> None:
         self.name = name_of(run_id)
         self.folder = root / "runs" / self.name
         self.log = root / "logs" / f"{self.name}.log"
         self.older = self.log.with_suffix(".1")
-        """What was in the log before it became too long."""
+        """The content of the log before it became too long."""
 
     @classmethod
     def of(cls, root: Path, run: Run) -> Place:
         return cls(root, run.id)
 
     def make(self, uid: int | None) -> None:
-        """An empty one. Unavailable: it cannot be made."""
+        """Create an empty folder. Unavailable: it cannot be created."""
         try:
             self.remove()
             self.log.parent.mkdir(mode=0o700, exist_ok=True)
@@ -83,10 +83,10 @@ class Place:
                     os.chown(self.folder / name, uid, uid)
             self.folder.chmod(0o711 if uid is not None else 0o700)
         except OSError as error:
-            raise Unavailable(f"{self.folder}: cannot be made: {error.strerror}; see to the disk") from None
+            raise Unavailable(f"{self.folder}: cannot be created: {error.strerror}; check the disk") from None
 
     def too_large(self, disk_mib: int, pid: int | None = None) -> str:
-        """Why its folders hold too much; empty: they do not. Files count that were deleted and that `pid` has open."""
+        """Return why its folders are too large; empty: they are not. Includes deleted files that `pid` has open."""
         most, size, files = disk_mib * 2**20, 0, 0
         folders = [str(self.folder / WORK), str(self.folder / TEMPORARY)]
         if pid is not None:
@@ -106,30 +106,30 @@ class Place:
                             return f"its folders hold more than {MOST_FILES:,} files"
             except PermissionError:
                 shown = os.path.relpath(folder, self.folder)
-                return f"what its folder {shown!r} holds cannot be read, and so not be limited; leave it readable"
+                return f"its folder {shown!r} cannot be read, so its size cannot be limited; leave it readable"
             except OSError:
-                continue  # it has gone while we looked
+                continue  # it was deleted during the scan
             if size > most:
-                return f"its folders hold more than {disk_mib:,} MiB, which slice_disk_mib allows"
+                return f"its folders hold more than {disk_mib:,} MiB, the limit of slice_disk_mib"
         return ""
 
     def listen(self) -> socket.socket:
-        """The socket that its worker is asked on, which the worker gets."""
+        """Return the control socket of its worker, which inherits it."""
         descriptor = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            door.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
+            listener.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
             (self.folder / SOCKET).chmod(0o600)
-            door.listen(16)
+            listener.listen(16)
         except OSError as error:
-            door.close()
-            raise Unavailable(f"{self.folder}: no socket can be made there: {error.strerror}") from None
+            listener.close()
+            raise Unavailable(f"{self.folder}: no socket can be created there: {error.strerror}") from None
         finally:
             os.close(descriptor)
-        return door
+        return listener
 
     def open_logs(self) -> tuple[int, int]:
-        """The log and what was before, which the worker gets. Unavailable: they cannot be opened."""
+        """Open the current and the previous log file, which the worker inherits. Unavailable: they cannot be opened."""
         found: list[int] = []
         try:
             found.append(os.open(self.log, _LOG, 0o600))
@@ -137,11 +137,11 @@ class Place:
         except OSError as error:
             for descriptor in found:
                 os.close(descriptor)
-            raise Unavailable(f"{self.log}: cannot be written: {error.strerror}; see to the disk") from None
+            raise Unavailable(f"{self.log}: cannot be written: {error.strerror}; check the disk") from None
         return found[0], found[1]
 
     def append(self, text: bytes) -> None:
-        """What a worker printed, and did not come to write. Its log does not become too long."""
+        """Append output that a worker did not write itself. The log does not exceed its limit."""
         with suppress(OSError), self.log.open("ab") as file:
             if file.tell() + len(text) > MAX_LOG:
                 file.truncate(0)
@@ -154,16 +154,16 @@ class Place:
                 file.write(msgspec.json.encode(note))
             fresh.replace(self.folder / NOTE)
         except OSError as error:
-            raise Unavailable(f"{fresh}: cannot be written: {error.strerror}; see to the disk") from None
+            raise Unavailable(f"{fresh}: cannot be written: {error.strerror}; check the disk") from None
 
     def remove(self) -> None:
         if self.folder.exists():
             _remove(self.folder)
 
     def last_words(self) -> str:
-        """The last line of its log; empty: there is none."""
+        """Return the last line of its log; empty: there is none."""
         text = b""
-        for path in (self.older, self.log):  # a line may be in both
+        for path in (self.older, self.log):  # a line may be split over both
             with suppress(OSError), path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - 4096))
@@ -173,7 +173,7 @@ class Place:
 
 
 def noted(root: Path) -> list[Note]:
-    """What stands in all folders; folders in which nothing stands go."""
+    """Return the records in all folders; folders without a valid record are deleted."""
     found = []
     for folder in sorted((root / "runs").iterdir()):
         try:
@@ -182,13 +182,13 @@ def noted(root: Path) -> list[Note]:
                 found.append(note)
                 continue
         except (OSError, msgspec.DecodeError):
-            pass  # who wrote it was ended before: its process never got its order, and has ended too
+            pass  # the agent was killed before it was written: the process never got its order, and has ended too
         _remove(folder)
     return found
 
 
 def forget_logs(root: Path, kept: set[str]) -> None:
-    """All but the latest of those that are gone; `kept`: those that are not."""
+    """Delete all but the latest logs of removed instances; `kept`: the instances that exist."""
     with suppress(OSError):
         logs = [path for path in (root / "logs").iterdir() if path.name.rpartition(".")[0] not in kept]
         for path in sorted(logs, key=lambda path: path.stat().st_mtime)[:-KEPT_LOGS]:
@@ -196,7 +196,7 @@ def forget_logs(root: Path, kept: set[str]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of a slice whose processes have ended, also what it made unreadable for its own user: us."""
+    """Delete a folder of a slice whose processes have ended, including what it made unreadable for its own user."""
     folders = [str(folder)] if os.geteuid() != 0 else []
     while folders:
         one = folders.pop()

@@ -1,7 +1,7 @@
-"""What an instance printed, read back from the two files of its log while its process goes on writing them.
+"""Reads the output of an instance from the two files of its log while its process keeps writing them.
 
-The process begins the log anew when it is long, and what was in it is the older file then (`slices/log_capture.py`). A
-place in the log is therefore told with the older file's time, which changes with it: `TIME.OFFSET`.
+When the log is long, the process moves its content to the older file and starts over (`slices/log_capture.py`). A
+position in the log therefore includes the older file's modification time, which changes with it: `TIME.OFFSET`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TRIES = 5
-"""How often it is read anew, when it was begun anew meanwhile."""
+"""Maximum number of attempts when the log was rotated during a read."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PLACE = re.compile(r"([0-9]{1,20})\.([0-9]{1,10})", re.ASCII)
 _NAME = re.compile(r".*_([1-9][0-9]{0,17})\.[0-9a-f]{12}", re.ASCII | re.DOTALL)
 
 
 def read_log(root: Path, artifact: str, instance: int, after: str, most: int = MOST_PRINTED) -> Printed:
-    """As `Slices.printed`; `root` is the folder of the node's slices."""
+    """Implement `Slices.printed`; `root` is the folder of the node's slices."""
     number = instance or _last(root, artifact)
     if number is not None:
         place = Place(root, f"{artifact}#{number}")
@@ -40,16 +40,16 @@ def read_log(root: Path, artifact: str, instance: int, after: str, most: int = M
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise Unavailable(f"{place.log}: cannot be read: {error.strerror}; see to the disk") from None
+            raise Unavailable(f"{place.log}: cannot be read: {error.strerror}; check the disk") from None
         else:
-            raise Unavailable(f"{place.log}: it is written too fast to be read; try again")
+            raise Unavailable(f"{place.log}: written too fast to be read; try again")
     which = f"{artifact}#{instance}" if instance else artifact
     base = artifact.rpartition(":")[0]
-    raise NotFound(f"{which}: nothing that it printed is kept there; see where it runs: hostler slice list {base}")
+    raise NotFound(f"{which}: no output is kept there; see where it runs: hostler slice list {base}")
 
 
 def _last(root: Path, artifact: str) -> int | None:
-    """The number of the instance whose log was written last."""
+    """Return the number of the instance whose log was written last."""
     found: list[tuple[float, int]] = []
     try:
         for path in (root / "logs").glob("*.log"):
@@ -57,19 +57,19 @@ def _last(root: Path, artifact: str) -> int | None:
             if match is not None and name_of(f"{artifact}#{match[1]}") == path.stem:
                 found.append((path.lstat().st_mtime, int(match[1])))
     except OSError:
-        pass  # it went while we looked
+        pass  # it was deleted during the scan
     return max(found)[1] if found else None
 
 
 def _read(place: Place, number: int, after: str, most: int) -> Printed | None:
-    """None: the log was begun anew meanwhile. FileNotFoundError: there is none."""
+    """Return None if the log was rotated during the read. FileNotFoundError: there is none."""
     with ExitStack() as stack:
         log = _opened(stack, place.log)
         if log is None:
             raise FileNotFoundError(place.log)
         older = _opened(stack, place.older)
         size, turn, before = os.fstat(log).st_size, _turn(older), 0
-        if older is not None and size < MAX_LOG:  # a full one is just being copied there
+        if older is not None and size < MAX_LOG:  # a full log is just being copied there
             before = os.fstat(older).st_size
         start = _start(after, turn, before, size)
         begin = max(start, before + size - most)
@@ -87,7 +87,10 @@ def _read(place: Place, number: int, after: str, most: int) -> Printed | None:
 
 
 def _opened(stack: ExitStack, path: Path) -> int | None:
-    """None: there is no such file. What the slice may have put there in its place is none."""
+    """Return a descriptor; None: there is no such file.
+
+    Other file types that a slice may have put there do not count.
+    """
     try:
         descriptor = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError):
@@ -105,12 +108,12 @@ def _turn(older: int | None) -> int:
 
 
 def _start(after: str, turn: int, before: int, size: int) -> int:
-    """Where to begin, counted from the beginning of the older file, of which `before` bytes count."""
+    """Return where to begin, counted from the beginning of the older file, of which `before` bytes count."""
     match = _PLACE.fullmatch(after)
     if match is None:
         return 0
     offset = int(match[2])
-    if int(match[1]) != turn and size < MAX_LOG:  # what was the log is the older file
+    if int(match[1]) != turn and size < MAX_LOG:  # the log was rotated: its content is the older file now
         return min(offset, before)
     return before + (offset if offset <= size else 0)
 
@@ -124,7 +127,7 @@ def _bytes(descriptor: int, begin: int, end: int) -> bytes:
 
 
 def _incomplete(text: bytes) -> int:
-    """How many bytes at the end are the beginning of a character of UTF-8."""
+    """Return how many bytes at the end are the beginning of a UTF-8 character."""
     for back in range(1, min(3, len(text)) + 1):
         byte = text[-back]
         if byte >= 0xC0:

@@ -1,6 +1,6 @@
-"""What a wheel requires beside itself: what is installed for Hostler already, or what a folder or an index has.
+"""Packages that a wheel requires: installed with Hostler already, or taken from a folder or an index.
 
-pip does it, and runs nothing of what it installs: only wheels are taken.
+pip installs them, and runs no code of what it installs: only wheels are accepted.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Packages:
         self._python, self._source = python, source
 
     async def install(self, artifact: str, requires: Sequence[str], to: Path) -> None:
-        """Put into the folder `to` what is missing. Refused: it cannot be had, and what."""
+        """Install missing packages into the folder `to`. Refused: what is not available."""
         named = ", ".join(requires)
         odd = next((one for one in requires if not _PLAIN.fullmatch(one.strip())), None)
         if odd is not None:
-            raise Refused(f"artifact {artifact}: it requires {odd[:100]!r}, which is no package by its name; name one")
+            raise Refused(f"artifact {artifact}: it requires {odd[:100]!r}, which is not a package name")
         if await self._pip("install", *_ALWAYS, "--dry-run", "--no-index", "--", *requires) is None:
             return
         if not self._source:
             raise Refused(
-                f"artifact {artifact}: it requires {named}, and not all of that is installed here; set slice_packages"
-                " to a folder of wheels or to the URL of an index, or publish a wheel that holds them"
+                f"artifact {artifact}: it requires {named}, which are not all installed here; set slice_packages"
+                " to a folder of wheels or to the URL of an index, or publish a wheel that contains them"
             )
         is_index = "://" in self._source
         where = ("--index-url", self._source) if is_index else ("--no-index", "--find-links", self._source)
         said = await self._pip("install", *_ALWAYS, *where, "--no-compile", "--target", str(to), "--", *requires)
         if said is not None:
-            raise Refused(f"artifact {artifact}: it requires {named}; from {self._source} that cannot be had: {said}")
+            raise Refused(f"artifact {artifact}: it requires {named}, not available from {self._source}: {said}")
 
     async def _pip(self, *arguments: str) -> str | None:
-        """What it complains of; None: it has done it."""
+        """Return the complaint of pip; None: it succeeded."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *(self._python, "-I", *await asyncio.to_thread(_pip, self._python), *arguments),
@@ -70,7 +70,7 @@ class Packages:
 
 
 def _pip(python: str) -> tuple[str, ...]:
-    """How pip is run: as it is installed, or as Python brings it."""
+    """Return how pip is run: as installed, or as bundled with Python."""
     import importlib.util
 
     if importlib.util.find_spec("pip") is not None:
@@ -83,5 +83,5 @@ def _pip(python: str) -> tuple[str, ...]:
         found = []
     if not found:
         where = shutil.which(python) or python
-        raise Refused(f"{where}: it has no pip; install it, or publish a wheel that requires nothing")
+        raise Refused(f"{where}: has no pip; install it, or publish a wheel that requires nothing")
     return (f"{found[-1]}/pip",)

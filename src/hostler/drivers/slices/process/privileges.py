@@ -1,11 +1,12 @@
-"""As whom a slice's process runs, and what it may use.
+"""The user that a slice's process runs as, and its limits.
 
-As with guests (`machines/qemu/rights.py`): where we may change users, each process has one of its own. There its code
-must be readable for others: where our Python is not, the system's of the same version runs it; where that cannot
-either, it runs as we do, without capabilities, and that is told.
+As with guests (`machines/qemu/rights.py`): where the agent may change users, each process has a separate user. Its code
+must then be readable for other users. If the agent's Python is not, the system's Python of the same version runs it; if
+that is not possible either, the process runs as the agent's user, without capabilities, and this is reported.
 
-Where we are not root, a process runs as we do, in namespaces of its own in which our files are not there
-(`hostler.slices.confinement`). Where such namespaces cannot be made, it is refused, unless `slice_users` is `owner`.
+Where the agent is not root, a process runs as the agent's user, in namespaces in which the agent's files do not exist
+(`hostler.slices.confinement`). Where such namespaces cannot be created, the process is refused, unless `slice_users` is
+`owner`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 PROBE_WITHIN = 20.0
 _IS_CONFINED = "confined"
 PERIOD = 100_000
-"""Microseconds over which a share of the processors is counted."""
+"""Period in microseconds over which a share of the processors is counted."""
 _PATHS = "import sys; sys.path += [p for p in sys.argv[1].split(':') if p not in sys.path];"
 _CONFINED = " from hostler.slices.confinement import enter; enter(sys.argv[3]);"
 _MAIN = " from hostler.slices.worker import main; main()"
@@ -48,28 +49,30 @@ CONFINED_WORKER = _PATHS + _CONFINED + _MAIN
 _CONFINED_PROBE = _PATHS + _CONFINED + f" print({_IS_CONFINED!r})"
 _NAMESPACES = ("--mount", "--pid", "--ipc", "--fork", "--kill-child=KILL")
 _FIRST = 'exec 2>/dev/null; "$@" 2>&1; exit $?'
-"""The first process: it reaps, and ends with 128 and the signal where one ended the worker, about which it is silent.
+"""The first process of the namespaces.
 
-It keeps its rights, which the worker cannot get at: it has none, and the first process ignores its signals.
+It reaps children, and ends silently with 128 + the signal that ended the worker.
+
+It keeps its privileges. The worker has none and cannot get at them: the first process ignores the worker's signals.
 """
 _OWN_NAMESPACE = ("--user", "--map-current-user", "--keep-caps")
 _TAG = sys.implementation.cache_tag
 _PROBE = WORKER.replace("main()", "print(sys.implementation.cache_tag, sys.version, sys.prefix, sys.base_prefix)")
-"""Python looks for what belongs to it, and takes another's where it is not let in: that would not be the same one."""
+"""Python silently uses the files of another Python if it cannot read its own: the output shows which one runs."""
 _SYSTEM = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 _NO_CAPABILITIES = ("--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all")
 _SETPCAP = 8
 _GROUP = "hostler-slice-"
 _OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes")
-"""Files that are not there where the kernel does not count swapping."""
+"""Files that do not exist if the kernel does not account swap."""
 _LET_IN = (
-    f"install {_SYSTEM} if it is not there, and let other users read Hostler (o+rx on every folder from / down to it);"
+    f"install {_SYSTEM} if it is missing, and let other users read Hostler (o+rx on every folder from / down to it);"
     " or let them run its own Python, too"
 )
-_BE_ROOT = "run the agent as root, with the right to change users, where these are mapped"
+_BE_ROOT = "run the agent as root, with permission to change users, where these are mapped"
 _UNCONFINED = (
-    "it would run as the agent does, and could read its data folder, the administrator's token included: namespaces of"
-    " users cannot be made here"
+    "it would run as the agent does, and could read its data folder, including the administrator's token:"
+    " user namespaces cannot be created here"
 )
 _CONFINE = (
     "run the agent as root, or allow namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone,"
@@ -77,32 +80,33 @@ _CONFINE = (
     ' or set slice_users = "owner" if you trust every slice like the agent'
 )
 _AS_OWNER = "it runs as the agent does, and can read its data folder"
-_SEES_ALL = "it sees other processes: namespaces cannot be made here"
+_SEES_ALL = "it sees other processes: namespaces cannot be created here"
 _answers: dict[tuple[str, ...], bytes | None] = {}
 _log = logging.getLogger("hostler.agent")
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process gets."""
+    """The privileges and limits of one process."""
 
     argv: tuple[str, ...]
-    """Of a process that is confined: without its confinement, which is the last argument."""
+    """The command. For a confined process without its confinement, which is the last argument."""
     confinement: Confinement | None = None
-    """Still without the folders of the instance."""
+    """Without the folders of the instance."""
     uid: int | None = None
     groups: tuple[str, ...] = ()
-    """Control groups that it is to be put into."""
+    """Control groups that the process is put into."""
     memory_mib: int | None = None
-    """That a control group is to hold it to."""
+    """The memory limit of its control group."""
     about: tuple[str, ...] = ()
-    """What holds it, and what could not be done, for whoever asks."""
+    """Its limits, and what could not be enforced, for people."""
 
 
 class Allowing:
-    """Of the slices of one place. `uids`: whom they may be; None: they run as we do, unless that is `required`.
+    """Decides the privileges of the slices of one node.
 
-    `owner`: they may run as we do also where nothing keeps them from our files, `hidden` among them. `disk_mib`: the
-    most that one file of theirs may have.
+    `uids`: the users they may have; None: they run as the agent's user, unless separate users are `required`. `owner`:
+    they may run as the agent's user even where nothing protects its files, including `hidden`. `disk_mib`: the maximum
+    size of one of their files.
     """
 
     def __init__(
@@ -125,28 +129,31 @@ class Allowing:
         self._can_wrap = shutil.which("prlimit") is not None and shutil.which("setpriv") is not None
         self._why_not = ""
         self.advice = _BE_ROOT if uids is None else _LET_IN
-        """What to do, so that they have users of their own."""
+        """What to do so that slices have separate users."""
         self._is_probed = False
         self._turn = asyncio.Lock()
         self._paths = ":".join(dict.fromkeys(_parent(name) for name in ("hostler", "msgspec")))
 
     async def allow(self, run_id: str, settings: SliceSettings, taken: Container[int | None]) -> Allowed:
-        """For the process of that instance. Unavailable: no user is free. Refused: it needs one, and cannot have it."""
+        """Return the privileges of an instance.
+
+        Unavailable: no user is free. Refused: it needs one, and cannot have it.
+        """
         why_not = await self.why_not()
         if self._required and self._uids is None:
             why = why_not.partition(": ")[2] or "the agent is not root"
-            raise Refused(f"{run_id}: it needs a user of its own, and {why}; {self.advice}, or set slice_users to auto")
+            raise Refused(f"{run_id}: needs a separate user, but {why}; {self.advice}, or set slice_users to auto")
         if self._uids is None and os.geteuid() != 0 and not self._is_confined and not self._owner:
             raise Refused(f"{run_id}: {_UNCONFINED}; {_CONFINE}")
         return await asyncio.to_thread(self._allow, run_id, settings, taken)
 
     async def why_not_confined(self) -> tuple[str, str]:
-        """Why slices that run as the agent does could read its files, and what to do; empty: they could not."""
+        """Return why slices of the agent's user could read its files, and what to do; empty: they could not."""
         await self.why_not()
         return ("", "") if self._is_confined or os.geteuid() == 0 else (_UNCONFINED, _CONFINE)
 
     async def why_not(self) -> str:
-        """Why slices have no users of their own here, though we are root; empty: they have, or we are not."""
+        """Return why slices have no separate users although the agent is root; empty: they have, or it is not root."""
         async with self._turn:
             if not self._is_probed:
                 await self._probe()
@@ -157,16 +164,16 @@ class Allowing:
         return self._why_not
 
     def enter(self, allowed: Allowed, pid: int) -> str:
-        """Put the process where it is limited; it must not have begun. What holds it, for whoever asks."""
+        """Put the process, which must not have started, into its control groups; return its limits, for people."""
         why = ""
         for group in allowed.groups:
             try:
                 todo = [pid]
-                for one in todo:  # first itself: what it starts from then on is there as well
+                for one in todo:  # the process itself first: its later children are then in the group as well
                     (Path(group) / "cgroup.procs").write_text(str(one), encoding="ascii")
                     todo += children_of(one)
             except OSError as error:
-                why = f"{group} did not take it: {error.strerror}"
+                why = f"{group} rejected it: {error.strerror}"
         return "; ".join(_instead(said, allowed, pid, why) if why else said for said in allowed.about)
 
     def _allow(self, run_id: str, settings: SliceSettings, taken: Container[int | None]) -> Allowed:
@@ -223,7 +230,7 @@ class Allowing:
         )
 
     async def _can_confine(self) -> bool:
-        """Whether namespaces can be made here as they are needed."""
+        """Return whether the required namespaces can be created here."""
         if not self._can_wrap or shutil.which("unshare") is None:
             return False
         uid = None if self._uids is None else self._uids[-1]
@@ -254,17 +261,17 @@ class Allowing:
         return tuple(made), held
 
     async def _probe(self) -> None:
-        """By which Python a user of its own can run Hostler; if by none, how to run it as we are."""
+        """Find a Python that separate users can run; if there is none, how to run slices as the agent's user."""
         if self._uids is None and os.geteuid() != 0:
             self._is_confined = await self._can_confine()
             return
         probe = ("-c", _PROBE, self._paths)
         ours = await _said([*self._python, *probe])
-        why = "there is no prlimit and setpriv here"
+        why = "prlimit and setpriv are not installed"
         if self._uids is None:
             why = "users cannot be changed here"
         elif self._can_wrap:
-            # Without `site`, so that of the system's packages none comes before ours.
+            # Without `site`, so that no package of the system precedes Hostler's.
             for python in dict.fromkeys((self._python, (_SYSTEM, "-I", "-S"))):
                 theirs = await _said(Rights(uid=self._uids[-1]).wrap([*python, *probe]))
                 is_same = theirs == ours if python is self._python else f"{_TAG} ".encode() in (theirs or b"")[:20]
@@ -283,14 +290,14 @@ class Allowing:
 
 
 def _in_namespaces(wrapped: Sequence[str], argv: Sequence[str], *, own: bool) -> list[str]:
-    """The command in namespaces: with one of users of its own, or else made by root, who gives that up inside."""
+    """Return the command in namespaces: in a new user namespace, or created by root, which drops privileges inside."""
     at = wrapped.index("setpriv")
     unshare = ("setpriv", "--no-new-privs", "--", "unshare", *_OWN_NAMESPACE) if own else ("unshare",)
     return [*wrapped[:at], *unshare, *_NAMESPACES, "--", "sh", "-c", _FIRST, "sh", *argv]
 
 
 async def _said(argv: Sequence[str]) -> bytes | None:
-    """What a program says within a while; None: it failed. It is asked once, however many nodes this process runs."""
+    """Return the output of a program; None: it failed. It is run once, however many nodes this process has."""
     command = tuple(argv)
     if command not in _answers:
         _answers[command] = await _asked(command)
@@ -327,7 +334,7 @@ def _by_prlimit(memory_mib: int) -> str:
 
 
 def _instead(said: str, allowed: Allowed, pid: int, why: str) -> str:
-    """What is so where not every control group took the process."""
+    """Return the limit that applies if a control group rejected the process."""
     if not said.endswith(_BY_GROUP):
         return said
     what, memory = said.partition(":")[0], allowed.memory_mib
@@ -339,7 +346,7 @@ def _instead(said: str, allowed: Allowed, pid: int, why: str) -> str:
 
 
 def limits_of(base: Base, settings: SliceSettings) -> dict[str, str]:
-    """What is written where in a group of its own."""
+    """Return the files and values of a control group."""
     found: dict[str, str] = {}
     second = base.version == 2
     if settings.memory_mib is not None and "memory" in base.controllers:
@@ -363,7 +370,7 @@ def limits_of(base: Base, settings: SliceSettings) -> dict[str, str]:
 
 
 def release(groups: Sequence[str]) -> None:
-    """Take groups away whose process has ended."""
+    """Delete control groups whose process has ended."""
     for group in groups:
         if Path(group).name.startswith(_GROUP):
             with suppress(OSError):
@@ -382,6 +389,6 @@ def _usable() -> tuple[Base, ...]:
 
 
 def _parent(package: str) -> str:
-    """The folder that a package is imported from."""
+    """Return the folder that a package is imported from."""
     file = sys.modules[package].__file__
     return str(Path(file or ".").absolute().parent.parent)

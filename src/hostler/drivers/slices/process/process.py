@@ -1,4 +1,4 @@
-"""A process: started, adopted, ended. Held by a descriptor, for a number may be given to another process."""
+"""A process: started, adopted, ended. Held by a pidfd, because a pid may be reused."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 FAMILY = "SLICE_RUN"
-"""In the environment of a worker, and so of all that it starts: by this they are found, in whatever session."""
+"""Set in the environment of a worker, and so of all its descendants: they are found by it, in any session."""
 ROUNDS = 10
 _SIGNALLED = 128
 _children: set[int] = set()
-"""Processes that this one started, and has to reap."""
+"""Children of this process, which it has to reap."""
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that one has started and that have not ended."""
+    """Return the running children of a process."""
     with suppress(OSError):
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     return []
 
 
 def cpu_seconds(pid: int, groups: Sequence[str] = ()) -> float | None:
-    """Processor time that a process took: that of its control group, else its own and its children's. None: it is gone.
+    """Return the processor time of a process: that of its control group, else its own and its children's.
 
-    Of children that ended the time counts as soon as their parent has waited for them.
+    None: it is gone.
+
+    The time of an ended child counts as soon as its parent has waited for it.
     """
     for group in groups:
         with suppress(OSError, ValueError):
@@ -56,12 +58,12 @@ def cpu_seconds(pid: int, groups: Sequence[str] = ()) -> float | None:
 
 
 def held_deleted(pid: int, device: int) -> int:
-    """Bytes on a device in files that were deleted and that a process, or one of its descendants, still has open."""
+    """Return the bytes on a device in deleted files that a process, or one of its descendants, still has open."""
     found: dict[int, int] = {}
     todo = [pid]
     for one in todo:
         todo += children_of(one)
-        with suppress(OSError), os.scandir(f"/proc/{one}/fd") as descriptors:  # it has ended, or hides them
+        with suppress(OSError), os.scandir(f"/proc/{one}/fd") as descriptors:  # it has ended, or denies access
             for descriptor in descriptors:
                 with suppress(OSError):
                     file = os.stat(descriptor.path)
@@ -71,7 +73,7 @@ def held_deleted(pid: int, device: int) -> int:
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A process as it is written down: no other of this host ever has the same."""
+    """The identity of a process: no other process of this host ever has the same."""
 
     pid: int
     start_time: int
@@ -79,7 +81,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process:
-    """One, and all of its group: it is the first of a session of its own."""
+    """A process and its group: it leads its own session."""
 
     def __init__(self, mark: Mark, descriptor: int, *, is_ours: bool, is_confined: bool) -> None:
         self.mark, self._descriptor, self._is_ours, self._is_confined = mark, descriptor, is_ours, is_confined
@@ -100,9 +102,10 @@ class Process:
         keep: Sequence[int],
         is_confined: bool = False,
     ) -> tuple[Process, BinaryIO]:
-        """A new one, and its standard input. OSError: it cannot be started.
+        """Start a process and return it with its standard input. OSError: it cannot be started.
 
-        `is_confined`: it stands for one in namespaces, and ends with 128 and the number of the signal that ended that.
+        `is_confined`: it is the parent of one in namespaces, and ends with 128 + the number of the signal that ended
+        that one.
         """
         child = subprocess.Popen(
             list(argv),
@@ -116,8 +119,8 @@ class Process:
             pass_fds=tuple(keep),
         )
         _children.add(child.pid)
-        child.returncode = 0  # so that it is left alone when the object goes: `_on_end` sees to it
-        assert child.stdin is not None  # noqa: S101 - a pipe was asked for
+        child.returncode = 0  # so that Popen leaves it alone when the object is deleted: `_on_end` reaps it
+        assert child.stdin is not None  # noqa: S101 - a pipe was requested
         try:
             mark = Mark(pid=child.pid, start_time=Look.at(child.pid).start_time, boot_id=boot_id())
             process = cls(mark, os.pidfd_open(child.pid), is_ours=True, is_confined=is_confined)
@@ -131,7 +134,7 @@ class Process:
 
     @classmethod
     def adopt(cls, mark: Mark, *, is_confined: bool = False) -> Process | None:
-        """The one that is written down; None: it has ended."""
+        """Return the recorded process; None: it has ended."""
         if mark.boot_id != boot_id():
             return None
         try:
@@ -157,15 +160,15 @@ class Process:
         await self._ended.wait()
 
     def kill(self) -> None:
-        """End it and its group by force."""
+        """Kill it and its group."""
         if self._descriptor >= 0:
-            with suppress(OSError):  # its group first: as long as it is there, the number is its own
+            with suppress(OSError):  # the group first: while it exists, the number is not reused
                 os.killpg(self.mark.pid, signal.SIGKILL)
             with suppress(OSError):
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def let_go(self) -> None:
-        """Look after it no longer."""
+        """Stop watching it."""
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -174,7 +177,7 @@ class Process:
     def _on_end(self) -> None:
         self.how = "its process ended"
         if self._is_ours:
-            with suppress(OSError):  # what it has left of its group; it is not reaped yet, so the number is its own
+            with suppress(OSError):  # the rest of its group; it is not reaped yet, so the number is not reused
                 os.killpg(self.mark.pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
@@ -200,25 +203,24 @@ def _how(code: int, status: int) -> str:
 
 
 def end_user(uid: int) -> None:
-    """End by force whatever runs as that user: what a process of its own has started beside its group."""
+    """Kill everything that runs as that user, including processes outside the worker's group."""
     _end_all(lambda: users_pids(uid))
 
 
 def end_family(mark: Mark, family: str, groups: Sequence[str]) -> None:
-    """End by force what a process that has ended left behind: in its session, in its control groups, and whatever has
-    its family in its environment."""
+    """Kill what an ended process left behind: its session, its control groups, and processes with its family mark."""
     _end_all(lambda: _family(mark, family, groups))
 
 
 def _end_all(find: Callable[[], Iterable[int]]) -> None:
-    for _ in range(ROUNDS):  # they may have made others meanwhile
+    for _ in range(ROUNDS):  # they may have started others in the meantime
         held = {}
         for pid in find():
             with suppress(OSError):
                 held[pid] = os.pidfd_open(pid)
         if not held:
             return
-        still = set(find())  # held before this look: one that has that number now is one of them too
+        still = set(find())  # held before this scan: a process that has the number now also belongs to the set
         for pid, descriptor in held.items():
             if pid in still:
                 with suppress(OSError):
@@ -249,7 +251,7 @@ def _family(mark: Mark, family: str, groups: Sequence[str]) -> list[int]:
 
 
 def _is_given_away(mark: Mark) -> bool:
-    """Whether its number is another's by now. It is nobody's as long as its session has anyone."""
+    """Return whether its pid belongs to another process now. It is not reused while its session has a process."""
     try:
         return Look.at(mark.pid).start_time != mark.start_time
     except OSError:

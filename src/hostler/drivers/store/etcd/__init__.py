@@ -1,21 +1,25 @@
 """The store on etcd (3.4 or newer): a thin layer over its gRPC API.
 
-    store     the verbs of the port
-    cluster   which member to ask, what to repeat, what was lost
-    stream    one long conversation, reopened when it breaks; `watching` and `leasing` each have one
-    outcome   what each of etcd's errors means to the caller
-    codec     our values ↔ etcd's messages
-    rpc.proto what we use of etcd's API; the stubs beside it are generated
-    bare      the same work without any of this, to measure what it costs
+    store        the verbs of the port
+    cluster      chooses a member, repeats calls, reports lost answers
+    stream       one long-lived stream, reopened when it breaks; `watching` and `leasing` each have one
+    errors       translates etcd's errors
+    codec        converts values to and from etcd's messages
+    auth         certificates, user and password
+    fullness     detects a full database
+    maintenance  requests to single members
+    methods      the gRPC methods, and which of them may be repeated
+    rpc.proto    the part of etcd's API that is used; the stubs next to it are generated
+    bare         the same operations without the driver, for benchmarks
 
-Not here: retries of a write whose outcome is unknown. The caller hears `Uncertain`.
+Not here: retries of a write whose outcome is unknown. The caller gets `Uncertain`.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what it says of TLS, we say in our words
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; the driver reports TLS errors itself
 
 from .store import EtcdStore
 

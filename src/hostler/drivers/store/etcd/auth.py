@@ -1,4 +1,4 @@
-"""Who we are to etcd: certificates, user and password."""
+"""Access to etcd: certificates, user and password."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 _OPTIONS: Sequence[tuple[str, int]] = (
-    # A range or a batch of events is as large as it is; the server bounds what it sends.
+    # A range or a batch of events may have any size; the server bounds what it sends.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Only our own code decides what is repeated.
+    # Only the driver decides what is repeated.
     ("grpc.enable_retries", 0),
-    # Every store has its own connections: closing one never touches another's.
+    # Every store has its own connections: closing one never affects another.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
-    # A dead connection that a stream runs over is noticed within 9 s: the time-out of keep-alives alone ends nothing,
-    # that of pings does. The server refuses pings more often than every 5 s, or on a connection without a stream.
+    # A dead connection with a stream is detected within 9 s. The keepalive timeout alone does not end a connection, the
+    # ping timeout does. The server refuses pings more often than every 5 s, or on a connection without a stream.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
-    # How long one attempt to connect may take, and how long to wait between two.
+    # Duration of one connection attempt, and the wait between two.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -47,7 +47,7 @@ _CERTIFICATE = {
     62: "issue it for the host that the store's URL names",
     64: "issue it for the address that the store's URL names",
 }
-"""What to do, by OpenSSL's X509_V_ERR: expired, another host, another address."""
+"""Advice by OpenSSL's X509_V_ERR: expired, another host, another address."""
 
 
 class Problem(NamedTuple):
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
 
 class Access:
-    """How to be let in. Says nothing of the password when it is printed."""
+    """Credentials for etcd. Its repr does not include the password."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class Access:
         return f"Access(tls={self._tls}, user={self.user!r})"
 
     def password(self) -> str:
-        """Read anew from its file each time, so that it can be changed there."""
+        """Return the password; read from its file each time, so that it can be changed there."""
         if self._password_file is not None:
             return read_password(self._password_file, "etcd")
         return self._password or ""
 
     def check(self) -> None:
-        """Invalid: a file that is named cannot be read."""
+        """Raise Invalid if a configured file cannot be read."""
         if self._password_file is not None:
             self.password()
         self._credentials()
@@ -100,7 +100,7 @@ class Access:
             self._context()
 
     def connection_problem(self, target: str, within: float) -> Problem | None:
-        """Why a connection to a member does not come about; None: it does. Blocks: call it in a thread."""
+        """Return why a connection to a member fails; None: it succeeds. Blocks: call it in a thread."""
         host, _, port = target.rpartition(":")
         host = host.strip("[]")
         try:
@@ -108,7 +108,7 @@ class Access:
                 if self._tls:
                     self._shake_hands(plain, host, within)
                 elif _wants_tls(plain):
-                    return Problem("it wants TLS", "write etcds:// in the store's URL, with ?ca=FILE of its CA")
+                    return Problem("it requires TLS", "write etcds:// in the store's URL, with ?ca=FILE of its CA")
         except ssl.SSLCertVerificationError as error:
             advice = _CERTIFICATE.get(error.verify_code, "name the file of its CA: ?ca=FILE in the store's URL")
             return Problem(f"its certificate is not accepted here: {error.verify_message}", advice)
@@ -117,7 +117,7 @@ class Access:
             if "alert" in reason:
                 advice = "check the client's certificate: ?cert=FILE&key=FILE in the store's URL"
                 return Problem(f"TLS fails: {reason}", advice)
-            return Problem(f"TLS fails: {reason}", "if it speaks no TLS, write etcd:// in the store's URL")
+            return Problem(f"TLS fails: {reason}", "if it does not use TLS, write etcd:// in the store's URL")
         except TimeoutError:
             return Problem(f"no connection within {within:g} s")
         except OSError as error:
@@ -125,22 +125,25 @@ class Access:
         return None
 
     def _shake_hands(self, plain: socket.socket, host: str, within: float) -> None:
-        """With TLS 1.3 the server judges our certificate after our handshake is done: it says so then. A server that
-        has no objection waits for us to speak."""
+        """Complete the TLS handshake.
+
+        With TLS 1.3 the server checks the client's certificate after the client's handshake is done, and only then
+        reports an error. A server that accepts it waits for the client.
+        """
         with self._context().wrap_socket(plain, server_hostname=host) as secured:
             secured.settimeout(min(within, 0.5))
             with suppress(TimeoutError):
                 secured.recv(1)
 
     def channel(self, target: str) -> grpc.aio.Channel:
-        """A channel to one member, not yet connected."""
+        """Return a channel to one member, not yet connected."""
         credentials = self._credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=_OPTIONS)
         return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
 
     def _context(self) -> ssl.SSLContext:
-        """Invalid: what the files hold cannot be used."""
+        """Return the TLS context. Invalid: the files cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self._ca)
         except (OSError, ValueError) as error:
@@ -152,7 +155,7 @@ class Access:
                 reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
                 if reason == "KEY_VALUES_MISMATCH":
                     raise Invalid(
-                        f"etcd cert {self._cert!r}: the key {self._key!r} is that of another certificate; name the two"
+                        f"etcd cert {self._cert!r}: the key {self._key!r} belongs to another certificate; name two"
                         " that belong together"
                     ) from None
                 words = str(reason).replace("_", " ").lower()
@@ -170,7 +173,7 @@ class Access:
 
 
 def _wants_tls(plain: socket.socket) -> bool:
-    """Whether the server answers a handshake; whom it trusts, and whom we do, is not asked."""
+    """Return whether the server answers a TLS handshake, without checking certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

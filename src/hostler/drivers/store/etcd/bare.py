@@ -1,4 +1,4 @@
-"""The same work with generated stubs and nothing else: what the driver is measured against."""
+"""The same operations with generated stubs only, as a baseline for benchmarks of the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BareEtcd:
-    """One connection to one member (`host:port`). No deadline, no retries, no errors of ours."""
+    """One connection to one member (`host:port`). No deadline, no retries, no translated errors."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -38,24 +38,24 @@ class BareEtcd:
             await self._channel.close(None)
 
     async def put(self, key: bytes, value: bytes) -> int:
-        """The revision."""
+        """Return the revision."""
         response = await self._stubs[PUT.index](pb.PutRequest(key=key, value=value))
         return int(response.header.revision)
 
     async def get(self, key: bytes) -> bytes | None:
-        """The value."""
+        """Return the value."""
         response = await self._stubs[RANGE.index](pb.RangeRequest(key=key))
         return bytes(response.kvs[0].value) if response.kvs else None
 
     async def txn3(self, keys: Sequence[bytes], value: bytes) -> bool:
-        """Put three keys if the first of them was ever put or not, which always holds."""
+        """Put three keys under a comparison that always holds."""
         first = pb.Compare(result=pb.Compare.GREATER, target=pb.Compare.VERSION, key=keys[0], version=-1)
         puts = [pb.RequestOp(request_put=pb.PutRequest(key=key, value=value)) for key in keys[:3]]
         response = await self._stubs[TXN.index](pb.TxnRequest(compare=[first], success=puts))
         return bool(response.succeeded)
 
     async def batch(self, keys: Sequence[bytes], value: bytes, *, compared: int, read: int) -> bool:
-        """Put all keys if so many of them were ever put or not, which always holds; otherwise read so many."""
+        """Put all keys under `compared` comparisons that always hold; otherwise read `read` of them."""
         request = pb.TxnRequest()
         for number in range(compared):
             made = request.compare.add()
@@ -70,13 +70,13 @@ class BareEtcd:
         return bool(response.succeeded)
 
     async def range(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Keys and values."""
+        """Return keys and values."""
         request = pb.RangeRequest(key=prefix or b"\0", range_end=end_of(prefix), limit=limit)
         response = await self._stubs[RANGE.index](request)
         return [(kv.key, kv.value) for kv in response.kvs]
 
     async def watch(self, prefix: bytes, *, previous: bool = True) -> AsyncGenerator[tuple[bytes, bytes]]:
-        """Keys and values as they are put; the first item is empty and says that the watch stands."""
+        """Yield keys and values as they are put; the first item is empty: the watch is established."""
         call = self._stubs[WATCH.index]()
         create = pb.WatchCreateRequest(key=prefix or b"\0", range_end=end_of(prefix), prev_kv=previous)
         await call.write(pb.WatchRequest(create_request=create))

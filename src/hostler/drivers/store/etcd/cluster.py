@@ -1,7 +1,7 @@
-"""Which member to ask, what to repeat, and what was lost.
+"""Chooses a member, repeats calls where that is safe, and reports lost answers.
 
-One member is asked until it fails; then another one, so that a dead, suspended or cut-off member costs at most the
-call that found it out. A write is sent once: only when it certainly did nothing does it go to another member.
+One member is used until it fails; then another one, so that a dead, suspended or partitioned member costs at most the
+call that detected it. A write is sent once: it goes to another member only if it certainly did nothing.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ R = TypeVar("R")
 
 _READY = grpc.ChannelConnectivity.READY
 _FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
-# A member that has lost its cluster answers at once, having done nothing, instead of holding the request.
+# A member that has lost its cluster answers at once, without doing anything, instead of holding the request.
 _LEADER = Metadata(("hasleader", "true"))
 _MISTRUST = 5.0
-"""Seconds for which a member that failed is asked only if there is no other."""
+"""Seconds for which a failed member is used only if there is no other."""
 _WHY_WITHIN = 0.3
-"""Seconds for finding out why no member can be reached, after the deadline."""
+"""Seconds to find out why no member can be reached, after the deadline."""
 _HEAD_START = 0.1
-"""Seconds that one member has to connect before the next one is asked to as well."""
+"""Seconds that one member has to connect before the next one is tried as well."""
 _RENEWALS = 3
 """Tokens to fetch for one call before giving up."""
 
 
 class CompactedRevision(Exception):
-    """The revision that was asked for is compacted. Leaves this package as Compacted, once its number is known."""
+    """The requested revision is compacted. Leaves this package as Compacted, once its number is known."""
 
 
 class LeaseExists(Exception):
@@ -61,12 +61,12 @@ class Endpoint:
         self.mistrusted_until = 0.0
 
     def state(self) -> grpc.ChannelConnectivity:
-        """How the connection is; starts one if there is none."""
+        """Return the state of the connection; starts to connect if there is none."""
         return self.channel.get_state(try_to_connect=True)
 
 
 class Cluster:
-    """The members of one etcd cluster, as one thing that can be called."""
+    """The members of one etcd cluster, as one object that can be called."""
 
     def __init__(self, targets: Sequence[str], access: Access, timeout: float, quota: int | None = None) -> None:
         self.name = f"etcd {','.join(targets)}"
@@ -78,18 +78,18 @@ class Cluster:
         self._token_lock = asyncio.Lock()
         self.fullness = Fullness(quota)
         self.on_mistrust: list[Callable[[Endpoint], None]] = []
-        # A member that swallows reads must leave time to ask another.
+        # A member that does not answer reads must leave time to try another.
         self._slice = timeout / 2 if len(targets) > 1 else timeout
 
     def open(self) -> None:
-        """Make the channels; nothing is sent yet."""
+        """Create the channels; nothing is sent yet."""
         self.access.check()
         self._endpoints = [Endpoint(target, self.access) for target in self.targets]
         self._metadata = _LEADER if self.access.user is None else None
         self._token_lock = asyncio.Lock()
 
     def shut(self) -> list[Endpoint]:
-        """Refuse further calls; the caller closes what is returned."""
+        """Refuse further calls; the caller closes the returned endpoints."""
         endpoints, self._endpoints, self._current = self._endpoints, [], None
         return endpoints
 
@@ -98,14 +98,14 @@ class Cluster:
         return bool(self._endpoints)
 
     def check_open(self) -> None:
-        """Closed: it is not open."""
+        """Raise Closed unless it is open."""
         if not self._endpoints:
-            raise Closed("store: it is not open; use it inside `async with hostler.open_store(url) as store`")
+            raise Closed("store: not open; use it inside `async with hostler.open_store(url) as store`")
 
     # Calling
 
     async def call(self, method: Method[Q, R], request: Q) -> R:
-        """The answer, or what the port says of its absence; CompactedRevision, LeaseExists."""
+        """Return the answer, or raise as the port says; CompactedRevision, LeaseExists."""
         endpoint, metadata, error = self._current, self._metadata, None
         now = asyncio.get_running_loop().time()
         deadline, full = now + self.timeout, self.fullness.stands(now)
@@ -114,7 +114,7 @@ class Cluster:
             try:
                 answer: R = await endpoint.stubs[method.index](request, timeout=timeout, metadata=metadata)
             except grpc.aio.AioRpcError as caught:
-                error = caught.with_traceback(None)  # which holds the call, and the call its connection
+                error = caught.with_traceback(None)  # the traceback holds the call, and the call its connection
             except asyncio.CancelledError:
                 if self._is_cancelled():
                     raise
@@ -122,13 +122,13 @@ class Cluster:
                 if full and method.grows:
                     self.fullness.clear()
                 return answer
-            if error is None:  # said out here: an error that is raised up there holds the call, and that its connection
+            if error is None:  # raised out here: an error raised in the handler would hold the call and its connection
                 raise _closed_meanwhile(method)
         repeated: R = await _Attempt(self, method, request, deadline, full=full).run(endpoint, metadata, error)
         return repeated
 
     async def connect(self, deadline: float) -> Endpoint:
-        """A member whose connection stands, the trusted first. Unavailable: none until the deadline."""
+        """Return a connected member, trusted ones first. Unavailable: none until the deadline."""
         loop = asyncio.get_running_loop()
         began, pause = loop.time(), 0.001
         while True:
@@ -145,7 +145,7 @@ class Cluster:
             pause = min(0.05, pause * 2)
 
     def mistrust(self, endpoint: Endpoint) -> None:
-        """Prefer other members for a while."""
+        """Prefer other members for the next `_MISTRUST` seconds."""
         endpoint.mistrusted_until = asyncio.get_running_loop().time() + _MISTRUST
         if endpoint is self._current:
             self._current = None
@@ -154,14 +154,14 @@ class Cluster:
                 tell(endpoint)
 
     async def metadata(self, deadline: float) -> Metadata:
-        """What goes along with every call; fetches a token if one is needed. Forbidden: not let in."""
+        """Return the metadata of every call; fetches a token if one is needed. Forbidden: login refused."""
         if self._metadata is None:
             await self.renew_token(None, deadline)
         assert self._metadata is not None  # noqa: S101
         return self._metadata
 
     async def renew_token(self, stale: Metadata | None, deadline: float) -> None:
-        """Fetch a token in place of the one in `stale`, unless somebody did meanwhile."""
+        """Replace the token in `stale`, unless another call has done so."""
         try:
             async with asyncio.timeout_at(deadline), self._token_lock:
                 if self._metadata is stale:
@@ -171,7 +171,7 @@ class Cluster:
 
     async def _authenticate(self, deadline: float) -> Metadata:
         if self.access.user is None:
-            raise Forbidden(f"{self.name}: the server wants a user; give user and password in the store's URL")
+            raise Forbidden(f"{self.name}: the server requires a user; give user and password in the store's URL")
         request = pb.AuthenticateRequest(name=self.access.user, password=self.access.password())
         try:
             answer = await _Attempt(self, AUTHENTICATE, request, deadline).run(None, _LEADER, None)
@@ -180,20 +180,20 @@ class Cluster:
         return Metadata(("hasleader", "true"), ("token", answer.token))
 
     async def own_metadata(self, within: float) -> Metadata | None:
-        """For a question to one member, which need not be in touch with the others; None: there is nothing to say."""
+        """Return the metadata of a request to one member, which need not reach the others; None: there is none."""
         if self.access.user is None:
             return None
         metadata = await self.metadata(asyncio.get_running_loop().time() + within)
         return Metadata(*(item for item in metadata if item[0] == "token"))
 
     def endpoint(self, target: str) -> Endpoint | None:
-        """The member at that address, if the URL names it."""
+        """Return the member at that address, if the URL names it."""
         return next((endpoint for endpoint in self._endpoints if endpoint.target == target), None)
 
     def _choose(self, now: float, waited: float) -> Endpoint | None:
-        """A member that is connected, or None while one may still become so.
+        """Return a connected member, or None while one may still connect.
 
-        Members are asked to connect one after the other, each with a small head start.
+        Members are connected one after the other, each with a small head start.
         """
         trusted = [endpoint for endpoint in self._endpoints if endpoint.mistrusted_until <= now]
         for endpoint in trusted:
@@ -210,7 +210,7 @@ class Cluster:
         return min(others, key=lambda endpoint: endpoint.mistrusted_until, default=None)
 
     async def _why(self) -> tuple[str, str]:
-        """What the first member's connection fails of, if it says, and what to do; empty: wait."""
+        """Return why the first member's connection fails, if known, and what to do; empty: wait."""
         endpoint = self._endpoints[0]
         if endpoint.channel.get_state() is not _FAILED:
             return "", ""
@@ -224,7 +224,7 @@ class Cluster:
         return "", ""
 
     def _is_cancelled(self) -> bool:
-        """Whether the caller is cancelled; closing a channel cancels its calls, which is another thing."""
+        """Return whether the caller is cancelled. Closing a channel cancels its calls too, which is different."""
         task = asyncio.current_task()
         return bool(self._endpoints) or (task is not None and task.cancelling() > 0)
 
@@ -232,11 +232,11 @@ class Cluster:
 def _closed_meanwhile(method: Method[Any, Any], *, sent: bool = True) -> HostlerError:
     if sent and method.kind is Kind.WRITE:
         return Uncertain(f"etcd {method.verb}: the store was closed before the answer came; read before you act")
-    return Closed("store: it was closed while this call ran")
+    return Closed("store: closed while this call ran")
 
 
 class _NoUsers(Exception):
-    """The server has authentication switched off."""
+    """The server has authentication disabled."""
 
 
 class _Attempt:
@@ -257,7 +257,7 @@ class _Attempt:
         metadata: Metadata | None,
         error: grpc.aio.AioRpcError | None,
     ) -> Any:
-        """Go on after `error` until there is an answer, a refusal, or no time left."""
+        """Continue after `error` until there is an answer, a refusal, or no time left."""
         cluster, loop = self._cluster, asyncio.get_running_loop()
         while True:
             if error is not None and endpoint is not None:
@@ -291,7 +291,7 @@ class _Attempt:
                 raise _closed_meanwhile(self._method)
 
     async def _consider(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata | None) -> None:
-        """Return if the call may be made again; raise how it ended otherwise."""
+        """Return if the call may be repeated; otherwise raise its outcome."""
         cluster = self._cluster
         what = fate(error)
         if not cluster.is_open:
@@ -327,7 +327,10 @@ class _Attempt:
         return Unavailable(f"{subject}: {words_of(error)}; try again later")
 
     def _no_space(self, subject: str) -> HostlerError:
-        """The write that crosses the quota is carried out all the same; once the alarm stands, none is."""
+        """Return the error for NOSPACE.
+
+        The write that crosses the quota is executed; once the alarm is active, none is.
+        """
         said = f"{subject}: {self._cluster.fullness.said}"
         if self._full or self._method.kind is not Kind.WRITE:
             return Unavailable(f"{said}, nothing was written; {ADVICE}")

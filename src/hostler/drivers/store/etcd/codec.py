@@ -1,4 +1,4 @@
-"""Our values ↔ etcd's messages."""
+"""Converts values to and from etcd's messages."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _TARGETS = {
 
 
 def key_value(kv: pb.KeyValue) -> KeyValue:
-    """A KeyValue from etcd's."""
+    """Convert a KeyValue from etcd's."""
     return KeyValue(
-        kv.key.decode("utf-8", "surrogateescape"),  # one that is not UTF-8, somebody else's, can be read, not written
+        kv.key.decode("utf-8", "surrogateescape"),  # a foreign key that is not UTF-8 can be read, not written
         kv.value,
         kv.create_revision,
         kv.mod_revision,
@@ -40,24 +40,24 @@ def key_value(kv: pb.KeyValue) -> KeyValue:
 
 
 def span(prefix: str) -> tuple[bytes, bytes]:
-    """The first key of a prefix and the first one after it, as etcd wants a range."""
+    """Return the first key of a prefix and the first one after it, as etcd expects a range."""
     start = prefix.encode()
     return start or b"\0", end_of(start)
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first key after all that start with `prefix`; `\\0` (which means: no end) if there is none."""
+    """Return the first key after all that start with `prefix`; `\\0` (which means: no end) if there is none."""
     for at in range(len(prefix) - 1, -1, -1):
         if prefix[at] != 0xFF:
             return prefix[:at] + bytes((prefix[at] + 1,))
     return b"\0"
 
 
-# Filled in place: building each part by itself and copying it in takes three times as long.
+# Filled in place: building and copying each part takes three times as long.
 
 
 def txn_request(when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> pb.TxnRequest:
-    """A transaction."""
+    """Build the request of a transaction."""
     request = pb.TxnRequest()
     for comparison in when:
         target, field = _TARGETS[comparison.target]
@@ -88,7 +88,7 @@ def _fill(made: pb.RequestOp, operation: Operation) -> None:
 
 
 def responses(operations: Sequence[Operation], raw: Sequence[pb.ResponseOp]) -> tuple[Response, ...]:
-    """What each operation of the branch that ran came to."""
+    """Return the response to each operation of the branch that ran."""
     made: list[Response] = []
     for operation, response in zip(operations, raw, strict=True):
         if isinstance(operation, Put):

@@ -1,7 +1,7 @@
-"""What each of etcd's errors means to the one who called.
+"""Translation of etcd's errors.
 
-Everything the server can say is in one table, by its words, for several share a code. What is not in it is unknown:
-harmless for a read, `Uncertain` for a write.
+All known errors of the server are in one table, by their text, because several share a code. An error that is not in it
+has an unknown outcome: harmless for a read, `Uncertain` for a write.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hostler.errors import Damaged, Forbidden, FutureRevision, HostlerError, Inv
 
 
 class Fate(enum.Enum):
-    """What became of a request that got no good answer."""
+    """The outcome of a request that failed."""
 
     NOT_SENT = "nothing happened; another member may do better"
     BUSY = "nothing happened; later"
-    TOKEN = "nothing happened; the token is no longer good"  # noqa: S105 - no secret
+    TOKEN = "nothing happened; the token is no longer good"  # noqa: S105 - not a secret
     FULL = "the database is full"
     COMPACTED = "nothing happened; the revision is compacted"
     EXISTS = "the lease exists already"
@@ -29,7 +29,7 @@ class Fate(enum.Enum):
 
 
 _FATES = {
-    # Said before anything is proposed to the cluster.
+    # Returned before anything is proposed to the cluster.
     "etcdserver: no leader": Fate.NOT_SENT,
     "etcdserver: not capable": Fate.NOT_SENT,
     "etcdserver: rpc not supported for learner": Fate.NOT_SENT,
@@ -38,7 +38,7 @@ _FATES = {
     "etcdserver: revision of auth store is old": Fate.TOKEN,
     "etcdserver: user name is empty": Fate.TOKEN,
     "etcdserver: authentication is not enabled": Fate.NO_AUTH,
-    # Said when it is applied, with the same result on every member.
+    # Returned when it is applied, with the same result on every member.
     "etcdserver: mvcc: required revision has been compacted": Fate.COMPACTED,
     "etcdserver: lease already exists": Fate.EXISTS,
     "etcdserver: mvcc: database space exceeded": Fate.FULL,
@@ -54,18 +54,18 @@ _REFUSALS: dict[str, tuple[type[HostlerError], str]] = {
     "etcdserver: mvcc: required revision is a future revision": (FutureRevision, "the revision has not happened yet"),
     "etcdserver: requested lease not found": (LeaseGone, "the lease expired or was revoked; grant a new one"),
     "etcdserver: too large lease TTL": (Invalid, "the ttl is over the server's limit"),
-    "etcdserver: permission denied": (Forbidden, "the user has no right to these keys; ask for a role that has"),
+    "etcdserver: permission denied": (Forbidden, "the user has no permission for these keys; ask for a role that has"),
     "etcdserver: authentication failed, invalid user ID or password": (
         Forbidden,
         "wrong user or password; correct them in the store's URL",
     ),
-    "etcdserver: corrupt cluster": (Damaged, "the cluster reports corruption; an operator must look at its alarms"),
+    "etcdserver: corrupt cluster": (Damaged, "the cluster reports corruption; an operator must check its alarms"),
 }
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
 
 
 def fate(error: grpc.aio.AioRpcError) -> Fate:
-    """What became of the request."""
+    """Return the outcome of the request."""
     details = error.details() or ""
     known = _FATES.get(details)
     if known is not None:
@@ -83,7 +83,7 @@ def fate(error: grpc.aio.AioRpcError) -> Fate:
 
 
 def refusal(subject: str, error: grpc.aio.AioRpcError) -> HostlerError:
-    """The error for the fate REFUSED."""
+    """Return the error for the fate REFUSED."""
     kind, words = _REFUSALS.get(error.details() or "", (None, ""))
     if kind is not None:
         return kind(f"{subject}: {words}")
@@ -95,5 +95,5 @@ def refusal(subject: str, error: grpc.aio.AioRpcError) -> HostlerError:
 
 
 def words_of(error: grpc.aio.AioRpcError) -> str:
-    """What the server or the connection said, in short; without "; ", which in our own messages begins the advice."""
+    """Return the error text of the server or connection, in short; without "; ", which precedes advice in messages."""
     return f"{error.code().name}: {(error.details() or 'no details').splitlines()[0].replace('; ', ', ')}"

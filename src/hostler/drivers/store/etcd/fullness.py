@@ -1,8 +1,8 @@
-"""Whether etcd's database is full, and what its answer proves then.
+"""Detects that etcd's database is full, and what its answer proves then.
 
-etcd takes no write that needs room once its alarm NOSPACE stands: a request that is sent after the alarm was seen and
-is answered with "database space exceeded" wrote nothing. The one write that crosses the quota is carried out and gets
-the same answer, so a request that was sent before the alarm was seen may have been written.
+etcd executes no write that needs space while its alarm NOSPACE is active: a request that is sent after the alarm was
+observed and is answered with "database space exceeded" wrote nothing. The one write that crosses the quota is executed
+and gets the same answer, so a request that was sent before the alarm was observed may have been written.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from .cluster import Endpoint
 
 DEFAULT_QUOTA = 2 * 2**30
-"""etcd's own, where `--quota-backend-bytes` is not given."""
+"""etcd's default, if `--quota-backend-bytes` is not given."""
 _KNOWN_FOR = 10.0
-"""Seconds for which an alarm that was seen counts; after that it may have been withdrawn without our knowledge."""
+"""Seconds for which an observed alarm counts; after that it may have been cleared elsewhere."""
 _FRESH_FOR = 1.0
-"""Seconds after which the size is asked for again."""
+"""Seconds after which the size is read again."""
 _WITHIN = 1.0
 _ALARM = re.compile(r"alarm:(\w+)")
 ADVICE = "run hostler store repair"
 
 
 def alarms_of(status: pb.StatusResponse) -> tuple[str, ...]:
-    """The alarms that stand, each once."""
+    """Return the active alarms, each once."""
     return tuple(sorted({name for text in status.errors for name in _ALARM.findall(text)}))
 
 
 class Fullness:
-    """What is known of it. `quota`: bytes, where the URL of the store says so; servers before 3.6 do not."""
+    """The observed fullness. `quota`: bytes, if the store's URL names it; servers before 3.6 do not report it."""
 
     def __init__(self, quota: int | None = None) -> None:
         self._quota = quota
@@ -47,25 +47,28 @@ class Fullness:
         self.said = "etcd's database is full"
 
     def stands(self, now: float) -> bool:
-        """Whether a request that is sent now is certain to write nothing if it is answered with NOSPACE."""
+        """Return whether a request that is sent now certainly writes nothing if it is answered with NOSPACE."""
         return now - self._seen_at < _KNOWN_FOR
 
     def clear(self) -> None:
-        """A write has just found room."""
+        """Record that a write has just succeeded."""
         self._seen_at = -math.inf
 
     def quota(self, status: pb.StatusResponse) -> int | None:
-        """In bytes: what the server says, else the URL, else etcd's default. None: it is full below that one."""
+        """Return the quota in bytes: from the server, else the URL, else etcd's default.
+
+        None: full below the default.
+        """
         known = status.dbSizeQuota or self._quota
         assumed = None if FULL in alarms_of(status) and status.dbSize < DEFAULT_QUOTA else DEFAULT_QUOTA
         return known or assumed
 
     def is_assumed(self, status: pb.StatusResponse) -> bool:
-        """Whether neither the server nor the URL says what the quota is."""
+        """Return whether neither the server nor the URL names the quota."""
         return not (status.dbSizeQuota or self._quota)
 
     async def look(self, endpoint: Endpoint, now: float) -> None:
-        """Ask a member that has just answered NOSPACE for its alarm and its size."""
+        """Read alarm and size of a member that has just answered NOSPACE."""
         if now - self._seen_at < _FRESH_FOR:
             return
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Waiter:
-    """One who asked for a lease to be kept and has no answer yet."""
+    """A keep-alive request without an answer."""
 
     __slots__ = ("answer", "sent")
 
@@ -31,7 +31,7 @@ class _Waiter:
 
 
 class KeepAlives:
-    """The stream over which leases are kept. Each request of a lease is answered in its turn."""
+    """The stream over which leases are kept alive. Requests of a lease are answered in order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class KeepAlives:
         self._stream = Stream(cluster, KEEP_ALIVE, greet=self._greet, receive=self._receive, give_up=self._give_up)
 
     async def keep(self, id_: int) -> int:
-        """Keep a lease; the seconds it has from now. LeaseGone: it ended before."""
+        """Keep a lease alive and return the seconds it has from now. LeaseGone: it ended before."""
         self._cluster.check_open()
         waiter = _Waiter()
         self._waiting.setdefault(id_, deque()).append(waiter)
@@ -53,17 +53,17 @@ class KeepAlives:
         return ttl
 
     async def aclose(self) -> None:
-        """End the stream, and those who wait: with Uncertain if their request may have arrived, else with Closed."""
+        """End the stream. Waiting requests end with Uncertain if they may have arrived, else with Closed."""
         self._end_all(
-            Closed("store: it was closed before a lease was kept alive"),
-            "lease: the store was closed before its keep-alive was answered; it may have been kept, or not",
+            Closed("store: closed before a lease was kept alive"),
+            "lease: the store was closed before its keep-alive was answered; it may have been renewed or not",
         )
         await self._stream.aclose()
 
     def _give_up(self, error: Exception) -> None:
         self._end_all(
-            Unavailable(f"lease: it was not kept alive ({error!r}); try again"),
-            f"lease: its keep-alive broke off ({error!r}); keep it alive again, or take it for lost",
+            Unavailable(f"lease: not kept alive ({error!r}); try again"),
+            f"lease: its keep-alive broke off ({error!r}); keep it alive again, or consider it lost",
         )
 
     def _end_all(self, unsent: HostlerError, uncertain: str) -> None:
@@ -83,11 +83,11 @@ class KeepAlives:
                 if self._stream.endpoint is not None:
                     self._cluster.mistrust(self._stream.endpoint)
         if waiter.sent:
-            raise Uncertain("lease: no answer to its keep-alive in time; keep it alive again, or take it for lost")
+            raise Uncertain("lease: no answer to its keep-alive in time; keep it alive again, or consider it lost")
         raise Unavailable(f"{self._cluster.name}: no member can be reached to keep a lease; try again later")
 
     def _greet(self) -> Iterator[pb.LeaseKeepAliveRequest]:
-        """Ask again for all who still wait; forget the others, whose answers went with the old connection."""
+        """Repeat all requests that still wait; drop the others, whose answers were lost with the old connection."""
         for id_ in list(self._waiting):
             queue = deque(waiter for waiter in self._waiting[id_] if not waiter.answer.done())
             if not queue:
@@ -140,7 +140,10 @@ class EtcdLease:
             return
 
     async def remaining(self) -> float:
-        """The server tells whole seconds; what we know of the last keep-alive makes it finer. Never too much."""
+        """Return the remaining time.
+
+        The server reports whole seconds; the last keep-alive refines it. Never too much.
+        """
         answer = await self._cluster.call(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=self._id))
         if answer.TTL < 0 or not answer.grantedTTL:
             return 0.0

@@ -1,4 +1,4 @@
-"""What is asked of each member by itself: whether it answers, and to give free space back."""
+"""Requests to each member separately: status, and release of free space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFRAGMENT_WITHIN = 600.0
 
 
 async def members(cluster: Cluster) -> tuple[MemberStatus, ...]:
-    """All that the URL names, and those that they name in turn; those that do not answer with the cause."""
+    """Return all members that the URL names, and those that they know; with the cause for those that do not answer."""
     found = dict(await _asked(cluster, cluster.targets))
     ids = {answer.header.member_id for answer in found.values() if isinstance(answer, pb.StatusResponse)}
     others = [target for id_, target in (await _listed(cluster, found)) if id_ not in ids and target not in found]
@@ -36,14 +36,14 @@ async def members(cluster: Cluster) -> tuple[MemberStatus, ...]:
 
 
 async def defragment(cluster: Cluster, target: str) -> None:
-    """Unavailable: it did not answer, or refused."""
+    """Defragment one member. Unavailable: it did not answer, or refused."""
     answer = await _ask(cluster, target, DEFRAGMENT, pb.DefragmentRequest(), _DEFRAGMENT_WITHIN)
     if isinstance(answer, str):
         raise Unavailable(f"etcd member {target}: not defragmented ({answer}); try again")
 
 
 async def disarm(cluster: Cluster) -> None:
-    """Withdraw NOSPACE wherever it stands; another alarm is left alone."""
+    """Clear the alarm NOSPACE of every member; other alarms are left alone."""
     listed = await cluster.call(ALARM, pb.AlarmRequest(action=pb.AlarmRequest.GET))
     for alarm in listed.alarms:
         if alarm.alarm == pb.AlarmMember.NOSPACE:
@@ -55,14 +55,14 @@ async def disarm(cluster: Cluster) -> None:
 
 
 async def _asked(cluster: Cluster, targets: Iterable[str]) -> list[tuple[str, Any]]:
-    """The status of each, or why there is none."""
+    """Return the status of each, or why there is none."""
     targets = list(targets)
     asking = (_ask(cluster, target, STATUS, pb.StatusRequest(), _WITHIN) for target in targets)
     return list(zip(targets, await asyncio.gather(*asking), strict=True))
 
 
 async def _listed(cluster: Cluster, found: dict[str, Any]) -> list[tuple[int, str]]:
-    """The number and an address of every member of the cluster, as one that answers knows them."""
+    """Return id and address of every member of the cluster, as one that answers knows them."""
     for target, answer in found.items():
         if isinstance(answer, str):
             continue
@@ -74,11 +74,11 @@ async def _listed(cluster: Cluster, found: dict[str, Any]) -> list[tuple[int, st
 
 
 async def _ask(cluster: Cluster, target: str, method: Method[Any, Any], request: Any, within: float) -> Any:
-    """The answer of that one member, or in words why there is none. It need not be in touch with the others."""
+    """Return the answer of one member, or in words why there is none. It need not reach the others."""
     try:
         metadata = await cluster.own_metadata(within)
     except HostlerError:
-        metadata = None  # what needs no user is answered all the same
+        metadata = None  # requests that need no user are answered anyway
     own = cluster.endpoint(target)
     endpoint = own or Endpoint(target, cluster.access)
     try:

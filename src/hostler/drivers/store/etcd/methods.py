@@ -1,4 +1,4 @@
-"""The calls we make of etcd, and which of them may be repeated."""
+"""The gRPC methods of etcd that are used, and which of them may be repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kind(enum.Enum):
 
 
 class Method(Generic[Q, R]):
-    """One call. Its index finds the stub of an endpoint."""
+    """One method. Its index finds the stub of an endpoint."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Method(Generic[Q, R]):
         streams: bool = False,
         grows: bool = False,
     ) -> None:
-        """`grows`: it always needs room in the database, so its success proves that there is some."""
+        """`grows`: it always needs space in the database, so its success proves that there is some."""
         self.path, self.kind, self.streams, self.grows = path, kind, streams, grows
         self.request, self.response = request, response
         self.verb = path.rpartition("/")[2]
@@ -51,7 +51,7 @@ DELETE = Method("/etcdserverpb.KV/DeleteRange", Kind.WRITE, pb.DeleteRangeReques
 TXN = Method("/etcdserverpb.KV/Txn", Kind.WRITE, pb.TxnRequest, pb.TxnResponse)
 TXN_OF_READS = Method("/etcdserverpb.KV/Txn", Kind.READ, pb.TxnRequest, pb.TxnResponse)
 COMPACT = Method("/etcdserverpb.KV/Compact", Kind.WRITE, pb.CompactionRequest, pb.CompactionResponse)
-# We choose the lease's id, so a repeated grant finds what the first one did.
+# The driver chooses the lease's id, so a repeated grant finds the lease of the first one.
 GRANT = Method(
     "/etcdserverpb.Lease/LeaseGrant", Kind.REPEATABLE, pb.LeaseGrantRequest, pb.LeaseGrantResponse, grows=True
 )
@@ -77,7 +77,7 @@ KEEP_ALIVE = Method(
 
 
 def stubs(channel: grpc.aio.Channel) -> list[Any]:
-    """A callable for each method, at its index."""
+    """Return a callable for each method, at its index."""
     made = []
     for method in _METHODS:
         make = channel.stream_stream if method.streams else channel.unary_unary

@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 5.0
 _LARGEST = 2**63 - 1
 _ELECTION = 5.0
-"""Seconds that a default cluster needs at most to find a new leader and to begin counting leases again."""
+"""Maximum seconds that a cluster with default settings needs to elect a leader and to count leases again."""
 
 
 class EtcdStore(Closing):
     """A store on the etcd cluster at `targets` (`host:port` each).
 
     `timeout` is the deadline of every verb. A member that fails is replaced by another; a verb ends with Unavailable
-    only if none could be reached, or none took it, until its deadline. `quota_bytes`: what the servers were started
-    with, where that is not etcd's default; servers from 3.6 on tell it themselves.
+    only if none could be reached, or none accepted it, until its deadline. `quota_bytes`: the quota of the servers, if
+    it is not etcd's default; servers from 3.6 on report it themselves.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class EtcdStore(Closing):
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
-        # Not check_range: `after` may be a key of somebody else that is not UTF-8; `_after` checks it.
+        # Not check_range: `after` may be a foreign key that is not UTF-8; `_after` checks it.
         check_prefix(prefix)
         check_limit(limit)
         check_revision(revision)
@@ -234,7 +234,7 @@ class EtcdStore(Closing):
         try:
             granted = (await self._cluster.call(GRANT, pb.LeaseGrantRequest(TTL=seconds, ID=id_))).TTL
         except LeaseExists:
-            # Only our own earlier attempt can have made it; some of its time is gone.
+            # Only this call's earlier attempt can have created it; some of its time is gone.
             asked_at = asyncio.get_running_loop().time()
             granted = await self._keep_alives.keep(id_)
         return EtcdLease(self._cluster, self._keep_alives, id_, float(granted), asked_at)
@@ -242,7 +242,7 @@ class EtcdStore(Closing):
     async def time_left(self, lease: int) -> float:
         return await EtcdLease(self._cluster, self._keep_alives, lease, 0.0, -math.inf).remaining()
 
-    # Inside
+    # Internal
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         try:
@@ -258,7 +258,7 @@ def _at(revision: int | None) -> int:
 
 
 def _after(after: str) -> bytes:
-    """The smallest key that follows. It may be one that somebody else wrote and that is not UTF-8."""
+    """Return the smallest key that follows. `after` may be a foreign key that is not UTF-8."""
     if not isinstance(after, str):
         raise Invalid(f"after {after!r}: must be a str, not {type(after).__name__}")
     try:

@@ -1,4 +1,4 @@
-"""One long conversation with the cluster, opened again elsewhere when it breaks."""
+"""One long-lived stream to the cluster, reopened at another member when it breaks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ R = TypeVar("R")
 
 
 class Stream(Generic[Q, R]):
-    """Sends requests in order and hands over what comes back.
+    """Sends requests in order and passes on the responses.
 
-    `greet` gives what must be said first on every new connection; `receive` takes each message. Opened by the first
-    `send`; from then on it stays open or tries to be.
+    `greet` returns the first requests of every new connection; `receive` takes each response. The first `send` opens
+    the stream; from then on it stays open or reconnects.
 
-    `give_up` is told of an error that nobody foresaw. Trying again may meet it for ever, so it must end whatever waits;
-    the stream goes on for those who come after.
+    `give_up` is called with an unexpected error. Retrying may fail for ever, so it must end all waiting callers; the
+    stream continues for later ones.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Stream(Generic[Q, R]):
         cluster.on_mistrust.append(self._mistrusted)
 
     def send(self, request: Q) -> bool:
-        """Send it if there is a connection; otherwise `greet` will have to, and the answer is False."""
+        """Send a request and return True if connected; otherwise return False, and `greet` has to send it."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"{self._cluster.name}: {self._method.verb}")
         if self._outbox is None:
@@ -63,13 +63,13 @@ class Stream(Generic[Q, R]):
         return True
 
     def restart(self, *, renew: bool = False) -> None:
-        """Break the conversation, so that it begins anew; with a new token if `renew`."""
+        """Break the connection, so that the stream starts over; with a new token if `renew`."""
         if self._call is not None:
             self._renew = renew
             self._call.cancel()
 
     async def aclose(self) -> None:
-        """End it."""
+        """End the stream."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -83,7 +83,7 @@ class Stream(Generic[Q, R]):
         try:
             await self._converse_for_ever()
         except asyncio.CancelledError:
-            return  # a task that ends with an error keeps its last frames, and those the connection
+            return  # a task that ends with an error keeps its last frames, and those keep the connection
 
     async def _converse_for_ever(self) -> None:
         backoff = Backoff(0.02, 1.0)
@@ -99,8 +99,8 @@ class Stream(Generic[Q, R]):
                     self._renew = False
                     await self._cluster.renew_token(metadata, loop.time() + self._cluster.timeout)
             except HostlerError:
-                pass  # whoever waits for an answer has a deadline of their own
-            except Exception as error:  # noqa: BLE001 - ends what waits, in place of this task in silence
+                pass  # callers that wait for an answer have their own deadline
+            except Exception as error:  # noqa: BLE001 - ends waiting callers instead of ending this task silently
                 self._give_up(error)
             if self._heard:
                 backoff.reset()
@@ -136,12 +136,12 @@ class Stream(Generic[Q, R]):
         if fate(error) is Fate.TOKEN:
             await self._cluster.renew_token(metadata, asyncio.get_running_loop().time() + self._cluster.timeout)
         else:
-            self.endpoint = None  # so that mistrusting it does not restart what has ended
+            self.endpoint = None  # so that mistrusting it does not restart a stream that has ended
             self._cluster.mistrust(endpoint)
 
 
 async def _write(call: Any, outbox: asyncio.Queue[Any]) -> None:
-    """Write what is in the outbox until the call ends; how it ended is the reader's to learn."""
+    """Write the queued requests until the call ends; the reader handles its end."""
     try:
         while True:
             await call.write(await outbox.get())

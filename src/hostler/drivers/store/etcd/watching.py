@@ -1,8 +1,8 @@
 """All watches of one store, on one stream.
 
-A watch always knows the revision it must see next: it is created from there on every new connection, so nothing is
-lost or seen twice. A reader that is slow while it catches up makes its watch pause, and go on from where it was; one
-that is slow on live events is told that it lags.
+A watch always knows the revision that it must deliver next: it is created from there on every new connection, so no
+event is lost or delivered twice. If a reader is slow while its watch catches up, the watch pauses and later continues
+from where it was; if a reader is slow on live events, the watch ends with Lagged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DELETE = pb.Event.DELETE
 class _Queue(EventQueue):
     @property
     def full(self) -> bool:
-        """The next offer would end it."""
+        """Whether the next offer would end it."""
         return len(self.events) >= self._backlog
 
 
@@ -53,7 +53,10 @@ class EtcdWatch:
         self.id = 0
         self.denied = False
         self.previous = previous
-        """With what stood there before. The server reads that for each event, from a copy of all it has not saved."""
+        """Whether events include the previous value.
+
+        The server reads it for each event, from a copy of all unsaved data.
+        """
         self.paused = False
         self.created: asyncio.Event = asyncio.Event()
         self._watches = watches
@@ -68,7 +71,7 @@ class EtcdWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._watches.leave(self)
-        self._queue.fail(Closed(f"watch {self.prefix!r}: it was left"))
+        self._queue.fail(Closed(f"watch {self.prefix!r}: it has been exited"))
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -83,7 +86,7 @@ class EtcdWatch:
             await self._queue.wait()
 
     def create_request(self) -> pb.WatchRequest:
-        """What makes the server watch from where we are."""
+        """Return the request that makes the server watch from the current position."""
         return pb.WatchRequest(
             create_request=pb.WatchCreateRequest(
                 key=self.key,
@@ -96,7 +99,7 @@ class EtcdWatch:
         )
 
     def on_created(self, revision: int) -> None:
-        """The server watches; its store stands at `revision`, and what comes up to there is history."""
+        """The server watches; its store is at `revision`, and events up to there are history."""
         self._live_from = revision + 1
         self.created.set()
 
@@ -105,7 +108,7 @@ class EtcdWatch:
         self.next_revision = max(self.next_revision or 0, revision + 1)
 
     def deliver(self, events: Sequence[pb.Event]) -> None:
-        """Take events, transaction by transaction, that were not taken before."""
+        """Queue events that were not queued before, transaction by transaction."""
         batch: list[Event] = []
         revision = 0
         with_previous = self.previous
@@ -124,17 +127,17 @@ class EtcdWatch:
             self._take(batch, revision)
 
     def fail(self, error: HostlerError) -> None:
-        """End it; whoever waits for it to be created waits no more."""
+        """End the watch, and wake a caller that waits for its creation."""
         self._queue.fail(error)
         self.created.set()
 
     def raise_failure(self) -> None:
-        """Raise how it ended, if it did before any event came."""
+        """Raise the error that ended the watch, if it ended before any event arrived."""
         if self._queue.ended:
             self._queue.take()
 
     async def ended(self) -> None:
-        """Until it has ended or has an event."""
+        """Wait until it has ended or has an event."""
         await self._queue.wait()
 
     def _take(self, batch: list[Event], revision: int) -> bool:
@@ -162,7 +165,7 @@ class Watches:
         self._stream = Stream(cluster, WATCH, greet=self._greet, receive=self._receive, give_up=self._give_up)
 
     def watch(self, prefix: str, start_revision: int | None, *, previous: bool) -> EtcdWatch:
-        """A watch, not yet entered."""
+        """Return a watch, not yet entered."""
         return EtcdWatch(self, prefix, start_revision, previous=previous)
 
     async def aclose(self) -> None:
@@ -174,7 +177,7 @@ class Watches:
         await self._stream.aclose()
 
     async def enter(self, watch: EtcdWatch) -> None:
-        """Register it and wait until the server has it. Compacted: its start is gone."""
+        """Register the watch and wait until the server has created it. Compacted: its start is gone."""
         self._cluster.check_open()
         await self._find_start(watch)
         self._add(watch)
@@ -186,7 +189,7 @@ class Watches:
             raise
 
     async def compact_revision(self, key: bytes) -> int:
-        """History before this is gone. Asked when it is known that some is: then the server says where."""
+        """Return the revision before which history is gone. Called only when some is gone: the server then names it."""
         probe = EtcdWatch(self, "", 1, previous=False)
         probe.key, probe.range_end = key, b""
         self._add(probe)
@@ -197,42 +200,42 @@ class Watches:
         except Compacted as compacted:
             return compacted.revision
         except TimeoutError:
-            raise Unavailable("etcd: the compacted revision could not be found out in time; try again later") from None
+            raise Unavailable("etcd: the compacted revision could not be determined in time; try again later") from None
         finally:
             self.leave(probe)
         return 0
 
     def oldest_needed(self) -> int | None:
-        """The first revision that one of them would ask for after a new connection; None: there is none."""
+        """Return the first revision that a watch would request after reconnecting; None: there is no watch."""
         starts = [watch.next_revision for watch in (*self._by_id.values(), *self._paused)]
         return min((start for start in starts if start), default=None)
 
     # For the watches
 
     def leave(self, watch: EtcdWatch) -> None:
-        """It wants nothing more."""
+        """Cancel a watch."""
         self._paused.pop(watch, None)
         if self._by_id.pop(watch.id, None) is not None:
             self._stream.send(pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=watch.id)))
 
     def pause(self, watch: EtcdWatch) -> None:
-        """It wants nothing for a while."""
+        """Cancel a watch until its reader has caught up."""
         self.leave(watch)
         watch.paused = True
         self._paused[watch] = None
 
     def unpause(self, watch: EtcdWatch) -> None:
-        """It goes on from where it was."""
+        """Continue a paused watch from where it was."""
         self._paused.pop(watch, None)
         watch.paused = False
         self._add(watch)
 
-    # Inside
+    # Internal
 
     async def _find_start(self, watch: EtcdWatch) -> None:
-        """Fix the first revision: linearizable, so that a member that lags does not send what was before.
+        """Fix the first revision with a linearizable read, so that a member that lags does not send earlier events.
 
-        Asks for one key, which costs the same however much is under the prefix and needs no more rights than watching.
+        Reads one key, which costs the same however much is under the prefix and needs no more permission than watching.
         """
         start = watch.next_revision
         if start is not None and start >= _NEVER:
@@ -257,7 +260,7 @@ class Watches:
             except TimeoutError:
                 if self._stream.endpoint is not None:
                     self._cluster.mistrust(self._stream.endpoint)
-        raise Unavailable(f"watch {watch.prefix!r}: the server did not take it in time; try again later")
+        raise Unavailable(f"watch {watch.prefix!r}: the server did not accept it in time; try again later")
 
     def _add(self, watch: EtcdWatch) -> None:
         watch.id = next(self._ids)
@@ -273,7 +276,7 @@ class Watches:
     def _receive(self, response: pb.WatchResponse) -> None:
         number = response.watch_id
         if response.created:
-            # Answered in the order of the requests; a denial is not told by its number on 3.4.
+            # Answered in the order of the requests; 3.4 does not set the id in a denial.
             asked = self._creating.popleft()
             number = asked if number < 0 else number
         watch = self._by_id.get(number)
@@ -292,7 +295,7 @@ class Watches:
         ended = list(self._by_id.values())
         self._by_id.clear()
         for watch in ended:
-            watch.fail(Unavailable(f"watch {watch.prefix!r}: it broke off ({error!r}); watch again from where it was"))
+            watch.fail(Unavailable(f"watch {watch.prefix!r}: broke off ({error!r}); watch again from where it was"))
 
     def _canceled(self, watch: EtcdWatch, response: pb.WatchResponse) -> None:
         if response.compact_revision:
@@ -302,7 +305,8 @@ class Watches:
         denied = "permission denied" in response.cancel_reason
         if denied and watch.denied:
             del self._by_id[watch.id]
-            watch.fail(Forbidden(f"watch {watch.prefix!r}: the user has no right to these keys"))
-        # After a denial some versions hear nothing more on the stream. Its token may just be old: once more with a new.
+            watch.fail(Forbidden(f"watch {watch.prefix!r}: the user has no permission for these keys"))
+        # After a denial some versions receive nothing more on the stream. The token may just be old: retry with a new
+        # one.
         self._stream.restart(renew=denied and not watch.denied)
         watch.denied = denied

@@ -1,8 +1,8 @@
-"""The state file on disk: one who writes at a time, and every reader finds the old state or the new one, whole.
+"""The state file on disk: one writer at a time, and every reader finds the complete old or the complete new state.
 
-The file is never changed in place. The next state goes into `{path}.tmp`, is made durable, and takes the file's name;
-then the name is made durable. Who writes holds a `flock` on `{path}.lock`; the file itself cannot be locked for that,
-since every save puts another one in its place. Readers need no lock.
+The file is never changed in place. The next state goes into `{path}.tmp`, is made durable, and is renamed to the file's
+name; then the rename is made durable. A writer holds a `flock` on `{path}.lock`; the file itself cannot be locked for
+that, because every save replaces it. Readers need no lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Version:
-    """One state of the file, as it was found or written; kept open, so that no later file gets its inode number."""
+    """One state of the file, as found or written; kept open, so that no later file gets its inode number."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -39,7 +39,7 @@ class Version:
     __hash__ = None  # type: ignore[assignment]
 
     def is_at(self, path: str) -> bool:
-        """Whether the file at `path` is this one, and nobody has edited it in place."""
+        """Return whether the file at `path` is this one, and was not edited in place."""
         try:
             return _identity(os.stat(path)) == self._seen
         except OSError:
@@ -52,7 +52,7 @@ def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Be the one who writes. Waits for as long as another one is."""
+    """Hold the write lock. Waits while another writer holds it."""
     name = f"{path}.lock"
     try:
         fd = _lock(name)
@@ -61,7 +61,7 @@ def locked(path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not by closing alone: a child forked meanwhile holds the same lock through its copy.
+        # Closing alone is not enough: a child that was forked in the meantime holds the same lock through its copy.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
@@ -76,7 +76,7 @@ def _lock(name: str) -> int:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # somebody deleted the lock file: others lock the one that is there now
+        os.close(fd)  # the lock file was deleted: others lock the one that exists now
 
 
 def _still_named(name: str, fd: int) -> bool:
@@ -87,7 +87,7 @@ def _still_named(name: str, fd: int) -> bool:
 
 
 def load(path: str) -> tuple[bytes, Version] | None:
-    """The newest state, durable; None if there is no file."""
+    """Return the newest state, durable; None if there is no file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def load(path: str) -> tuple[bytes, Version] | None:
     try:
         with open(fd, "rb", closefd=False) as file:
             data = file.read()
-        # Whoever wrote it may not have come to this yet, and what a reader has seen must not vanish with the power.
+        # The writer may not have synced the folder yet, and a state that was read must not be lost in a power failure.
         sync_folder(os.path.dirname(path))
     except OSError as error:
         raise _read_failed(path, error) from None
@@ -107,9 +107,9 @@ def load(path: str) -> tuple[bytes, Version] | None:
 
 
 def save(path: str, data: bytes) -> Version:
-    """Put the next state in place, durably; to be called by the one who writes.
+    """Replace the state durably; the caller holds the write lock.
 
-    Unavailable: the old state stands. Uncertain: the new state stands, but may not outlive a power failure.
+    Unavailable: the old state remains. Uncertain: the new state is in place, but may not survive a power failure.
     """
     temporary = f"{path}.tmp"
     try:
@@ -129,7 +129,7 @@ def save(path: str, data: bytes) -> Version:
 
 
 def size(path: str) -> int:
-    """Bytes of the file, 0 if there is none."""
+    """Return the size of the file in bytes, 0 if there is none."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -154,7 +154,7 @@ def _write(temporary: str, data: bytes) -> Version:
 def _check_folder(path: str) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise Invalid(f"{path}: there is no folder {folder}; create it or name another file")
+        raise Invalid(f"{path}: the folder {folder} does not exist; create it or name another file")
 
 
 def _read_failed(path: str, error: OSError) -> HostlerError:
@@ -167,7 +167,7 @@ def _read_failed(path: str, error: OSError) -> HostlerError:
 
 def _write_failed(path: str, error: OSError) -> HostlerError:
     if error.errno in _NO_SPACE:
-        return Unavailable(f"{path}: no space for a new copy of it ({error.strerror}); nothing was written, make room")
+        return Unavailable(f"{path}: no space for a new copy of it ({error.strerror}); nothing was written, free space")
     if error.errno in _NOT_PERMITTED:
         folder = os.path.dirname(path)
         return Unavailable(
@@ -175,5 +175,5 @@ def _write_failed(path: str, error: OSError) -> HostlerError:
             f"change the owner or mode of {folder}"
         )
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return Unavailable(f"{path}: its folder is gone; nothing was written, put it back")
+        return Unavailable(f"{path}: its folder is missing; nothing was written, restore it")
     return Unavailable(f"{path}: cannot be written ({error.strerror}); nothing was written, try again")

@@ -15,11 +15,11 @@
     ]
     }
 
-A value stands as `json` if it is JSON written the compact way, as `text` if it is UTF-8, else as `base64`. A line of
-the history tells what each change replaced, never what it put: that is in the key's own line, or in the `was` of a
-later change. So every value is written once, and no line of the history ever changes.
+A value is written as `json` if it is JSON in compact form, as `text` if it is UTF-8, else as `base64`. A line of the
+history contains what each change replaced, never what it put: that is in the key's own line, or in the `was` of a later
+change. So every value is written once, and no line of the history ever changes.
 
-`saved` counts the saves, also those that change only a lease and so make no revision.
+`saved` counts the saves, including those that change only a lease and so make no revision.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 FORMAT = "hostler state"
 VERSION = 1
 
-# What stands between the parts. None of it can occur inside of a line: JSON writes a line break in a string as \\n.
+# The separators of the sections. None can occur inside a line: JSON writes a line break in a string as \\n.
 KEYS, LEASES, HISTORY, END = b',\n"keys": [\n', b'\n],\n"leases": [\n', b'\n],\n"history": [\n', b"\n]\n}\n"
 
 _MAX_DEPTH = 32
@@ -52,7 +52,7 @@ encode = msgspec.json.Encoder().encode
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A lease as it is written down."""
+    """A lease as stored."""
 
     id: int
     ttl: float
@@ -60,12 +60,12 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 def key_line(kv: KeyValue) -> bytes:
-    """The line of a key."""
+    """Return the line of a key."""
     return b'{"key":%b,%b}' % (encode(kv.key), _fields(kv))
 
 
 def lease_line(lease: Lease) -> bytes:
-    """The line of a lease."""
+    """Return the line of a lease."""
     deadline = lease.deadline
     return b'{"lease":%d,"ttl":%b,"ends":"%b","boot":%b,"uptime":%b}' % (
         lease.id,
@@ -77,7 +77,7 @@ def lease_line(lease: Lease) -> bytes:
 
 
 def history_line(revision: int, at: float, events: Iterable[Event]) -> bytes:
-    """The line of a revision."""
+    """Return the line of a revision."""
     changes = b",".join(_change(event) for event in events)
     return b'{"revision":%d,"at":"%b","changes":[%b]}' % (revision, timestamp(at), changes)
 
@@ -92,7 +92,7 @@ def document(
     leases: Sequence[bytes],
     history: Sequence[bytes],
 ) -> bytes:
-    """The whole file, from its lines."""
+    """Return the whole file, from its lines."""
     return b"".join(
         (
             b'{\n"format": %b, "version": %d, "id": %b, "saved": %d,\n'
@@ -110,7 +110,7 @@ def document(
 
 
 def timestamp(wall: float) -> bytes:
-    """The calendar's instant, for people, to the microsecond."""
+    """Return the instant of the wall clock for people, to the microsecond."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
 
 
@@ -141,10 +141,10 @@ def _value(value: bytes) -> bytes:
 
 
 def _is_plain_json(value: bytes) -> bool:
-    """Whether the value is JSON that reads back to the very same bytes."""
+    """Return whether the value is JSON that reads back to the very same bytes."""
     brackets = value.count(b"[") + value.count(b"{")
     if brackets > _MAX_DEPTH and (brackets > _MAX_BRACKETS or _depth(value) > _MAX_DEPTH):
-        return False  # readers of JSON give up on what is nested too deep, and would give up on the whole file
+        return False  # JSON parsers reject what is nested too deeply, and would reject the whole file
     try:
         return encode(msgspec.json.decode(value)) == value
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -152,7 +152,7 @@ def _is_plain_json(value: bytes) -> bool:
 
 
 def _depth(value: bytes) -> int:
-    """How deep brackets nest; those inside of strings count too, which only errs towards deeper."""
+    """Return how deep brackets nest; those inside strings count too, which only errs towards deeper."""
     depth = deepest = 0
     for match in _BRACKET.finditer(value):
         if match[0] in b"[{":

@@ -1,4 +1,4 @@
-"""Reads a state file, all of it or what is new, and finds what is wrong with it."""
+"""Reads a state file, completely or only what is new, and validates it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Header(msgspec.Struct):
-    """What a state file is, before one looks at what it holds."""
+    """Identifies a state file before its content is parsed."""
 
     format: str
     version: int
@@ -75,7 +75,7 @@ class _File(_Head, forbid_unknown_fields=True):
 
 
 class Known(NamedTuple):
-    """The state that a reader has already."""
+    """The state that a reader already has."""
 
     store_id: str
     saved: int
@@ -83,7 +83,7 @@ class Known(NamedTuple):
 
 
 class Content:
-    """A state file that was read, or `partial`: only what changed since the state that the reader has."""
+    """A state file that was read, or `partial`: only the changes since the state that the reader has."""
 
     def __init__(self, path: str, data: bytes, file: _File, *, partial: bool = False) -> None:
         self._path, self._data, self._file, self.partial = path, data, file, partial
@@ -95,28 +95,28 @@ class Content:
         self._check_history()
         self.leases = {line.lease: self._lease(line) for line in file.leases}
         if len(self.leases) != len(file.leases):
-            self._damaged("a lease is there twice")
+            self._damaged("a lease occurs twice")
         self._keys = {line.key: line for line in file.keys}
         if len(self._keys) != len(file.keys):
-            self._damaged("a key is there twice")
+            self._damaged("a key occurs twice")
 
     def lines(self) -> tuple[dict[str, bytes], list[bytes]] | None:
-        """The lines of the keys and of the history as they stand; None if the file is laid out in another way."""
+        """Return the lines of the keys and of the history unchanged; None if the file has another layout."""
         found = _lines(self._data)
         if found is None or (len(found[0]), len(found[1])) != (len(self._file.keys), len(self._file.history)):
             return None
         return {line.key: raw for line, raw in zip(self._file.keys, found[0], strict=True)}, found[1]
 
     def live(self) -> list[KeyValue]:
-        """Every key."""
+        """Return every key."""
         return [self._live(line) for line in self._file.keys]
 
     def log(self, start_revision: int) -> list[tuple[int, float, tuple[Event, ...]]]:
-        """Each revision from `start_revision` on, when it was made, and its events."""
+        """Return each revision from `start_revision` on, its time, and its events."""
         if self._log is not None and self._log_from == start_revision:
             return self._log
         log: list[tuple[int, float, tuple[Event, ...]]] = []
-        older: dict[str, KeyValue | None] = {}  # keys as they stood at the revision that is being read
+        older: dict[str, KeyValue | None] = {}  # keys as of the revision that is being read
         for line in reversed(self._file.history):
             if line.revision < start_revision:
                 break
@@ -149,12 +149,12 @@ class Content:
 
     def _live(self, line: _Key) -> KeyValue:
         if line.lease is not None and line.lease not in self.leases:
-            self._damaged(f"key {line.key!r} belongs to lease {line.lease}, which is not there")
+            self._damaged(f"key {line.key!r} belongs to lease {line.lease}, which does not exist")
         return self._kv(line.key, line)
 
     def _kv(self, key: str, line: _Value) -> KeyValue:
         if not 1 < line.create <= line.mod <= self.revision or line.version < 1:
-            self._damaged(f"key {key!r} has revisions that cannot be")
+            self._damaged(f"key {key!r} has invalid revisions")
         try:
             check_key(key)
             value = _decode_value(line)
@@ -164,19 +164,19 @@ class Content:
 
     def _lease(self, line: _Lease) -> Lease:
         if not 0 < line.lease < 2**63 or line.ttl <= 0:
-            self._damaged(f"lease {line.lease} cannot be")
+            self._damaged(f"lease {line.lease} is invalid")
         return Lease(line.lease, line.ttl, Deadline(line.boot, line.uptime, line.ends.timestamp()))
 
     def _check_history(self) -> None:
         if not 0 <= self.compacted <= self.revision or self.revision < 1 or self.saved < 0:
-            self._damaged(f"revision {self.revision} compacted to {self.compacted} cannot be")
+            self._damaged(f"revision {self.revision} compacted to {self.compacted} is invalid")
         first_allowed = max(self.compacted, 1) + 1
         # The history must reach back to the compaction; the revision it was compacted to may be missing.
         if not self.partial and not max(self.compacted, 2) <= self.first_revision <= first_allowed:
             self._damaged(f"its history begins at revision {self.first_revision}, compacted to {self.compacted}")
         for expected, line in enumerate(self._file.history, self.first_revision):
             if line.revision != expected:
-                self._damaged(f"its history has revision {line.revision} in the place of {expected}")
+                self._damaged(f"its history has revision {line.revision} instead of {expected}")
             if not line.changes:
                 self._damaged(f"revision {line.revision} of the history changed nothing")
 
@@ -185,9 +185,9 @@ class Content:
 
 
 def parse(path: str, data: bytes, known: Known | None = None) -> Content:
-    """What the file holds, or only what is new to who knows an earlier state.
+    """Return the content of the file, or only the changes since the state `known`.
 
-    Damaged, Invalid: it is no state file, or not one that can be read.
+    Damaged, Invalid: not a state file, or not a readable one.
     """
     news = None if known is None else _parse_news(path, data, known)
     return news or _parse_all(path, data)
@@ -197,12 +197,12 @@ def _parse_all(path: str, data: bytes) -> Content:
     try:
         header = msgspec.json.decode(data, type=Header)
     except msgspec.ValidationError:
-        raise Invalid(f"{path}: JSON, but no state file of Hostler; name another file") from None
+        raise Invalid(f"{path}: JSON, but not a state file of Hostler; name another file") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        what = "it is empty" if not data else f"it is no JSON ({error})"
+        what = "it is empty" if not data else f"it is not JSON ({error})"
         raise damaged(path, what) from None
     if header.format != FORMAT:
-        raise Invalid(f"{path}: JSON, but no state file of Hostler; name another file")
+        raise Invalid(f"{path}: JSON, but not a state file of Hostler; name another file")
     if header.version != VERSION:
         raise Invalid(
             f"{path}: a state file of version {header.version}, this Hostler reads version {VERSION}; "
@@ -216,10 +216,10 @@ def _parse_all(path: str, data: bytes) -> Content:
 
 
 def _parse_news(path: str, data: bytes, known: Known) -> Content | None:
-    """The newest lines of the history and the keys they name; None if the whole file must be read.
+    """Return the newest lines of the history and the keys they name; None if the whole file must be read.
 
-    Most of a large file is what the reader has already. Only a file that a store saved later is read in this way: where
-    a person has been at work, every line counts.
+    The reader already has most of a large file. Only a file that a store saved later is read in this way: in a file
+    that was edited by hand, every line counts.
     """
     keys_at, leases_at, history_at = data.find(KEYS), data.find(LEASES), data.find(HISTORY)
     if not 0 < keys_at < leases_at < history_at or not data.endswith(END):
@@ -242,11 +242,11 @@ def _parse_news(path: str, data: bytes, known: Known) -> Content | None:
         content.log(known.revision + 1)
         return content
     except (msgspec.MsgspecError, ValueError, RecursionError, Damaged):
-        return None  # reading all of it tells what is wrong
+        return None  # reading all of it reports what is wrong
 
 
 def _newest(data: bytes, start: int, count: int) -> list[_Revision]:
-    """The last `count` lines of the history, which begins at `start`."""
+    """Return the last `count` lines of the history, which begins at `start`."""
     lines: list[_Revision] = []
     end = len(data) - len(END)
     while len(lines) < count and end > start:
@@ -260,7 +260,7 @@ def _newest(data: bytes, start: int, count: int) -> list[_Revision]:
 
 
 def _lines(data: bytes) -> tuple[list[bytes], list[bytes]] | None:
-    """The lines of the keys and of the history as they stand; None if the file is laid out in another way."""
+    """Return the lines of the keys and of the history unchanged; None if the file has another layout."""
     keys_at, leases_at, history_at = data.find(KEYS), data.find(LEASES), data.find(HISTORY)
     if not 0 < keys_at < leases_at < history_at or not data.endswith(END):
         return None
@@ -270,8 +270,8 @@ def _lines(data: bytes) -> tuple[list[bytes], list[bytes]] | None:
 
 
 def damaged(path: str, why: str) -> Damaged:
-    """The error for a file that cannot be trusted."""
-    return Damaged(f"{path}: damaged, {why}; nothing was changed, repair it or put a backup in its place")
+    """Return the error for a file that cannot be trusted."""
+    return Damaged(f"{path}: damaged, {why}; nothing was changed, repair it or restore a backup")
 
 
 def _decode_value(line: _Value) -> bytes:
@@ -279,11 +279,11 @@ def _decode_value(line: _Value) -> bytes:
     if len(forms) != 1:
         raise ValueError("its value must be given once, as json, text or base64")
     if isinstance(line.json, msgspec.Raw):
-        # Compact again, in case a tool has laid the file out anew.
+        # Compact again, in case a tool has reformatted the file.
         return encode(msgspec.json.decode(line.json))
     if isinstance(line.text, str):
         return line.text.encode()
     try:
         return base64.b64decode(forms[0], validate=True)
     except binascii.Error as error:
-        raise ValueError(f"no base64 ({error})") from None
+        raise ValueError(f"not base64 ({error})") from None

@@ -1,4 +1,4 @@
-"""What a state file means, in memory, with its lines ready to be written again."""
+"""The state of a state file in memory, with its lines ready to be written again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """How much history is kept: each bound alone is enough to let the oldest go."""
+    """How much history is kept: exceeding any of the bounds discards the oldest."""
 
     revisions: int = 10_000
     age: float = 86_400.0
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One revision. Without events: revisions go on above it, and history before it is forgotten."""
+    """One revision. Without events: revisions continue above it, and history before it is discarded."""
 
     revision: int
     at: float
@@ -41,7 +41,7 @@ class Commit(NamedTuple):
 
 
 class Advance(msgspec.Struct):
-    """The way from one saved state to a later one. A copy of the store that takes it arrives where that one is."""
+    """The difference between a saved state and a later one. A copy of the store that applies it reaches that state."""
 
     store_id: str
     saved: int
@@ -52,14 +52,14 @@ class Advance(msgspec.Struct):
 
 
 def check_later(path: str, known: Known | None, content: Content) -> None:
-    """Damaged: what was read is no later state of the store that is known."""
+    """Raise Damaged unless the content is a later state of the known store."""
     if known is None:
         return
     older = content.saved < known.saved or content.revision < known.revision
     if older or content.id != known.store_id:
         raise Damaged(
-            f"{path}: another or an older state was put in its place while the store is open; "
-            "put it back, or restart every process that uses it"
+            f"{path}: replaced by another or an older state while the store is open; "
+            "restore it, or restart every process that uses it"
         )
 
 
@@ -74,11 +74,11 @@ class Copy:
 
     @property
     def known(self) -> Known | None:
-        """What it is a copy of; None of nothing yet."""
+        """The state that it is a copy of; None: not loaded yet."""
         return Known(self.store_id, self.saved, self.mvcc.revision) if self.store_id else None
 
     def replace(self, content: Content) -> None:
-        """Forget all and be what was read."""
+        """Replace everything by the content."""
         self.mvcc = Mvcc.restore(
             content.live(),
             [events for _, _, events in content.log(0)],
@@ -89,16 +89,16 @@ class Copy:
         self.store_id, self.saved = content.id, content.saved
 
     def way_to(self, path: str, content: Content) -> Advance | None:
-        """How to get to what was read; None if only `replace` does."""
+        """Return the difference to the content; None if only `replace` is possible."""
         check_later(path, self.known, content)
         if content.saved == self.saved or content.first_revision > self.mvcc.revision + 1:
-            return None  # edited by hand, or so far ahead that its history does not reach back to us
+            return None  # edited by hand, or so far ahead that its history does not reach back
         ended = [id_ for id_ in self.mvcc.leases if id_ not in content.leases]
         commits = [Commit(*entry) for entry in content.log(self.mvcc.revision + 1)]
         return Advance(content.id, content.saved, content.compacted, content.leases, commits, ended)
 
     def take(self, advance: Advance) -> None:
-        """Go the way to a later state."""
+        """Apply the difference to a later state."""
         for lease in advance.leases.values():
             state = self.mvcc.leases.get(lease.id)
             if state is None:
@@ -121,9 +121,9 @@ class Copy:
 
 
 class Draft(Copy):
-    """The store with the changes of one batch, and the bytes that make them last.
+    """The store with the changes of one batch, and the bytes to save them.
 
-    Between `begin` and `finish` it is ahead of the file. If saving fails it must be thrown away.
+    Between `begin` and `finish` it is ahead of the file. If saving fails it must be discarded.
     """
 
     def __init__(self, host: HostTime, bounds: Bounds, rng: random.Random) -> None:
@@ -157,7 +157,7 @@ class Draft(Copy):
         self._note_leases(advance.leases)
 
     def begin(self) -> None:
-        """Start a batch: end the leases whose time has come."""
+        """Start a batch: end the leases that have expired."""
         self._advance = Advance(self.store_id or secrets.token_hex(8), self.saved + 1)
         now = self._host.now()
         due = sorted((lease.deadline, lease.id) for lease in self.mvcc.leases.values() if lease.deadline <= now)
@@ -165,7 +165,7 @@ class Draft(Copy):
             self.revoke(id_)
 
     def finish(self) -> tuple[bytes, Advance] | None:
-        """End a batch: the bytes to save and the way there; None if nothing changed."""
+        """End a batch and return the bytes to save and the difference; None if nothing changed."""
         if not self._dirty:
             return None
         self._dirty = False
@@ -184,16 +184,16 @@ class Draft(Copy):
         )
         return data, advance
 
-    # What a batch may do
+    # Operations of a batch
 
     def txn(self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
-        """Do a transaction."""
+        """Run a transaction."""
         result, events = self.mvcc.txn(when, then, otherwise)
         self._commit(events)
         return result
 
     def grant(self, ttl: float) -> int:
-        """A new lease; its number, which every reader of JSON can hold exactly."""
+        """Create a lease and return its id, which every JSON parser can represent exactly."""
         id_ = self._rng.randrange(1, 2**53)
         while id_ in self.mvcc.leases:
             id_ = self._rng.randrange(1, 2**53)
@@ -203,34 +203,34 @@ class Draft(Copy):
         return id_
 
     def keep_alive(self, id_: int) -> None:
-        """Let a lease live for another ttl. LeaseGone: it has ended."""
+        """Renew a lease for another ttl. LeaseGone: it has ended."""
         lease = self.mvcc.lease(id_)
         deadline = self._host.after(lease.ttl)
         lease.deadline = deadline.at
         self._set_lease(Lease(id_, lease.ttl, deadline))
 
     def revoke(self, id_: int) -> None:
-        """End a lease, if it stands."""
+        """End a lease, if it exists."""
         if self._leases.pop(id_, None) is not None:
             self._dirty = True
             self._advance.ended.append(id_)
             self._commit(self.mvcc.revoke(id_))
 
     def compact(self, revision: int) -> None:
-        """Forget what was superseded at or before `revision`."""
+        """Discard what was superseded at or before `revision`."""
         self.mvcc.compact(revision)
         self._forget_compacted()
         self._dirty = True
 
     def raise_revision(self, revision: int) -> None:
-        """Go on with revisions above this one, and forget the history before it."""
+        """Continue with revisions above this one, and discard the history before it."""
         if revision > self.mvcc.revision:
             self.mvcc.raise_revision(revision)
             self._forget_compacted()
             self._advance.commits.append(Commit(revision, self._host.wall(), ()))
             self._dirty = True
 
-    # Inside
+    # Internal
 
     def _commit(self, events: tuple[Event, ...]) -> None:
         if events:
@@ -244,7 +244,7 @@ class Draft(Copy):
         self._dirty = True
 
     def _note_leases(self, leases: dict[int, Lease]) -> None:
-        """Leases as they stand in the file; those of an earlier boot get their place on this boot's clock."""
+        """Store the leases of the file; those of an earlier boot are converted to this boot's clock."""
         self._leases = {id_: self._on_this_boot(lease) for id_, lease in leases.items()}
         self._dirty = any(self._leases[id_] is not lease for id_, lease in leases.items())
 
@@ -270,7 +270,7 @@ class Draft(Copy):
             self._history_bytes -= len(self._history.popleft()[2])
 
     def _compact_by_itself(self) -> None:
-        """Let the oldest history go, more than one revision at a time where the bound is a number."""
+        """Discard the oldest history, more than one revision at a time if the bound is a number."""
         bounds, excess = self._bounds, 0
         if len(self._history) > bounds.revisions * 1.1:
             excess = len(self._history) - bounds.revisions

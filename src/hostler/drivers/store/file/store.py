@@ -1,4 +1,4 @@
-"""The file store itself: readers on the event loop, one thread that writes."""
+"""The file store: readers on the event loop, one thread that writes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     Work: TypeAlias = Callable[[Draft], Any]
 
 _WATCHED_EVERY = 0.015
-"""How often the file is looked at while somebody watches it."""
+"""Seconds between checks of the file while it is watched."""
 _IDLE_EVERY = 0.25
-"""How often otherwise, to learn of other processes' leases."""
+"""Seconds between checks otherwise, to learn of other processes' leases."""
 
 
 class _Step:
@@ -85,7 +85,7 @@ class FileStore(Closing):
         self._clock = clock or SystemClock()
         self._host = HostTime(self._clock, boot)
         self._hub = WatchHub(self, backlog=backlog)
-        # On the event loop: what readers see.
+        # On the event loop: the state that readers see.
         self._visible = Copy(self._host)
         self._version: Version | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -94,8 +94,8 @@ class FileStore(Closing):
         self._pause: asyncio.Future[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
         self._next_end: tuple[Version | None, float] | None = None
-        self._known: Known | None = None  # a state that this store has seen or made, for both sides to check against
-        # In the writing thread: what will be saved next.
+        self._known: Known | None = None  # a state that this store has read or written, which both sides check against
+        # In the writing thread: the state to be saved next.
         self._draft: Draft | None = None
         self._drafted: Version | None = None
         self._committer: Committer[Work, list[_Step]] | None = None
@@ -120,7 +120,7 @@ class FileStore(Closing):
         return self
 
     def _forget(self) -> None:
-        """Hold nothing of the file, nor the file itself."""
+        """Release the state and the file."""
         self._visible, self._version, self._next_end = Copy(self._host), None, None
         self._draft, self._drafted, self._known = None, None, None
 
@@ -135,7 +135,7 @@ class FileStore(Closing):
         self._known = self._visible.known
         of_earlier_boot = any(lease.deadline.boot != self._host.boot for lease in content.leases.values())
         if of_earlier_boot or self._end_of_first_lease() <= self._host.now():
-            with contextlib.suppress(HostlerError):  # a store that cannot be written to can still be read
+            with contextlib.suppress(HostlerError):  # a store that cannot be written can still be read
                 await self._submit(_nothing)
 
     async def aclose(self) -> None:
@@ -177,7 +177,7 @@ class FileStore(Closing):
         prefix: str,
         *,
         start_revision: int | None = None,
-        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+        previous: bool = True,  # noqa: ARG002 - always included, at no cost
     ) -> FileWatch:
         return FileWatch(self, self._hub, prefix, start_revision)
 
@@ -191,7 +191,7 @@ class FileStore(Closing):
         return 1.0
 
     async def remaining(self, id_: int) -> float:
-        """Seconds until a lease ends."""
+        """Return the seconds until a lease ends."""
         await self.fresh()
         lease = self._visible.mvcc.leases.get(id_)
         return 0.0 if lease is None else min(lease.ttl, max(0.0, lease.deadline - self._host.now()))
@@ -237,7 +237,7 @@ class FileStore(Closing):
         return FileLease(self, await self._submit(lambda draft: draft.grant(ttl)), ttl)
 
     async def keep_alive(self, id_: int) -> None:
-        """Let a lease live on."""
+        """Renew a lease."""
         await self._submit(lambda draft: draft.keep_alive(id_))
 
     async def revoke(self, id_: int) -> None:
@@ -272,16 +272,16 @@ class FileStore(Closing):
             after = save(self._path, data)
             steps.append(_Step(self._drafted, advance, after))
             self._drafted, self._known = after, draft.known
-        self._draft = draft  # only now: a draft whose save failed is not what the file says
+        self._draft = draft  # only now: a draft whose save failed differs from the file
         return steps
 
     def _catch_up(self, draft: Draft) -> list[_Step]:
-        """Bring the draft to what other processes saved."""
+        """Update the draft to what other processes saved."""
         if draft.store_id and self._drafted is not None and self._drafted.is_at(self._path):
             return []
         content, version = self._load(draft.known)
         if content is not None:
-            check_later(self._path, self._known, content)  # a new draft knows nothing, but readers may
+            check_later(self._path, self._known, content)  # a new draft knows no state, but readers may
         before, self._drafted = self._drafted, version
         if content is None or version is None:
             return []
@@ -297,8 +297,8 @@ class FileStore(Closing):
         if found is None:
             if self._known is not None:
                 raise Unavailable(
-                    f"{self._path}: deleted or moved while the store is open; put it back, or restart every process "
-                    "that uses it to begin with an empty store"
+                    f"{self._path}: deleted or moved while the store is open; restore it, or restart every process "
+                    "that uses it to start with an empty store"
                 )
             return None, None
         data, version = found
@@ -310,7 +310,7 @@ class FileStore(Closing):
         for step in steps:
             if self._version == step.before:
                 self._take(step.advance, step.after)
-        # Where a step did not fit, another process's save came between: the next read or poll loads the file.
+        # If a step does not fit, another process saved in between: the next read or poll loads the file.
 
     def _take(self, advance: Advance, version: Version) -> None:
         self._visible.take(advance)
@@ -322,14 +322,14 @@ class FileStore(Closing):
         return not os.path.lexists(self._path) if self._version is None else self._version.is_at(self._path)
 
     async def fresh(self) -> None:
-        """Until readers see whatever was saved before this call."""
+        """Wait until readers see everything that was saved before this call."""
         await self._fairness.share()
         self._hub.check_open()
         self._expire_what_is_due()
         for _ in range(2):
             if self._is_fresh():
                 return
-            # One that is under way may have begun too early for this reader; the one after it has not.
+            # A refresh in progress may have started too early for this reader; the next one has not.
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh(), name="file store: refresh")
             refreshing = self._refreshing
@@ -346,13 +346,13 @@ class FileStore(Closing):
             if content is None or version is None or version == self._version:
                 return
             if began is not self._version and content.saved < self._visible.saved:
-                return  # a save of our own came in while we read
+                return  # a save of this process was applied during the read
             advance = self._visible.way_to(self._path, content)
             if advance is not None:
                 self._take(advance, version)
                 return
             if content.partial:
-                return  # edited by hand while it was read: the next look reads all of it
+                return  # edited by hand during the read: the next check reads all of it
             missed = content.revision > self._visible.mvcc.revision
             self._visible.replace(content)
             self._version, self._known = version, self._visible.known
@@ -362,7 +362,7 @@ class FileStore(Closing):
             self._refreshing = None
 
     async def _read(self) -> tuple[Content | None, Version | None]:
-        """Load in a thread that nobody waits for if the disk hangs."""
+        """Load in a daemon thread, so that a hanging disk does not block the process."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[Content | None, Version | None]] = loop.create_future()
         known = self._visible.known
@@ -370,7 +370,7 @@ class FileStore(Closing):
         def read() -> None:
             try:
                 found, error = self._load(known), None
-            except BaseException as raised:  # noqa: BLE001 - the reader must be told, whatever it was
+            except BaseException as raised:  # noqa: BLE001 - the reader must get the error
                 found, error = (None, None), raised
             with contextlib.suppress(RuntimeError):  # the event loop is gone, and the reader with it
                 loop.call_soon_threadsafe(_settle, answer, found, error)
@@ -381,10 +381,10 @@ class FileStore(Closing):
         thread.join()
         return found
 
-    # On the event loop: what happens by itself
+    # On the event loop: background work
 
     def wake(self) -> None:
-        """Somebody watches: look at the file more often."""
+        """Check the file more often, because a watch was entered."""
         if self._pause is not None:
             self._pause.cancel()
 
@@ -398,7 +398,7 @@ class FileStore(Closing):
             finally:
                 if self._pause.cancel():
                     await asyncio.gather(self._pause, return_exceptions=True)
-            # Trouble with the file is told to whoever asks for something; watches wait until it is over.
+            # Errors of the file are raised in verbs; watches wait until they are over.
             with contextlib.suppress(HostlerError):
                 await self.fresh()
             self._expire_what_is_due()
@@ -409,7 +409,7 @@ class FileStore(Closing):
 
     async def _expire(self) -> None:
         try:
-            await self._submit(_nothing)  # a batch begins with what is due
+            await self._submit(_nothing)  # every batch first ends expired leases
         except HostlerError:
             await self._clock.sleep(_IDLE_EVERY)
         finally:
@@ -443,11 +443,11 @@ def _settle(answer: asyncio.Future[Any], found: object, error: BaseException | N
 
 
 def _nothing(draft: Draft) -> None:
-    """For a batch that only does what every batch does."""
+    """Do nothing: for a batch that only does what every batch does."""
 
 
 class FileWatch(LocalWatch):
-    """A watch on a FileStore: what other processes saved before it was entered is behind it."""
+    """A watch on a FileStore. It does not deliver what other processes saved before it was entered."""
 
     def __init__(self, store: FileStore, hub: WatchHub, prefix: str, start_revision: int | None) -> None:
         super().__init__(hub, prefix, start_revision)

@@ -1,14 +1,15 @@
-"""The embedded store: one SQLite file, durable, shared by the processes of one machine.
+"""The embedded store: one SQLite file, durable, shared by the processes of one host.
 
-    schema.py   the tables, and what must be true of a file before it is trusted
+    schema.py   the tables, and the checks of a file before it is trusted
     opening.py  the open file: its lock and its connections
-    reader.py   reading: keys now and then, ranges, history
+    reader.py   reading: keys now and in the past, ranges, history
     writer.py   writing: a batch of requests in one SQLite transaction
-    store.py    the store port on top: deadlines, group commit, watches, leases, upkeep
-    bare.py     the same work without any of it, for the benchmark
+    store.py    the store port on top: deadlines, group commit, watches, leases, maintenance
+    bare.py     the same operations without the driver, for benchmarks
 
-Every version of a key is a row of `log`, which points at the version before it; `live` points at the newest. So a write
-appends one row and moves one pointer, history is a walk along the pointers, and compaction costs what was changed.
+Every version of a key is a row of `log`, which points at the previous version; `live` points at the newest. So a write
+appends one row and moves one pointer, history is a walk along the pointers, and the cost of compaction is proportional
+to the number of changes.
 """
 
 from .store import SqliteStore

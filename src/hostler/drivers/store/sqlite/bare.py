@@ -1,7 +1,7 @@
-"""The same work through apsw and nothing else: what the driver is measured against.
+"""The same operations through apsw only, as a baseline for benchmarks of the driver.
 
-The driver's own pragmas, a table with etcd's columns but no history, one commit for each write, everything on the
-thread that calls.
+The driver's own pragmas, a table with etcd's columns but no history, one commit per write, everything on the calling
+thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON CONFLICT (key) DO UPDATE SET value = ?2, revision = ?3, version = version + 1
 
 
 class BareSqlite:
-    """A database of its own at `path`, deleted when it is left."""
+    """A separate database at `path`, deleted when it is left."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -58,19 +58,19 @@ class BareSqlite:
             Path(f"{self._path}{suffix}").unlink(missing_ok=True)
 
     async def put(self, key: bytes, value: bytes) -> int:
-        """The revision."""
+        """Return the revision."""
         self._revision += 1
         self._cursor.execute(_PUT, (key.decode(), value, self._revision))
         return self._revision
 
     async def get(self, key: bytes) -> bytes | None:
-        """The value."""
+        """Return the value."""
         query = "SELECT value, created, revision, version FROM kv WHERE key = ?"
         rows = self._cursor.execute(query, (key.decode(),)).fetchall()
         return rows[0][0] if rows else None
 
     async def txn3(self, keys: Sequence[bytes], value: bytes) -> bool:
-        """Put three keys if the first has any version, which always holds."""
+        """Put three keys under a comparison that always holds."""
         execute = self._cursor.execute
         self._revision += 1
         execute("BEGIN IMMEDIATE")
@@ -81,7 +81,7 @@ class BareSqlite:
         return not found or found[0][0] > -1
 
     async def range(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Keys and values."""
+        """Return keys and values."""
         text = prefix.decode()
         query = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
         rows: list[tuple[bytes, bytes]] = self._cursor.execute(query, (text, text + "\U0010ffff", limit)).fetchall()

@@ -1,4 +1,4 @@
-"""The open file: its lock and its connections, and how to come by them without waiting for ever."""
+"""The open file: its lock and its connections, and how to open them without waiting for ever."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class OpenFiles:
-    """What belongs to one opening of a store."""
+    """The resources of one open store."""
 
     def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
         if path.exists() and not path.is_file():
-            raise Invalid(f"{path}: it is no regular file; name another")  # SQLite would lose data in a pipe
+            raise Invalid(f"{path}: not a regular file; name another")  # SQLite would lose data in a pipe
         time = HostTime(clock)
         self._path = path
         self._lock = schema.open_lock(path)
@@ -54,33 +54,33 @@ class OpenFiles:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The right to write to the file, if it is still the one that was opened."""
+        """Hold the write lock, if the file is still the one that was opened."""
         with schema.write_turn(self._path, self._lock):
             try:
                 found = self._path.stat()
             except OSError as error:
-                raise Damaged(f"{self._path}: the file is gone ({error.strerror}); close the store and look") from error
+                raise Damaged(f"{self._path}: the file is gone ({error.strerror}); close the store") from error
             if (found.st_dev, found.st_ino) != self._inode:
-                raise Damaged(f"{self._path}: another file was put in its place; nothing was written, open it anew")
+                raise Damaged(f"{self._path}: replaced by another file; nothing was written, open it again")
             yield
 
     def close(self, *, writer: bool = True) -> None:
-        """Let go of everything; not of what the writer uses, if its thread hangs and may still come back to it."""
-        for connected in reversed(self._connected):  # the last one moves the log into the file: the writer
+        """Close everything; without `writer`, not what the writer uses, because its hanging thread may still use it."""
+        for connected in reversed(self._connected):  # the writer last: the last connection moves the WAL into the file
             if connected is getattr(self, "writer", None) and not writer:
                 continue
             try:
                 connected.close()
             except apsw.Error:
-                continue  # a last checkpoint that failed is made up for at the next opening
+                continue  # a failed last checkpoint is done at the next opening
         if writer:
             os.close(self._lock)
 
 
 def open_in_thread(open_files: Callable[[], OpenFiles], loop: asyncio.AbstractEventLoop) -> asyncio.Future[OpenFiles]:
-    """Open in a daemon thread, which may wait for a lock without holding up the event loop or the program's end.
+    """Open in a daemon thread, which may wait for a lock without blocking the event loop or the program's end.
 
-    What comes of it after the future was cancelled is closed.
+    Files that are opened after the future was cancelled are closed.
     """
     opened: asyncio.Future[OpenFiles] = loop.create_future()
 
@@ -97,11 +97,11 @@ def open_in_thread(open_files: Callable[[], OpenFiles], loop: asyncio.AbstractEv
         files, error = None, None
         try:
             files = open_files()
-        except BaseException as caught:  # noqa: BLE001 - whoever waits must be told, whatever it was
+        except BaseException as caught:  # noqa: BLE001 - the waiting caller must get the error
             error = caught
         try:
             loop.call_soon_threadsafe(finish, files, error)
-        except RuntimeError:  # the event loop is gone, and whoever waited with it
+        except RuntimeError:  # the event loop is gone, and the waiting caller with it
             if files is not None:
                 files.close()
 

@@ -1,4 +1,4 @@
-"""Reading: keys now and then, ranges, history. Synchronous; one Reader per connection, used by one thread at a time."""
+"""Reads keys now and in the past, ranges, history. Synchronous; one Reader per connection, one thread at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[Any, ...]
 _COLUMNS = "log.key, log.value, log.created, log.revision, log.version, log.lease, log.checksum, log.previous"
 _GET = f"SELECT {_COLUMNS} FROM live JOIN log ON log.id = live.log WHERE live.key = ? AND live.version > 0"  # noqa: S608
 _ROW = f"SELECT {_COLUMNS} FROM log WHERE id = ?"  # noqa: S608
-_NOW = {  # by whether the first bound is left out, and whether values are
+_NOW = {  # by whether the first bound is excluded, and whether values are
     (follows, keys_only): f"SELECT {_COLUMNS.replace('log.value', 'NULL') if keys_only else _COLUMNS}"  # noqa: S608
     f" FROM live JOIN log ON log.id = live.log WHERE live.key {'>' if follows else '>='} ? AND live.key < ?"
     " AND live.version > 0 ORDER BY live.key LIMIT ?"
@@ -47,19 +47,19 @@ _SEVERAL = [  # the newest revision as a row without a key, and the keys; all of
 BEYOND_ALL_KEYS = b"\xff"
 """A blob, which SQLite sorts after every text."""
 _SCAN = 2_000
-"""Log rows looked at in one step of reading history."""
+"""Log rows examined in one step of reading history."""
 
 
 def checksum(key: str, value: bytes) -> int:
-    """Guards a row against silent damage."""
+    """Return the checksum that guards a row against silent damage."""
     return crc32(value, crc32(key.encode()))
 
 
 def end_of_prefix(prefix: str) -> str | bytes:
-    """The first text after everything that starts with `prefix`."""
+    """Return the first text after everything that starts with `prefix`."""
     for at in range(len(prefix) - 1, -1, -1):
         following = ord(prefix[at]) + 1
-        if following == 0xD800:  # surrogates are no characters
+        if following == 0xD800:  # surrogates are not characters
             following = 0xE000
         if following <= 0x10FFFF:
             return prefix[:at] + chr(following)
@@ -75,26 +75,26 @@ class Reader:
         self._cursor: Any = connection.cursor()  # its rows have no types
 
     def interrupt(self) -> None:
-        """End what another thread is reading, with Closed."""
+        """Abort a read in another thread, which then raises Closed."""
         self._connection.interrupt()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def data_version(self) -> int:
-        """Changes whenever another connection has committed."""
+        """Return a number that changes whenever another connection has committed."""
         with self._translating():
             return int(self._connection.pragma("data_version"))
 
     def meta(self) -> tuple[int, int]:
-        """The newest revision and the compacted one."""
+        """Return the newest revision and the compacted one."""
         with self._translating():
             revision, compacted = self._cursor.execute(_META).fetchall()[0]
             return revision, compacted
 
     def get(self, key: str, revision: int | None) -> KeyValue | None:
-        """The key now or at `revision`."""
+        """Return the key now or at `revision`."""
         if revision is None:
             try:  # not _translating(): this is the hottest line of all
                 rows = self._cursor.execute(_GET, (key,)).fetchall()
@@ -106,7 +106,7 @@ class Reader:
             return self._walk(newest[0][0], revision) if newest else None
 
     def several(self, keys: Sequence[str]) -> tuple[dict[str, KeyValue], int] | None:
-        """Those of the keys that exist, and the revision at which that is so. None: too many to be read at once."""
+        """Return the existing ones of the keys, and the revision of the read. None: too many to be read at once."""
         if len(keys) > _MOST_AT_ONCE:
             return None
         with self._translating():
@@ -116,7 +116,7 @@ class Reader:
     def range(
         self, prefix: str, after: str | None, limit: int | None, revision: int | None, *, keys_only: bool
     ) -> Page:
-        """A page of keys, now or at `revision`."""
+        """Return a page of keys, now or at `revision`."""
         with self._snapshot(revision) as newest:
             at = newest if revision is None else revision
             follows = after is not None and after >= prefix
@@ -135,7 +135,7 @@ class Reader:
             return Page(tuple(items[:limit]), at, more=more)
 
     def changes(self, prefix: str, start_revision: int) -> tuple[list[Event], int]:
-        """Whole transactions from `start_revision` on, a bounded number, and the revision to go on from."""
+        """Return whole transactions from `start_revision` on, a bounded number, and the next revision."""
         with self._snapshot(None) as newest:
             compacted = self._cursor.execute(_META).fetchall()[0][1]
             if start_revision < compacted:
@@ -152,7 +152,7 @@ class Reader:
             return [self._event(row) for row in rows], resume
 
     def previous(self, row_id: int | None) -> KeyValue | None:
-        """The version in a log row; None if it is purged or says that there was none."""
+        """Return the version in a log row; None if it is purged or a deletion."""
         if row_id is None:
             return None
         with self._translating():
@@ -160,19 +160,22 @@ class Reader:
         return self._built(rows[0]) if rows and rows[0][4] else None
 
     def next_lease_end(self) -> float | None:
-        """When the next lease ends; None if there is none."""
+        """Return when the next lease ends; None if there is none."""
         with self._translating():
             rows = self._cursor.execute("SELECT at FROM lease ORDER BY at LIMIT 1").fetchall()
             return rows[0][0] if rows else None
 
     def lease_end(self, id_: int) -> float | None:
-        """When that lease ends; None if it has."""
+        """Return when that lease ends; None if it has ended."""
         with self._translating():
             rows = self._cursor.execute("SELECT at FROM lease WHERE id = ?", (id_,)).fetchall()
             return rows[0][0] if rows else None
 
     def compactable(self, before: int, keep_bytes: int) -> int:
-        """The revision to compact to, so that what is kept is younger than `before` and within `keep_bytes`, or 0."""
+        """Return the revision to compact to, or 0.
+
+        What is kept is younger than `before` and within `keep_bytes`.
+        """
         with self._snapshot(None) as newest:
             oldest, total = self._cursor.execute(
                 "SELECT (SELECT min(id) FROM log), (SELECT total FROM log ORDER BY id DESC LIMIT 1)"
@@ -188,17 +191,18 @@ class Reader:
             return int(rows[0][0]) if rows else newest
 
     def purge_pending(self) -> bool:
-        """Whether a compaction has rows left to forget."""
+        """Return whether a compaction has rows left to delete."""
         with self._snapshot(None):
             compacted, purged = self._cursor.execute("SELECT compacted, purged FROM meta").fetchall()[0]
             return bool(purged < self.first_row_of(compacted))
 
     def unreachable(self, most: int) -> tuple[list[int], list[tuple[int, str]], int]:
-        """Versions to forget, found by looking at up to `most` log rows; deletions to forget; how far it looked.
+        """Return the versions to delete, the deletions to delete, and the next row to examine.
 
-        A row from before the compacted revision makes the version before it unreachable. A deletion stays until the
-        compacted revision has passed it, so that a watch from that revision still sees it; and it goes last, for it
-        tells of the version before it. The ids are in order, so that forgetting goes through the file page by page.
+        Examines up to `most` log rows. A row from before the compacted revision makes the previous version
+        unreachable. A deletion stays until the compacted revision has passed it, so that a watch from that revision
+        still sees it; and it is deleted last, because it refers to the previous version. The ids are in order, so that
+        deleting goes through the file page by page.
         """
         with self._snapshot(None):
             compacted, purged = self._cursor.execute("SELECT compacted, purged FROM meta").fetchall()[0]
@@ -210,35 +214,35 @@ class Reader:
         return rows, deleted, seen[-1][0] + 1 if len(seen) == most else end
 
     def free_pages(self) -> int:
-        """Pages that could be given back, if they are worth it: more than a quarter of the file and than 16 MiB."""
+        """Return the number of pages to release: 0 unless they are more than a quarter of the file and than 16 MiB."""
         with self._translating():
             free, pages = int(self._connection.pragma("freelist_count")), int(self._connection.pragma("page_count"))
         return free if free > max(4_096, pages // 4) else 0
 
     def sizes(self) -> dict[str, int]:
-        """What there is, for people."""
+        """Return sizes, for people."""
         with self._translating():
             leases = self._cursor.execute("SELECT count(*) FROM lease").fetchall()[0][0]
             pages = self._connection.pragma("page_count") * self._connection.pragma("page_size")
             return {"leases": int(leases), "bytes": int(pages)}
 
     def integrity(self) -> list[str]:
-        """What is wrong with the file; empty if nothing is. Reads all of it."""
+        """Return what is wrong with the file; empty if nothing is. Reads all of it."""
         with self._translating():
             found = [row[0] for row in self._cursor.execute("PRAGMA integrity_check(20)").fetchall()]
             problems = [] if found == ["ok"] else [str(problem) for problem in found]
             for id_, key, value, kept in self._cursor.execute("SELECT id, key, value, checksum FROM log"):
                 if checksum(key, value) != kept:
-                    problems.append(f"log row {id_} (key {key!r}): its checksum is wrong")
+                    problems.append(f"log row {id_} (key {key!r}): wrong checksum")
             lost = "SELECT key FROM live WHERE log NOT IN (SELECT id FROM log) LIMIT 20"
             problems += [f"key {row[0]!r}: its value is missing" for row in self._cursor.execute(lost)]
         return problems
 
     def first_row_of(self, revision: int) -> int:
-        """The id of the first log row of `revision` or later; one past the last row if there is none."""
+        """Return the id of the first log row of `revision` or later; one past the last row if there is none."""
         return self._first_row("revision", revision)
 
-    # Inside
+    # Internal
 
     def _first_row(self, column: str, least: int) -> int:
         # Ids grow with revision, time and total size, so a binary search over ids needs no index.
@@ -246,7 +250,7 @@ class Reader:
         if ends[0] is None:
             return 0
         low, high = int(ends[0]), int(ends[1]) + 1
-        probe = f"SELECT id, {column} FROM log WHERE id >= ? ORDER BY id LIMIT 1"  # noqa: S608 - named by us
+        probe = f"SELECT id, {column} FROM log WHERE id >= ? ORDER BY id LIMIT 1"  # noqa: S608 - internal names
         while low < high:
             middle = (low + high) // 2
             id_, found = self._cursor.execute(probe, (middle,)).fetchall()[0]
@@ -257,14 +261,14 @@ class Reader:
         return low
 
     def _stood(self, bounds: tuple[Any, ...], at: int, *, follows: bool, keys_only: bool) -> Iterator[KeyValue]:
-        """The keys between the bounds as they were at a revision."""
+        """Yield the keys between the bounds as of a revision."""
         for (row_id,) in self._connection.cursor().execute(_THEN[follows], bounds):
             kv = self._walk(row_id, at)
             if kv is not None:
                 yield without_value(kv) if keys_only else kv
 
     def _walk(self, row_id: int | None, revision: int) -> KeyValue | None:
-        """From a version back to the one that stood at `revision`."""
+        """Follow the versions of a key back to the one at `revision`."""
         while row_id is not None:
             rows = self._cursor.execute(_ROW, (row_id,)).fetchall()
             if not rows:
@@ -293,7 +297,7 @@ class Reader:
 
     @contextmanager
     def _snapshot(self, revision: int | None) -> Iterator[int]:
-        """Everything read inside is of one instant; checks that `revision` can be read then."""
+        """Read everything inside as of one instant; checks that `revision` can be read."""
         with self._translating():
             self._cursor.execute("BEGIN")
             try:

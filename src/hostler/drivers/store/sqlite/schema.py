@@ -1,4 +1,4 @@
-"""The tables, and what must be true of a file before it is trusted."""
+"""The tables, and the checks of a file before it is trusted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x486F7374  # "Host"
 SCHEMA_VERSION = 1
 OLDEST_SAFE_SQLITE = (3, 51, 3)
-"""Before it, resetting the write-ahead log could corrupt the database (3.7.0 to 3.51.2)."""
+"""Earlier versions (3.7.0 to 3.51.2) could corrupt the database when resetting the write-ahead log."""
 
 _TABLES = """
 CREATE TABLE meta (
@@ -67,11 +67,11 @@ CREATE INDEX lease_at ON lease (at);
 
 
 def check_library() -> None:
-    """Invalid: the SQLite that apsw brought can corrupt data."""
+    """Raise Invalid if the SQLite library of apsw can corrupt data."""
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     if version < OLDEST_SAFE_SQLITE:
         wanted = ".".join(map(str, OLDEST_SAFE_SQLITE))
-        raise Invalid(f"SQLite {apsw.sqlite_lib_version()}: can corrupt its file; install an apsw that brings {wanted}")
+        raise Invalid(f"SQLite {apsw.sqlite_lib_version()}: can corrupt its file; install an apsw with {wanted}")
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def write_turn(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def open_lock(path: Path) -> int:
-    """The side file whose lock orders the writers. It is not made beside a file that is none of ours."""
+    """Open the lock file that orders the writers. It is not created next to a file of another program."""
     try:
         if size := _size(path):
             _check_header(path, size)
@@ -98,9 +98,9 @@ def open_lock(path: Path) -> int:
 
 
 def prepare(path: Path, descriptor: int, boot: str) -> None:
-    """Make the file if there is none, and check what is there before anything is written to it.
+    """Create the file if there is none, and check an existing one before anything is written to it.
 
-    A file that is there is whole, so looking at it needs no turn: who only reads can open it while others write.
+    An existing file is complete, so checking it needs no lock: a reader can open it while others write.
     """
     check_library()
     try:
@@ -118,7 +118,7 @@ def _size(path: Path) -> int:
 
 
 def connect(path: Path, *, busy_timeout: float) -> apsw.Connection:
-    """A connection to a file that `prepare` has accepted."""
+    """Return a connection to a file that `prepare` has accepted."""
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         connection.set_busy_timeout(int(busy_timeout * 1000))
@@ -140,17 +140,17 @@ def connect(path: Path, *, busy_timeout: float) -> apsw.Connection:
 
 
 def translated(path: Path, error: apsw.Error, *, committing: bool = False) -> HostlerError:
-    """What a SQLite error means to the caller. `committing`: it came while a commit was being made durable."""
+    """Translate a SQLite error. `committing`: it occurred while a commit was being made durable."""
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return Damaged(f"{path}: the file is damaged ({error}); run `hostler store check`, or restore a backup")
     if isinstance(error, apsw.InterruptError):
-        return Closed(f"{path}: the store was closed while this was being read")
+        return Closed(f"{path}: the store was closed during this read")
     if isinstance(error, apsw.FullError):
         return Unavailable(f"{path}: no space left on the disk; nothing was written, free some space and try again")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Unavailable(f"{path}: another program holds the file's lock; nothing was written, try again")
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError):
-        return Unavailable(f"{path}: cannot be written ({error}); check the rights on it and its folder")
+        return Unavailable(f"{path}: cannot be written ({error}); check the permissions of the file and its folder")
     if isinstance(error, apsw.IOError) and not committing and _no_space(error):
         return Unavailable(f"{path}: no space left on the disk; nothing was written, free some space and try again")
     if committing:
@@ -165,7 +165,7 @@ def _no_space(error: apsw.Error) -> bool:
 
 
 def _create(path: Path, boot: str) -> None:
-    """Make a whole database beside the path and move it there: whoever sees the file sees a finished one."""
+    """Create a complete database next to the path and rename it: every process sees a finished file."""
     fresh = Path(f"{path}.new")
     for leftover in (fresh, Path(f"{fresh}-journal"), Path(f"{fresh}-wal"), Path(f"{fresh}-shm")):
         leftover.unlink(missing_ok=True)
@@ -213,4 +213,4 @@ def _cannot_open(path: Path, error: OSError) -> HostlerError:
         return Invalid(f"{path}: its folder does not exist; create it, or choose another path")
     if isinstance(error, IsADirectoryError | NotADirectoryError):
         return Invalid(f"{path}: {error.strerror}; name a file")
-    return Unavailable(f"{path}: cannot be opened ({error.strerror}); check the rights and the space on its folder")
+    return Unavailable(f"{path}: cannot be opened ({error.strerror}); check permissions and free space of its folder")

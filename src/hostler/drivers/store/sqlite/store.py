@@ -1,7 +1,7 @@
-"""The store port on one SQLite file: deadlines, group commit, watches, leases, upkeep.
+"""The store port on one SQLite file: deadlines, group commit, watches, leases, maintenance.
 
 Three connections: the writer's, in the committer's thread; a reader's on the event loop, because reading a key costs
-less than handing the question to a thread; and one in a thread of its own for long ranges.
+less than passing the request to a thread; and one in a separate thread for long ranges.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ T = TypeVar("T")
 HISTORY_AGE = 3_600.0
 HISTORY_MIB = 256.0
 _POLL_WATCHED = 0.02
-"""How often other processes' commits are looked for while somebody watches (a look costs microseconds)."""
+"""Seconds between checks for other processes' commits while there are watches (a check costs microseconds)."""
 _POLL_IDLE = 0.25
 _UPKEEP_EVERY = 10.0
 _AT_ONCE = 500
-"""Revisions of other processes that are published before others may run."""
+"""Revisions of other processes that are published before other tasks may run."""
 _LOOK_AT = 50_000
-"""Log rows that a purge looks at before it forgets what it found."""
+"""Log rows that a purge examines before it deletes what it found."""
 _FORGET_AT_ONCE = 500
-"""Log rows, or keys, forgotten in one batch."""
+"""Log rows, or keys, deleted in one batch."""
 _SHRINK_AT_ONCE = 32
-"""Pages given back to the file system in one batch."""
+"""Pages released to the file system in one batch."""
 _SHORT_RANGE = 200
-"""Keys that a range may have at most to be read on the event loop."""
+"""Maximum number of keys of a range that is read on the event loop."""
 
 
 class SqliteStore(Closing):
-    """A store in one file. Several processes of one machine may have it open."""
+    """A store in one file. Several processes of one host may have it open."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class SqliteStore(Closing):
 
     async def __aenter__(self) -> Self:
         if self._poller is not None:
-            raise Closed(f"{self._path}: this store is open already; make another with open_store")
+            raise Closed(f"{self._path}: this store is already open; make another with open_store")
         self._files = files = await self._opened()
         self._reader, self._far_reader = files.reader, files.far_reader
         self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
@@ -121,7 +121,7 @@ class SqliteStore(Closing):
             self._published = self._reader.meta()[0]
             lease_end = self._reader.next_lease_end()
             if lease_end is not None and lease_end <= self._clock.now():
-                # While nobody had the store open nobody could end it. A full disk must not keep readers out.
+                # No process could end it while the store was not open. A full disk must not keep readers out.
                 with suppress(HostlerError):
                     await self._committer.submit(Expire())
         except BaseException:
@@ -187,7 +187,7 @@ class SqliteStore(Closing):
         prefix: str,
         *,
         start_revision: int | None = None,
-        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+        previous: bool = True,  # noqa: ARG002 - always included, at no cost
     ) -> LocalWatch:
         return self._hub.watch(prefix, start_revision)
 
@@ -200,7 +200,7 @@ class SqliteStore(Closing):
         return Status("sqlite", apsw.sqlite_lib_version(), revision, compacted, size, details)
 
     async def check(self) -> list[str]:
-        """Read the whole file and tell what is wrong with it; empty if nothing is."""
+        """Read the whole file and return what is wrong with it; empty if nothing is."""
         self._hub.check_open()
         return await self._queued(self._far_reader.integrity)
 
@@ -213,7 +213,7 @@ class SqliteStore(Closing):
 
     async def _far_away(self, read: Callable[[], T]) -> T:
         reading = self._queued(read)
-        reading.add_done_callback(_heard)  # also when its reader was cancelled meanwhile
+        reading.add_done_callback(_heard)  # also when its caller was cancelled in the meantime
         try:
             async with asyncio.timeout(self._timeout):
                 return await asyncio.shield(reading)
@@ -223,7 +223,7 @@ class SqliteStore(Closing):
             ) from None
 
     def _queued(self, read: Callable[[], T]) -> asyncio.Future[T]:
-        """Read on the other thread, when it is its turn; a store that was closed before that is not read any more."""
+        """Read on the other thread when its turn comes; raises Closed if the store was closed before."""
 
         def turn() -> T:
             self._hub.check_open()
@@ -255,7 +255,7 @@ class SqliteStore(Closing):
         if not when and (keys := keys_read(then)):
             self._hub.check_open()
             await self._fairness.share()
-            found = self._reader.several(keys)  # nobody has to be waited for
+            found = self._reader.several(keys)  # no writer has to be waited for
             if found is not None:
                 return TxnResult(True, found[1], tuple(found[0].get(key) for key in keys))
         result: TxnResult = await self._write(Transaction(tuple(when), tuple(then), tuple(otherwise)))
@@ -282,15 +282,12 @@ class SqliteStore(Closing):
         self._look()
 
     async def keep_alive(self, id_: int) -> None:
-        """For SqliteLease."""
         await self._write(KeepAlive(id_))
 
     async def revoke(self, id_: int) -> None:
-        """For SqliteLease."""
         await self._write(Revoke(id_))
 
     def remaining(self, id_: int) -> float:
-        """For SqliteLease."""
         self._hub.check_open()
         end = self._reader.lease_end(id_)
         return 0.0 if end is None else max(0.0, end - self._clock.now())
@@ -334,14 +331,14 @@ class SqliteStore(Closing):
         self._hub.publish(revision, changes, key=_key_of, event=event)
         self._published = revision
 
-    # Upkeep
+    # Maintenance
 
     def _look(self) -> None:
-        """Do not wait for the next turn of upkeep."""
+        """Run maintenance now, without waiting for its next turn."""
         self._wake.set()
 
     async def _keep_up(self) -> None:
-        """Deliver what other processes wrote, end leases on time, forget old history."""
+        """Deliver other processes' writes, end leases on time, delete old history."""
         seen, lease_end, next_upkeep = -1, None, 0.0
         while True:
             try:
@@ -361,7 +358,7 @@ class SqliteStore(Closing):
                     self._forgetting = asyncio.create_task(self._forget(), name=f"{self._path}: forgetting")
                     next_upkeep = now + _UPKEEP_EVERY
             except HostlerError:
-                seen = -1  # a disk that is full, a lock that is held: try again soon
+                seen = -1  # a full disk, a held lock: try again soon
                 await asyncio.sleep(_POLL_IDLE)
             await self._pause(_POLL_WATCHED if len(self._hub) else _POLL_IDLE, lease_end)
 
@@ -376,9 +373,9 @@ class SqliteStore(Closing):
             return
 
     async def _deliver(self) -> None:
-        """Publish what other processes wrote."""
+        """Publish other processes' writes."""
         if self._committer.committing and self._hub.listening:
-            return  # the batch under way publishes what came before it, and then itself
+            return  # the batch in progress publishes earlier revisions, and then itself
         newest = self._reader.meta()[0]
         while self._published < newest:
             self._publish_log(min(newest, self._published + _AT_ONCE))
@@ -401,8 +398,8 @@ class SqliteStore(Closing):
         self._published = max(self._published, until)
 
     async def _forget(self) -> None:
-        """Compact by age and size, and purge what is compacted, in steps so small that nobody waits long for one."""
-        with suppress(HostlerError):  # a full disk, a lock that is held: the next round goes on where this one was
+        """Compact by age and size, and purge what is compacted, in small steps so that writers do not wait long."""
+        with suppress(HostlerError):  # a full disk, a held lock: the next round continues where this one stopped
             before = int((self._clock.wall() - self._history_age) * 1000)
             revision = self._reader.compactable(before, self._history_bytes)
             if revision > self._reader.meta()[1]:
@@ -418,7 +415,7 @@ class SqliteStore(Closing):
                 await self._step(Shrink(_SHRINK_AT_ONCE))
 
     async def _step(self, work: Work) -> None:
-        """A step of upkeep, and then at least as long for the others."""
+        """Run a step of maintenance, then pause for at least as long to let other writers run."""
         began = self._clock.now()
         await self._committer.submit(work)
         await asyncio.sleep(min(0.05, max(0.001, self._clock.now() - began)))

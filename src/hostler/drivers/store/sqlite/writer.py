@@ -1,6 +1,6 @@
-"""Writing: a batch of requests in one SQLite transaction, made durable by one fsync.
+"""Writes a batch of requests in one SQLite transaction, made durable by one fsync.
 
-Lives in the committer's thread.
+Runs in the committer's thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
-    """Compare, then do."""
+    """Compare, then apply operations."""
 
     when: Sequence[Comparison]
     then: Sequence[Operation]
@@ -35,51 +35,51 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A new lease."""
+    """Create a lease."""
 
     id: int
     ttl: float
 
 
 class KeepAlive(msgspec.Struct, frozen=True):
-    """Another ttl for a lease."""
+    """Renew a lease for another ttl."""
 
     id: int
 
 
 class Revoke(msgspec.Struct, frozen=True):
-    """The end of a lease."""
+    """End a lease."""
 
     id: int
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """History before a revision may be forgotten."""
+    """Allow history before a revision to be deleted."""
 
     revision: int
 
 
 class Raise(msgspec.Struct, frozen=True):
-    """Revisions go on above this one, and history before it may be forgotten."""
+    """Continue with revisions above this one, and allow history before it to be deleted."""
 
     revision: int
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """End the leases whose time has come, as every batch does first."""
+    """End expired leases, as every batch does first."""
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """Forget log rows that nobody can reach any more, and deletions together with the keys that end in them."""
+    """Delete unreachable log rows, and deletions together with their keys."""
 
     rows: Sequence[int] = ()
     deleted: Sequence[tuple[int, str]] = ()
     purged: int = 0
-    """Every row below this id has been looked at."""
+    """Every row below this id has been examined."""
 
 
 class Shrink(msgspec.Struct, frozen=True):
-    """Give some free pages back to the file system."""
+    """Release free pages to the file system."""
 
     pages: int
 
@@ -99,7 +99,7 @@ class Change(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a batch did: the changes of each of its revisions."""
+    """The outcome of a batch: the changes of each of its revisions."""
 
     revisions: list[tuple[int, list[Change]]]
 
@@ -118,18 +118,18 @@ class Writer:
         self._changes: list[Change] = []
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def of_this_boot(self) -> bool:
-        """Whether the leases are on this boot's clock."""
+        """Return whether the leases are on this boot's clock."""
         try:
             return bool(self._cursor.execute("SELECT boot FROM meta").fetchall()[0][0] == self._time.boot)
         except apsw.Error as error:
             raise translated(self._path, error) from error
 
     def adopt_boot(self) -> None:
-        """Bring the leases of an earlier boot of the machine onto this boot's clock."""
+        """Convert the leases of an earlier boot to this boot's clock."""
         execute = self._cursor.execute
         try:
             execute("BEGIN IMMEDIATE")
@@ -172,7 +172,7 @@ class Writer:
             try:
                 self._cursor.execute("ROLLBACK")
             except apsw.Error:
-                return  # SQLite has rolled back by itself
+                return  # SQLite has already rolled back
 
     def _do(self, batch: Sequence[Request[Work]]) -> list[tuple[int, list[Change]]]:
         execute = self._cursor.execute
@@ -180,7 +180,7 @@ class Writer:
         newest = execute("SELECT id, total, at FROM log ORDER BY id DESC LIMIT 1").fetchall()
         row, self._total, at = newest[0] if newest else (0, 0, 0)
         self._revision, self._changes, self._row = started, [], max(row, purged)
-        self._at = max(at, int(self._clock.wall() * 1000))  # the search for a time needs it never to go back
+        self._at = max(at, int(self._clock.wall() * 1000))  # the search by time requires that it never goes back
         revisions: list[tuple[int, list[Change]]] = []
         self._expire(revisions)
         for request in batch:
@@ -194,7 +194,7 @@ class Writer:
                     request.result = self._transaction(work)
                 else:
                     request.result = self._other(work)
-            except (LeaseGone, Compacted, FutureRevision) as error:  # this request's own: it has changed nothing
+            except (LeaseGone, Compacted, FutureRevision) as error:  # of this request only: it has changed nothing
                 request.error = error
                 continue
             self._seal(revisions)
@@ -203,7 +203,7 @@ class Writer:
         return revisions
 
     def _seal(self, revisions: list[tuple[int, list[Change]]]) -> None:
-        """Give what was changed since the last seal its revision."""
+        """Assign a revision to the changes since the last seal."""
         if self._changes:
             self._revision += 1
             revisions.append((self._revision, self._changes))
@@ -227,7 +227,7 @@ class Writer:
         return TxnResult(succeeded, self._revision + bool(self._changes), tuple(responses))
 
     def _keys(self, condition: str, prefix: str) -> list[str]:
-        query = f"SELECT key FROM live WHERE version > 0 AND {condition}"  # noqa: S608 - conditions are ours
+        query = f"SELECT key FROM live WHERE version > 0 AND {condition}"  # noqa: S608 - conditions are internal
         return [row[0] for row in self._cursor.execute(query, (prefix, end_of_prefix(prefix))).fetchall()]
 
     def _check_leases(self, operations: Iterable[Operation]) -> None:
@@ -293,7 +293,7 @@ class Writer:
         )
         self._changes.append(change)
 
-    # Leases and upkeep
+    # Leases and maintenance
 
     def _other(self, work: Work) -> Any:
         if isinstance(work, Grant):
@@ -329,7 +329,7 @@ class Writer:
         self._cursor.execute("DELETE FROM lease WHERE id = ?", (id_,))
 
     def _expire(self, revisions: list[tuple[int, list[Change]]]) -> None:
-        """End every lease whose time has come, each in a transaction of its own, before anybody else's work."""
+        """End every expired lease, each in a separate transaction, before any other work."""
         due = self._cursor.execute("SELECT id FROM lease WHERE at <= ? ORDER BY at", (self._time.now(),)).fetchall()
         for (id_,) in due:
             self._revoke(id_)
