@@ -241,7 +241,7 @@ async def test_a_server_without_a_key_has_no_terminals(tmp_path: Path) -> None:
         (tmp_path / "data" / "lab_ed25519").chmod(0o644)
         await place.lab()
         page = await browse(place.api)
-        await page.until(kind="error", said="others can read it")
+        await page.until(kind="error", said="other users can read it")
         assert await page.closed() == 1011
 
 
