@@ -328,7 +328,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_up_and_says_what_is
     sick = await hostler("doctor", "--data", scene.data)
     assert sick.code == 1
     assert f"{key} cannot be read" in sick.out
-    assert "others can read it" in sick.out
+    assert "other users can read it" in sick.out
     assert f"{lost}: a name of no machine" in sick.out
     assert f"hostler store delete {lost}" in sick.out
 
