@@ -141,7 +141,7 @@ async def test_of_what_is_said_to_nobody_the_end_is_kept(place: Place) -> None:
     page = await browse(place.api)
     await page.type("who\r")
     await page.until(said="shell 1 is here")
-    await page.until(kind="info", said="not kept")
+    await page.until(kind="info", said="dropped while disconnected")
     assert len(page.output) <= 64 * 1024 + len("shell 1 is here\r\n")
     assert "xpoured\r\n" in page.output
 
