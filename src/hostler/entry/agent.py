@@ -262,7 +262,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
             if running.task.done() and not running.task.cancelled():
                 running.task.result()
                 return 1
-            tell("stopping; the machines run on")
+            tell("stopping; machines keep running")
     return 0
 
 

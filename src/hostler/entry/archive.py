@@ -131,16 +131,16 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts:
             _write(folder, name, content, member.mode, progress)
         elif member.issym():
             _check_link(parts, member.linkname)
-            with _replacing(folder, name) as beside:
-                os.symlink(member.linkname, beside, dir_fd=folder)
+            with _replacing(folder, name) as temporary:
+                os.symlink(member.linkname, temporary, dir_fd=folder)
         elif member.islnk():
-            with _parent(root, _parts(member.linkname)) as other, _replacing(folder, name) as beside:
+            with _parent(root, _parts(member.linkname)) as other, _replacing(folder, name) as temporary:
                 target = _parts(member.linkname)[-1]
                 if not stat.S_ISREG(os.stat(target, dir_fd=other, follow_symlinks=False).st_mode):
                     raise Refused(
                         f"archive: {_shown(member.name)} is a hard link to something other than a file; refused"
                     )
-                os.link(target, beside, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(target, temporary, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
         else:
             raise Refused(f"archive: {_shown(member.name)} is a device or a pipe; refused")
 
@@ -211,9 +211,9 @@ def _make_folder(folder: int, name: str, mode: int) -> None:
 
 
 def _write(folder: int, name: str, content: IO[bytes], mode: int, progress: Progress) -> None:
-    with _replacing(folder, name) as beside:
+    with _replacing(folder, name) as temporary:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as file:
+        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as file:
             while data := content.read(CHUNK):
                 file.write(data)
                 progress(len(data))
@@ -226,18 +226,18 @@ def _replacing(folder: int, name: str) -> Iterator[str]:
 
     The replacement is atomic: readers see the old file or the complete new one.
     """
-    beside = f".{secrets.token_hex(8)}.part"
+    temporary = f".{secrets.token_hex(8)}.part"
     try:
-        yield beside
+        yield temporary
         try:
-            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
             raise Refused(f"archive: {_shown(name)}: a folder of this name is in the way; move it away") from None
         with suppress(FileNotFoundError):  # both names are hard links to one file: rename does nothing then
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
         raise
 
 

@@ -94,7 +94,7 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
 def _why(task: asyncio.Task[None]) -> str:
     error = None if task.cancelled() else task.exception()
     if error is None:
-        return "by itself"
+        return "without an error"
     return str(error) if isinstance(error, HostlerError) else f"unexpected {type(error).__name__}: {error}"
 
 

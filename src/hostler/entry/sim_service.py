@@ -112,7 +112,7 @@ class SimService:
             else:
                 await simulation.start()
                 if not await simulation.boot(within=BOOT):
-                    self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; going on")
+                    self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; continuing")
             store = await stack.enter_async_context(simulation.store())
             plane = await stack.enter_async_context(
                 Plane(

@@ -102,13 +102,13 @@ def make(path: Path, comment: str, subject: str, advice: str) -> None:
 
 def put_first(path: Path, data: bytes) -> None:
     """Write a file atomically, and never over one that another process has just written."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     try:
         with suppress(FileExistsError):
-            os.link(beside, path)
+            os.link(temporary, path)
     finally:
-        beside.unlink()
+        temporary.unlink()

@@ -281,7 +281,7 @@ class Up:
             await asyncio.gather(ended, telling, return_exceptions=True)
             self._folder.server_file.unlink(missing_ok=True)
         if self._asked.is_set():
-            self._tell("stopping; the machines run on")
+            self._tell("stopping; machines keep running")
             return 0
         for part in parts:
             if part.done():

@@ -62,7 +62,7 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
         if controller.counters != before or projector.state()["unshown"]:
             raise Conflict("bench: labs that needed no change were changed; the results are invalid")
         tell("the sweep of damaged records")
-        mending = await _mended(redis, projector, users)
+        repairing = await _repaired(redis, projector, users)
     return [
         Row(
             what=f"{labs:,} labs: full pass and sweep", found=passing + sweeping, unit="s", wanted=WANTED, at_most=True
@@ -71,7 +71,7 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
         Row(what="… the sweep of the records, both ways", found=sweeping, unit="s"),
         Row(
             what=f"… a sweep that repairs {3 * _damaged(labs):,} of them",
-            found=mending,
+            found=repairing,
             unit="s",
             wanted=WANTED,
             at_most=True,
@@ -102,7 +102,7 @@ def _damaged(labs: int) -> int:
     return max(1, int(labs * DAMAGED))
 
 
-async def _mended(redis: Any, projector: LabProjector, users: list[str]) -> float:
+async def _repaired(redis: Any, projector: LabProjector, users: list[str]) -> float:
     """Return the seconds from the start of the sweep until all records are correct again."""
     count = _damaged(len(users))
     right = {user: await redis.get(NAMES.server(user)) for user in users[: 2 * count]}

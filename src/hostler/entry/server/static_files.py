@@ -192,9 +192,9 @@ def _file(path: Path) -> File:
     data = path.read_bytes()
     packed = {}
     for encoding, end in PACKED.items():
-        beside = path.with_name(path.name + end)
-        if beside.is_file():
-            packed[encoding] = beside.read_bytes()
+        variant = path.with_name(path.name + end)
+        if variant.is_file():
+            packed[encoding] = variant.read_bytes()
     return File(MEDIA[path.suffix], data, hashlib.sha256(data).hexdigest()[:32].encode(), packed)
 
 
