@@ -405,5 +405,5 @@ async def test_a_certificate_that_is_none_is_one_clear_sentence(api: Api, tmp_pa
     with pytest.raises(Invalid, match="tls: .*cannot be used"):
         async with Server(build(api.services), cert=tmp_path / "none", key=cert):
             pass
-    with pytest.raises(Invalid, match="go together"):
+    with pytest.raises(Invalid, match="needs both"):
         Server(build(api.services), cert=cert)

@@ -304,7 +304,7 @@ async def test_the_client_tells_why_there_is_no_console(api: Api) -> None:
     viewer = await api.user(Role.VIEWER, "acme")
     await api.call("POST", VMS, json=VM_BODY)
     for token, vm, kind, words in (
-        (api.admin, "one", Unavailable, "console of one: no node has it yet"),
+        (api.admin, "one", Unavailable, "console of one: not placed on a node yet"),
         (api.admin, "none", NotFound, "none"),
         (viewer, "one", Forbidden, "modify_workloads"),
         ("x", "one", Unauthenticated, "token"),

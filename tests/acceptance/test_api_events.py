@@ -380,7 +380,7 @@ async def test_an_account_that_has_its_share_of_streams_shuts_nobody_out() -> No
                 async with asyncio.timeout(30):
                     answer = await api.call("GET", "/v1/events", token=token)
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-                assert answer.json["detail"] == "events: ann has 50 streams open, and nobody gets more"
+                assert answer.json["detail"] == "events: ann has 50 streams open, the limit per account"
                 assert answer.json["next"].startswith("close some of them")
             async with listening(api, token=bob), listening(api):
                 pass
@@ -398,7 +398,7 @@ async def test_administrators_find_places_where_others_find_none() -> None:
         api.app.feed.streams = 100 - kept(100)
         async with asyncio.timeout(30):
             answer = await api.call("GET", "/v1/events", token=ann)
-        assert (answer.status, answer.json["detail"]) == (503, "events: 90 streams are open, no more are taken")
+        assert (answer.status, answer.json["detail"]) == (503, "events: 90 streams are open, the limit")
         async with listening(api):
             api.app.feed.streams = 100
             assert (await api.call("GET", "/v1/events")).status == 503

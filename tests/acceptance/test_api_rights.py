@@ -430,7 +430,7 @@ async def test_a_server_that_is_no_simulation_says_so(api: Api) -> None:
     answer = await api.call("GET", "/v1/sim")
     assert answer.status == 404
     assert (answer.json["detail"], answer.json["next"]) == (
-        "sim: this is no simulation",
+        "sim: not a simulation",
         "hostler sim serve starts one",
     )
 

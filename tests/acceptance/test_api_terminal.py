@@ -141,7 +141,7 @@ async def test_of_what_is_said_to_nobody_the_end_is_kept(place: Place) -> None:
     page = await browse(place.api)
     await page.type("who\r")
     await page.until(said="shell 1 is here")
-    await page.until(kind="info", said="not kept")
+    await page.until(kind="info", said="dropped while disconnected")
     assert len(page.output) <= 64 * 1024 + len("shell 1 is here\r\n")
     assert "xpoured\r\n" in page.output
 
@@ -253,7 +253,7 @@ async def test_a_machine_that_is_seen_later_than_its_lab_is_waited_for(place: Pl
     await place.lab()
     await place.machine(keys=(), step=Step.SSH)
     page = await browse(place.api)
-    await page.until(kind="provisioning", said="the way into its machine is not known yet")
+    await page.until(kind="provisioning", said="the SSH access of its machine is not known yet")
     await place.machine()
     await page.until(said="shell 1")
 
@@ -319,7 +319,7 @@ async def test_an_old_shell_is_never_given_to_a_newer_lab(place: Place) -> None:
     page = await browse(place.api)
     await page.until(said="shell 2")
     await place.lab(generation=3, vm="vm-3")
-    await page.until(kind="info", said="another lab has taken its place")
+    await page.until(kind="info", said="another lab has replaced it")
     assert await page.closed() == 4004
 
 

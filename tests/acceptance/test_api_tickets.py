@@ -426,7 +426,7 @@ async def test_a_machine_that_is_off_or_gone_elsewhere_is_told_so_through_the_re
         with pytest.raises(NotFound, match="it is off"):
             async with peers.channel("n1", vm, Door.SSH):
                 pass
-        with pytest.raises(NotFound, match="none such"):
+        with pytest.raises(NotFound, match="not found"):
             async with peers.channel("n9", vm, Door.SSH):
                 pass
         hasty = ProcessPeers(api.store, peers._tickets, lambda _: None, within=pace.patience(0.2))

@@ -199,7 +199,7 @@ async def test_a_machine_that_nobody_can_log_into_says_so(tmp_path: Path) -> Non
     async with placed(tmp_path) as place:
         await place.api.call("POST", VMS, json=VM_BODY)
         page = await _shell(place.api)
-        await page.until(kind="error", said="nothing to log into")
+        await page.until(kind="error", said="no SSH access yet")
         assert await page.closed() == 1011
 
 

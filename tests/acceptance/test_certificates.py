@@ -86,7 +86,7 @@ async def test_sighup_lets_a_replica_and_an_agent_read_their_certificates_again(
         issue(tmp_path)
         for process in (replica, agent):
             process.signal(signal.SIGHUP)
-            await process.says("SIGHUP: certificates read again", pace.patience(10))
+            await process.says("SIGHUP: certificates reloaded", pace.patience(10))
         assert await shown(port) != before
         for process in (replica, agent):
             process.signal(signal.SIGTERM)

@@ -163,7 +163,7 @@ async def test_a_right_that_is_missing_is_named(data: dict[str, str]) -> None:
     assert "modify_workloads" in what
     hidden = data | {"HOSTLER_PROJECT": "somebody-elses"}
     what, advice = sentence(await hostler("vm", "show", "web", HOSTLER_TOKEN=token, **hidden), 3)
-    assert "there is none such, or this account is no member of it" in what
+    assert "not found, or this account is not a member of it" in what
     assert "hostler project list" in advice
     assert (await well("vm", "list", "-o", "json", **data)).json == []
 

@@ -102,7 +102,7 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client, tmp
         assert (await anext(events)).type == "put"
     await client.traces.list(limit=1)
     assert (await client.traces.why("workload/web")).steps[-1].what == "workload.apply"
-    with pytest.raises(NotFound, match="this is no simulation"):
+    with pytest.raises(NotFound, match="not a simulation"):
         await client.sim.get()
     missing = {route.name for route in api.app.routes} - used
     assert {name for name in missing if not name.startswith(SIMULATED)} == UNTYPED

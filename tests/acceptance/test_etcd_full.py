@@ -126,7 +126,7 @@ async def test_a_full_etcd_is_named_everywhere_and_leads_again_after_a_repair_wi
         assert refused["next"] == "run hostler store repair", refused
         await _status_tells(http, second)
         doctor = await hostler("doctor", HOSTLER_STORE=replicas.store, HOSTLER_DATA=str(leader.log.parent / "one"))
-        assert "takes no writes: etcd LeaseGrant: etcd's database is full (" in doctor.out, doctor
+        assert "refuses writes: etcd LeaseGrant: etcd's database is full (" in doctor.out, doctor
         assert await store.delete("filler"), "what only deletes is taken"
         leader.kill()
         said = await _answers(http, second, "/readyz", 503)

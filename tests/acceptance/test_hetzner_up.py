@@ -42,7 +42,7 @@ async def test_machines_are_rented_survive_a_kill_and_are_given_back(tmp_path: P
             await until(lambda: server.status == "running", 90, lambda: up.text)
             assert list(standin.cloud.servers) == [server.id], "it was made again"
             doctor = await hostler("doctor", HOSTLER_MACHINES="hetzner", **ours)
-            assert "it takes the token: 1 server" in doctor.out
+            assert "the token is accepted: 1 server" in doctor.out
             shown = await well("config", "show", **ours)
             await well("vm", "delete", "web", "--wait", **ours)
             assert standin.cloud.servers == {}

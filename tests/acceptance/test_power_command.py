@@ -200,14 +200,14 @@ def test_the_doctor_sees_whether_the_command_can_be_run(scripts: Scripts) -> Non
 
     assert power(load({}, {}, toml="")) == []
     good = scripts.script("exit 0")
-    assert says(good) == (Level.OK, f"{good}, 30 s after a node fell silent, for at most 60 s")
+    assert says(good) == (Level.OK, f"{good}, 30 s after a node became unreachable, for at most 60 s")
     assert says("sh")[0] is Level.OK
-    assert says("/no/such/program") == (Level.FAIL, "/no/such/program is not there")
-    assert says("bin/off") == (Level.FAIL, "bin/off is no whole path")
+    assert says("/no/such/program") == (Level.FAIL, "/no/such/program not found")
+    assert says("bin/off") == (Level.FAIL, "bin/off is not an absolute path")
     os.chmod(good, 0o600)
     assert says(good) == (Level.FAIL, f"{good} cannot be run")
     os.chmod(good, 0o707)
-    assert says(good) == (Level.FAIL, f"{good}: everybody can write to it")
+    assert says(good) == (Level.FAIL, f"{good}: writable by all users")
 
 
 @pytest.fixture

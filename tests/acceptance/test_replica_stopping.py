@@ -42,7 +42,7 @@ async def test_a_replica_says_503_and_serves_on_before_it_closes_its_port(tmp_pa
         record = ReplicaRecord(address="10.0.0.2:1", holder="another", ttl=20.0, started_at=0.0)
         await store.txn([], [REPLICA.put(record, holder="another")])
         replica.signal(signal.SIGTERM)
-        await replica.says("serving for 600 s more while /readyz says 503")
+        await replica.says("serving for 600 s more while /readyz returns 503")
         assert (await status("/readyz"), await status("/healthz")) == (503, 200)
         assert await LEADER.get(store, n=1) is None  # another one can lead meanwhile
         replica.signal(signal.SIGTERM)

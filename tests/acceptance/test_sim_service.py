@@ -409,7 +409,7 @@ async def test_i45_a_service_that_is_killed_is_resumed_where_it_was_saved(tmp_pa
         hostler("sim", "serve", "--listen", "127.0.0.1:0"),
     )
     assert all(answer.code != 0 and "Traceback" not in answer.err for answer in answers), answers
-    words = ("the file is damaged", "not a saved simulation", "go on from it with --resume", "--resume")
+    words = ("the file is damaged", "not a saved simulation", "resume it with --resume", "--resume")
     assert all(word in answer.err for word, answer in zip(words, answers, strict=True)), answers
     assert (taken.read_text(), damaged.exists(), overwritten.exists()) == ("somebody's", True, True)
     for file in (world, overwritten):

@@ -214,7 +214,7 @@ async def test_up_that_slept_past_its_leadership_stands_anew_and_goes_on(scene: 
     up.signal(signal.SIGSTOP)
     await asyncio.sleep(6)  # longer than the leadership and the killer's grace: that is what is tested
     up.signal(signal.SIGCONT)
-    await up.says("standing anew")
+    await up.says("standing for leadership again")
     made = await well("vm", "create", "web", "--wait", **data)
     assert "running" in made.out
     assert (await well("leader", "-o", "json", **data)).json["leader"]["fence"] > fence
@@ -264,8 +264,8 @@ def _no_folder(scene: Scene) -> list[object]:
     ("prepare", "code", "said"),
     [
         (_foreign, 8, "hostler.db"),
-        (_no_folder, 2, "give --data a folder of your own"),
-        (lambda _: ["--listen", "0.0.0.0:0"], 2, "others could read tokens"),
+        (_no_folder, 2, "give --data a writable folder"),
+        (lambda _: ["--listen", "0.0.0.0:0"], 2, "could be read on the network"),
         (lambda _: ["--listen", "somewhere"], 2, "must be HOST:PORT"),
         (lambda _: ["--listen", "192.0.2.1:0", "--insecure"], 5, "name another address"),
         (lambda _: ["--machines", "hetzner"], 2, "hcloud_token: machines at Hetzner Cloud need one"),
@@ -328,7 +328,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_up_and_says_what_is
     sick = await hostler("doctor", "--data", scene.data)
     assert sick.code == 1
     assert f"{key} cannot be read" in sick.out
-    assert "others can read it" in sick.out
+    assert "other users can read it" in sick.out
     assert f"{lost}: reserved for a machine that does not exist" in sick.out
     assert f"hostler store delete {lost}" in sick.out
 
@@ -336,7 +336,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_up_and_says_what_is
 async def test_the_folder_of_a_simulation_is_one_no_more_once_up_has_used_it(scene: Scene) -> None:
     folder = DataFolder(scene.data)
     scene.data.mkdir(mode=0o700)
-    folder.write(folder.simulation_file, "it holds nothing that outlives hostler sim serve")
+    folder.write(folder.simulation_file, "hostler sim serve: not kept after it ends")
     check_folder(folder)
     up = scene.up()
     await up.url()

@@ -295,7 +295,7 @@ async def test_files_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.Mon
         await asyncio.gather(*(client.artifacts.fetch(name, tmp_path / name) for name in names))
         monkeypatch.setattr("hostler.entry.server.artifacts.WAIT_WITHIN", 0.05)
         monkeypatch.setattr("hostler.entry.server.artifacts.GOING", 0)
-        with pytest.raises(Unavailable, match="under way"):
+        with pytest.raises(Unavailable, match="in progress"):
             await client.artifacts.fetch(names[0], tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_a_store_that_is_not_empty_is_refused(tmp_path: Path) -> None:
             await store.put("/something", b"")
         await measure(Plan(parts=("etcd",), nodes=2, etcd=url, etcd_instances=1), lambda _: None)
 
-    with pytest.raises(Invalid, match="is not empty; give it an empty one"):
+    with pytest.raises(Invalid, match="is not empty; give an empty one"):
         asyncio.run(used())
 
 

@@ -70,7 +70,7 @@ def test_ours_are_measured_on_a_redis_that_is_empty_afterwards(
     assert rows["… times its record is written when one lab changes, at most"]["found"] == 1
     assert rows["… changes of anything else than that lab's, at most"]["found"] == 0
     assert 0 < rows["200 labs: full pass and sweep"]["found"] < 5
-    assert "… a sweep that mends 6 of them" in rows
+    assert "… a sweep that repairs 6 of them" in rows
     assert "| 200 labs: full pass and sweep |" in page.read_text()
     assert "labs" in capsys.readouterr().out
     # It refuses one that somebody uses, and leaves it alone; this one is empty again, so it is not refused.
@@ -83,7 +83,7 @@ async def test_a_redis_that_somebody_uses_is_left_alone(
     await redis.set("theirs", "1")
     code = await asyncio.to_thread(main, ["bench", "labs", "--redis", server.url, "--parts", "sweep"])
     assert code != 0
-    assert "it holds 1 key\n  next: give one that is empty" in capsys.readouterr().err
+    assert "it holds 1 key\n  next: give an empty one" in capsys.readouterr().err
     assert await redis.get("theirs") == b"1"
 
 

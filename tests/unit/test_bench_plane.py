@@ -95,7 +95,7 @@ async def test_a_store_that_somebody_uses_is_left_alone(tmp_path: Path, capsys: 
         await wish(store, range(1))
     code = await asyncio.to_thread(main, ["bench", "plane", "--parts", "help", "--etcd", url])
     assert code != 0
-    assert "give one that is empty" in capsys.readouterr().err
+    assert "give an empty one" in capsys.readouterr().err
     async with open_store(url) as store:
         assert len((await VM.list(store)).entries) == 1
 

@@ -76,9 +76,9 @@ def test_the_steps_are_told_in_order_with_the_cause_of_a_late_one() -> None:
 
 async def test_a_machine_that_runs_and_that_nobody_can_log_into_is_not_waited_for() -> None:
     nowhere: Any = None
-    with pytest.raises(Unavailable, match="see how far it is"):
+    with pytest.raises(Unavailable, match="see its state"):
         await logged_in(nowhere, view(Phase.RUNNING, Step.BOOTING)).__aenter__()
-    with pytest.raises(Refused, match="simulated machines; its console"):
+    with pytest.raises(Refused, match="simulated machines; use its console"):
         await logged_in(nowhere, view(Phase.RUNNING, Step.AVAILABLE)).__aenter__()
 
 

@@ -180,7 +180,7 @@ async def test_a_storage_that_does_not_answer_is_said_once_and_looked_at_again(
     troubles: list[str] = []
     async with aclosing(takeovers(storage, troubles.append)) as changes:
         assert await asyncio.wait_for(anext(changes), 30) is None
-    assert troubles == ["storage: away; looking again"]
+    assert troubles == ["storage: away; retrying"]
 
 
 @pytest.mark.parametrize(

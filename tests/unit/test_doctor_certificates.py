@@ -39,9 +39,9 @@ def test_a_certificate_that_can_be_used_is_named_with_its_names_and_its_end(tmp_
 @pytest.mark.parametrize(
     ("begins", "ends", "level", "words"),
     [
-        (-2 * DAY, -DAY, Level.FAIL, "a.pem ended at "),
-        (DAY, 9 * DAY, Level.FAIL, "a.pem counts from "),
-        (-DAY, 9 * DAY, Level.WARN, "a.pem ends at "),
+        (-2 * DAY, -DAY, Level.FAIL, "a.pem expired at "),
+        (DAY, 9 * DAY, Level.FAIL, "a.pem is valid from "),
+        (-DAY, 9 * DAY, Level.WARN, "a.pem expires at "),
     ],
 )
 def test_an_end_is_told(tmp_path: Path, begins: dt.timedelta, ends: dt.timedelta, level: Level, words: str) -> None:
@@ -56,7 +56,7 @@ def test_the_key_of_another_certificate_and_files_that_are_none_are_told(tmp_pat
     (found,) = said(tmp_path, key="b")
     assert (found.level, "the key is that of another certificate" in found.what) == (Level.FAIL, True)
     (tmp_path / "a.pem").write_text("nothing")
-    assert "is no certificate" in said(tmp_path)[0].what
+    assert "is not a certificate" in said(tmp_path)[0].what
     (tmp_path / "a.pem").unlink()
     assert "cannot be read: no such file" in said(tmp_path)[0].what
 
@@ -64,7 +64,7 @@ def test_the_key_of_another_certificate_and_files_that_are_none_are_told(tmp_pat
 def test_an_address_that_the_certificate_is_not_for_is_told(tmp_path: Path) -> None:
     make(tmp_path)
     (found,) = said(tmp_path, listen="10.9.9.9:7070")
-    assert (found.level, "not for 10.9.9.9" in found.what) == (Level.WARN, True)
+    assert (found.level, "not valid for 10.9.9.9" in found.what) == (Level.WARN, True)
     assert said(tmp_path, listen="0.0.0.0:7070")[0].level is Level.OK
 
 

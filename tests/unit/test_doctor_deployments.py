@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_told_and_its_slices_are_not_nobodys() -> None:
 def test_a_blueprint_under_a_name_that_is_none_is_told() -> None:
     (found,) = examined(Put("blueprints/Shop", SHOP.value))
     assert "blueprints/Shop" in found.what
-    assert "small letters" in found.next
+    assert "lower-case letters" in found.next
 
 
 def test_slices_of_no_blueprint_and_numbers_of_two_are_told() -> None:
@@ -104,7 +104,7 @@ def test_what_was_given_up_is_told() -> None:
 def test_many_of_a_kind_are_counted() -> None:
     found = examined(*(Put(f"blueprints/X{number}", b"{}") for number in range(MOST + 3)))
     assert len(found) == MOST + 1
-    assert found[-1].what == "3 more such"
+    assert found[-1].what == "3 more of this kind"
 
 
 def test_a_slice_with_all_instances_on_one_node_is_told_while_another_node_takes_slices() -> None:

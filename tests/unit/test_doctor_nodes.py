@@ -31,7 +31,9 @@ async def test_a_host_of_which_one_node_promises_all_and_another_a_share_is_name
             )
             await store.txn([], [MEMBER.put(record, node=node)])
         found = await shared_hosts(store)
-    told = ["a and b are on one host: the former promise all of it, the latter a share"] if shares == "b" else []
+    told = (
+        ["a and b are on one host: the former offer all of its capacity, the latter a share"] if shares == "b" else []
+    )
     assert [finding.what for finding in found] == told
 
 
@@ -45,7 +47,7 @@ async def test_nodes_that_are_awaited_after_a_copy_are_named_and_not_called_sile
         for record in (member("a", awaited=True), member("b", awaited=True), member("c")):
             await store.txn([], [MEMBER.put(record, node=record.node)])
         silent, awaited = await nodes(store)
-    assert (silent.what, silent.level) == ("c is silent", Level.WARN)
+    assert (silent.what, silent.level) == ("c is unreachable", Level.WARN)
     assert awaited.what.startswith("a, b have not registered since this store was copied")
     assert "start their agents on this store" in awaited.next
 

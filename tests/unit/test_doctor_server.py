@@ -69,10 +69,10 @@ def test_an_address_that_another_program_has_is_a_failure(
     monkeypatch.setattr(doctor, "_asked", lambda _: None)
     found = at_address(tmp_path, f"127.0.0.1:{listener.getsockname()[1]}")
     assert found.level is Level.FAIL
-    assert "a program that is no Hostler" in found.what
+    assert "in use by another program" in found.what
 
 
 def test_where_the_store_is_a_cluster_no_one_is_led_to_start_another_control_plane(tmp_path: Path) -> None:
     assert at_address(tmp_path, "127.0.0.1:0").next == "start it: hostler up"
     advice = at_address(tmp_path, "127.0.0.1:0", store="etcd://127.0.0.1:1").next
-    assert advice.startswith("start the replica of this machine: hostler replica")
+    assert advice.startswith("start the replica of this host: hostler replica")

@@ -163,7 +163,7 @@ async def test_a_device_that_is_too_slow_or_has_no_known_time_is_refused_and_dis
 
 
 async def test_machines_that_are_not_fenced_by_the_host_have_no_watchdog(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="would guard nothing"):
+    with pytest.raises(Invalid, match="has nothing to guard"):
         async with watched(settings, object()):
             pass
     assert not isinstance(SimulatedMachines, host_watchdog.Fencing)

@@ -101,8 +101,8 @@ def test_the_doctor_tells_what_the_inventory_does_not_know_and_what_does_not_fit
         found = examined(scene.view)
         assert {finding.level for finding in found} == {Level.WARN}
         assert [finding.what for finding in found] == [
-            "node r1-b9 is not in the inventory, though its rack is: it takes no machines",
-            "rack r7 has no record, though there are things in it",
+            "node r1-b9 is not in the inventory, but its rack is: no machines are placed on it",
+            "rack r7 has no record, but other records refer to it",
             "rack r1 is in zone eu/a, which has no record",
             "rack r1: pdus[0].ports.2: b2 is not in this rack",
             "rack r1: tors[0].ports.2: b2 is not in this rack",

@@ -31,9 +31,9 @@ def test_a_large_file_says_the_same_and_its_mistakes_are_told(monkeypatch: pytes
 def test_where_there_is_no_answer_one_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(inventory_reader, "WITHIN", 0.001)
-        with pytest.raises(Unavailable, match="not read within"):
+        with pytest.raises(Unavailable, match="not parsed within"):
             read_aside(LARGE, "dc.yaml")
-    for python, why in (("/bin/false", "ended with 1"), ("/nowhere/python", "No such file")):
+    for python, why in (("/bin/false", "ended with code 1"), ("/nowhere/python", "No such file")):
         monkeypatch.setattr(sys, "executable", python)
         with pytest.raises(Unavailable, match=why):
             read_aside(LARGE, "dc.yaml")

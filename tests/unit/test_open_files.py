@@ -31,7 +31,7 @@ def test_the_soft_limit_becomes_the_hard_one_and_both_are_told(hard: int) -> Non
     limit = open_files.raise_open_files(told.append)
     assert limit == min(hard, open_files.MOST) if hard > 0 else open_files.MOST
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit
-    assert told == [f"open files: at most {limit} (at first 1024)"]
+    assert told == [f"open files: at most {limit} (initially 1024)"]
 
 
 def test_a_low_limit_is_told_with_what_to_do(hard: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_doctor_reads_the_limit_of_the_process_that_runs(
     hard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = DataFolder(tmp_path)
-    assert open_files.examine_open_files(folder).what.startswith("a process that is started here")
+    assert open_files.examine_open_files(folder).what.startswith("a process started here")
     with folder.held():  # by this process, which may open 1,024 files
         found = open_files.examine_open_files(folder)
         assert (found.of, found.level) == ("open files", Level.WARN)

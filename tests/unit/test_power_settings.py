@@ -162,14 +162,14 @@ async def test_the_doctor_reads_every_board_and_switches_nothing(tmp_path: Path)
         (Level.OK, "2 management boards answer: 1 On, 1 off"),
         (Level.WARN, "no switch for 1 node: r9-b1"),
         (Level.FAIL, f"node hidden: {place}: refuses the credentials (401)"),
-        (Level.FAIL, "node wrong: its management board says that it is off, while its agent is alive"),
+        (Level.FAIL, "node wrong: its management board reports off, but its agent is alive"),
     ]
     assert found[2][2] == "correct the user or password_file"
     assert found[3][2] == "the URL names another system: correct it before this node fails"
     assert {method for each in stand_ins for method, *_ in each.asked} == {"GET"}
     assert SECRET not in str(found)
     (command,) = power(settings)
-    assert (command.level, command.what) == (Level.FAIL, "/no/off is not there")
+    assert (command.level, command.what) == (Level.FAIL, "/no/off not found")
     assert command.next.startswith("install it, or correct power, node cloud-*")
 
 

@@ -105,7 +105,7 @@ async def test_an_agent_fetches_over_tls_what_a_replica_of_another_machine_took(
         # a certificate that the record does not name is not trusted
         wrong = msgspec.structs.replace(entry.value, url=f"{read_pinned(entry.value.url)[0]}#sha256:{'00' * 32}")
         await store.txn([], [REPLICA.put(wrong, holder="a")])
-        with pytest.raises(Unavailable, match="no replica gave it"):
+        with pytest.raises(Unavailable, match="no replica provided it"):
             await elsewhere.fetch(ONE, tmp_path / "more")
         assert not (tmp_path / "more" / "greeting.py").exists()
 
@@ -172,7 +172,7 @@ async def test_a_damaged_file_of_this_machine_is_fetched_from_another(tmp_path: 
 async def test_what_no_machine_has_is_told_with_what_each_replica_said(tmp_path: Path) -> None:
     async with hostler.open_store("memory://") as store:
         asked = agent(store, tmp_path / "c")
-        with pytest.raises(NotFound, match="it is not published"):
+        with pytest.raises(NotFound, match="not published"):
             await asked.fetch(ONE, tmp_path / "got")
         async with replica(store, tmp_path / "a") as a:
             await a.services.artifacts.publish(described(), written(tmp_path))
@@ -183,7 +183,7 @@ async def test_what_no_machine_has_is_told_with_what_each_replica_said(tmp_path:
                 await asked.fetch(ONE, tmp_path / "got")
             await a.services.artifacts.publish(described(), written(tmp_path))
             await asked.fetch(ONE, tmp_path / "got")
-        with pytest.raises(Unavailable, match="none runs"):
+        with pytest.raises(Unavailable, match="no replica runs"):
             await asked.fetch(ONE, tmp_path / "again")
         silent = ReplicaRecord(address="10.0.0.9:1", holder="z", ttl=20.0, started_at=0.0)
         await store.txn([], [REPLICA.put(silent, holder="z")])

@@ -377,12 +377,12 @@ async def test_who_follows_is_shown_whole_lines_and_told_of_gaps(capsys: pytest.
 
 
 async def test_why_there_is_nothing_to_show_is_told_as_the_server_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    gone = NotFound("node n1: there is none such; list the nodes")
+    gone = NotFound("node n1: not found; list the nodes")
     for answers in ([gone], [gone, ("hello\n", "1"), ("", "0"), Unavailable("n4 is away")]):
         client: Any = Client(*answers)
         await _first(client, [Source(GREET, 1, f"n{number}") for number, _ in enumerate(answers, 1)], 10)
         out, err = capsys.readouterr()
-        assert "org:greet:1#1 on n1: node n1: there is none such; list the nodes\n" in err
+        assert "org:greet:1#1 on n1: node n1: not found; list the nodes\n" in err
         assert "on n1: it has printed nothing" not in err
     assert out == "org:greet:1#1 on n2 | hello\n"
     assert "on n3: it has printed nothing yet" in err

@@ -92,7 +92,7 @@ def test_a_shell_that_takes_nothing_is_told_and_no_more_is_read_meanwhile() -> N
         code, after = await serving
         assert code is None
         assert 2 * TYPED_WITHIN <= after <= 3 * TYPED_WITHIN + LAST_WORDS
-        assert "the shell takes none" in raw.sent[0]
+        assert "the shell accepts none" in raw.sent[0]
 
     run_virtual(main)
 

@@ -417,7 +417,7 @@ async def test_who_may_not_change_machines_is_offered_nothing(
     assert status == 403
     other = await new_page()
     await enter(other, cheap_plane, "olga", f"#/vms/acme/web/{vm['id']}")
-    await expect(other.get_by_role("alert")).to_contain_text("there is none such")
+    await expect(other.get_by_role("alert")).to_contain_text("not found, or this account is not a member")
 
 
 async def test_twenty_thousand_machines_are_shown_and_searched(planes: Planes, page: Page, enter: Enter) -> None:

@@ -1,4 +1,4 @@
-"""The doors: command line, server, agent, web.
+"""Entry points: command line, server, agent, web.
 
-Not here: decisions. A door parses, calls, and shows.
+Not here: decisions. An entry point parses its input, calls a service, and shows the result.
 """

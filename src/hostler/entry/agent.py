@@ -1,4 +1,4 @@
-"""One agent as a process, and as a part of `up`: the machines of a node, and what makes true what it is told."""
+"""The agent of a node, as a process and as a part of `up`: it runs the machines that are assigned to the node."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 SIMULATED = Capacity(cpus=32, memory_mib=128 * 1024, disk_gib=2048, network_mbps=10_000)
-"""What a simulated node has."""
+"""Capacity of a simulated node."""
 RENTED_BOOTS = 32
-"""Machines that start at once where it costs this host nothing."""
+"""Machines that boot at the same time on a driver that uses no resources of this host."""
 LEAVING = 5.0
-"""Seconds that an agent may take to say goodbye."""
+"""Time limit in seconds for the agent to deregister when it stops."""
 
 
 class Running:
-    """An agent that runs, what others reach of its node, and how its slices are stopped."""
+    """A running agent, the channels to the machines of its node, and the function that stops its slices."""
 
     def __init__(
         self,
@@ -70,9 +70,10 @@ class Running:
 
 
 def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentPlan:
-    """The plan of a node by the settings. `address`: where other processes reach its machines.
+    """Return the plan of a node from the settings.
 
-    It is labelled with its kind of machines, so that one can be asked for, unless it was given another such label.
+    `address` is where other processes reach the machines of the node. The node is labelled with its machine driver, so
+    that placement can select the driver, unless the settings already set that label.
     """
     return AgentPlan(
         node=node,
@@ -87,12 +88,15 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
 
 
 def _arch(settings: Settings) -> dict[str, str]:
-    """Machines have the architecture of their host; rented ones are elsewhere."""
+    """Return the architecture label of the host; rented machines run elsewhere and get none."""
     return {} if settings.machines == "hetzner" else advertised(platform.machine(), {}, ())
 
 
 def check_slice_listen(settings: Settings) -> None:
-    """Invalid: others could read calls, and the tokens with them, on their way to the slices of this machine."""
+    """Check the address on which slices are called.
+
+    Invalid: the address is not private, so calls and the tokens in them could be read on the network.
+    """
     host = settings.slice_listen
     try:
         private = ipaddress.ip_address(host).is_loopback
@@ -100,13 +104,13 @@ def check_slice_listen(settings: Settings) -> None:
         private = host == "localhost"
     if not (private or settings.insecure):
         raise Invalid(
-            f"slice_listen {host}: calls go there as they are, and others on the way could read them; use a network of"
-            " your own and say so with --insecure, or leave it at 127.0.0.1"
+            f"slice_listen {host}: calls are sent there unencrypted; use a trusted private network"
+            " and confirm that with --insecure, or keep 127.0.0.1"
         )
 
 
 def doors_in(agents: Mapping[str, Running]) -> Callable[[str], Doors | None]:
-    """The doors of a process's own nodes, by their folded names."""
+    """Return a lookup of the channels of this process's own nodes, by folded node name."""
 
     def doors_of(node: str) -> Doors | None:
         running = agents.get(node)
@@ -130,12 +134,13 @@ async def running_agent(
     artifacts: Artifacts | None = None,
     accept_cluster: bool = False,
 ) -> AsyncIterator[Running]:
-    """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on.
+    """Run the agent of a node until the context ends.
 
-    Slices are stopped, after it took leave. `peers`: the way to the machines of other nodes, to hand machines over to
-    them. `nodes`: that share this host; `siblings`: the folder that has one for each of them. `router`: what takes the
-    calls of its slices; without, they call nobody. `artifacts`: the repository; without, that of the settings.
-    `accept_cluster`: obey the control plane of this store, whatever the node obeyed before.
+    On exit the agent deregisters the node, then stops its slices; machines keep running. `peers` reaches the machines
+    of other nodes, for migration to them. `nodes` is the number of nodes that share this host, and `siblings` the
+    folder that holds one subfolder for each of them. `router` handles calls made by the slices; without it slices
+    cannot call others. `artifacts` is the artifact repository; by default the one of the settings. `accept_cluster`
+    accepts the control plane of this store even if the node belonged to another one before.
     """
     check_slice_listen(settings)
     opened = open_machines(
@@ -178,13 +183,13 @@ async def running_agent(
         finally:
             task.cancel()
             await asyncio.wait((task,))
-            with suppress(TimeoutError):  # then the lease lapses
+            with suppress(TimeoutError):  # on timeout the lease expires instead
                 async with asyncio.timeout(LEAVING):
                     await agent.aclose(leaving=True)
 
 
 async def run(settings: Settings, tell: Callable[[str], None], *, accept_cluster: bool = False) -> int:
-    """Run the agent of the settings' node until it is asked to end; the exit code."""
+    """Run the agent of the settings' node until a signal asks it to end. Return the exit code."""
     node = settings.node
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
@@ -192,7 +197,8 @@ async def run(settings: Settings, tell: Callable[[str], None], *, accept_cluster
     raise_open_files(tell)
     folder = settings.data / "machines" / fold(node)
     _make(settings.data)
-    DataFolder(settings.data).keep_kind(settings.machines)  # before there is a folder of them, which says less
+    # first: without the kind file, an existing folder is taken for simulated machines
+    DataFolder(settings.data).keep_kind(settings.machines)
     _make(folder)
     with asked_to_end() as asked:
         started = asyncio.Event()
@@ -204,7 +210,7 @@ async def run(settings: Settings, tell: Callable[[str], None], *, accept_cluster
     return code
 
 
-async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
+async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
     settings: Settings,
     node: str,
     folder: Path,
@@ -229,7 +235,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
         stack.enter_context(on_hangup(reload))
         peers = ProcessPeers(store, tickets, doors_in(agents))
         calling = await stack.enter_async_context(_calling(store, settings, plan, clock))
-        # Agents of one folder are agents of one host: those of an `up` that became several processes, for one.
+        # Agents that share a data folder share a host, for example when one `up` is split into several processes.
         async with (
             running_agent(
                 *(store, settings, plan, folder, clock),
@@ -256,12 +262,12 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
             if running.task.done() and not running.task.cancelled():
                 running.task.result()
                 return 1
-            tell("stopping; the machines run on")
+            tell("stopping; machines keep running")
     return 0
 
 
 def _calling(store: Store, settings: Settings, plan: AgentPlan, clock: Clock) -> Calling:
-    """What calls slices for those of this node."""
+    """Return the router through which slices of this node call other slices."""
     check_slice_listen(settings)
     return Calling(
         store,
@@ -276,7 +282,7 @@ def _calling(store: Store, settings: Settings, plan: AgentPlan, clock: Clock) ->
 
 
 async def _tell_state(running: Running, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Each change between registered and not; that it begins without is no news."""
+    """Report each change between registered and not registered, except the initial state."""
     said = f"not registered: {NOT_YET}"
     while True:
         state = running.agent.state()
@@ -292,4 +298,4 @@ def _make(folder: Path) -> None:
         os.umask(0o077)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NotFound(f"{folder}: cannot be made: {error.strerror}; give --data a folder of your own") from None
+        raise NotFound(f"{folder}: cannot create the folder: {error.strerror}; give --data a writable folder") from None

@@ -1,8 +1,8 @@
-"""Files and folders as a tar stream, and back; what comes from a machine is not trusted.
+"""Packing files and folders into a tar stream, and unpacking a tar stream that is not trusted.
 
-Unpacking writes below one folder and nowhere else: names that lead out of it, links that point out of it, devices and
-pipes are refused, and no link is followed on the way to a file, whoever made it. Modes lose what gives rights to others
-by surprise (setuid, setgid, sticky); owners are those of whoever unpacks.
+Unpacking writes only below one folder. It refuses names and links that lead out of the folder, devices and pipes, and
+never follows a link on the way to a file, whatever created the link. It drops the mode bits setuid, setgid and sticky.
+Unpacked files belong to the user who unpacks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Progress = Callable[[int], None]
-    """So many bytes more."""
+    """Callback with the number of bytes processed since the last call."""
 
 CHUNK = 256 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -31,7 +31,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def size_of(path: Path) -> int:
-    """Bytes of the files below it, about."""
+    """Return the approximate size of a file, or of all files below a folder, in bytes."""
     if not path.is_dir():
         return path.stat().st_size
     total = 0
@@ -43,7 +43,10 @@ def size_of(path: Path) -> int:
 
 
 def pack(path: Path, name: str, into: IO[bytes], progress: Progress, skipped: Callable[[str], None]) -> None:
-    """Write the file or folder as one that is called `name`. What is neither, nor a link inside, is `skipped`."""
+    """Write a file or folder to a tar stream under `name`.
+
+    Entries other than files, folders and links are left out and reported to `skipped`.
+    """
     with tarfile.open(fileobj=into, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as archive:
         _pack(archive, os.path.realpath(path), name, progress, skipped)
 
@@ -52,7 +55,7 @@ def _pack(archive: tarfile.TarFile, path: str, name: str, progress: Progress, sk
     try:
         member = archive.gettarinfo(path, name)
         if member is None or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-            skipped(f"{path}: it is neither a file nor a folder")
+            skipped(f"{path}: neither a file nor a folder")
             return
         member.uid = member.gid = 0
         member.uname = member.gname = ""
@@ -67,10 +70,10 @@ def _pack(archive: tarfile.TarFile, path: str, name: str, progress: Progress, sk
     except BrokenPipeError:
         raise
     except FileNotFoundError:
-        skipped(f"{path}: it went away meanwhile")
+        skipped(f"{path}: deleted while it was being packed")
     except OSError as error:
         raise Invalid(
-            f"{path}: cannot be read: {error.strerror or error}; leave it out, or see to its rights"
+            f"{path}: cannot be read: {error.strerror or error}; leave it out, or change its permissions"
         ) from None
 
 
@@ -88,9 +91,10 @@ class _Counted:
 
 
 def unpack(stream: IO[bytes], into: Path, progress: Progress, *, only: str | None = None) -> int:
-    """Unpack into a folder that is there; how many files that were. Refused: the stream holds what it must not.
+    """Unpack a tar stream into an existing folder. Return the number of files.
 
-    `only`: it holds one file, which gets this name.
+    `only`: the stream must hold exactly one file, which is stored under this name. Refused: the stream holds an entry
+    that is not allowed. Invalid: a file cannot be written.
     """
     files = 0
     try:
@@ -98,16 +102,21 @@ def unpack(stream: IO[bytes], into: Path, progress: Progress, *, only: str | Non
             for member in archive:
                 if only is not None and (files or not member.isreg()):
                     raise Refused(
-                        f"archive: {_shown(member.name)} came, but one file was asked for; nothing else is taken"
+                        f"archive: unexpected entry {_shown(member.name)}, only one file was requested; nothing else is"
+                        " unpacked"
                     )
                 parts = [only] if only is not None else _parts(member.name)
                 if parts:
                     _unpack(archive, member, root, parts, progress)
                     files += not member.isdir()
     except tarfile.TarError as error:
-        raise Refused(f"archive: what the machine sent cannot be read ({error}); look whether it has a tar") from None
+        raise Refused(
+            f"archive: the data from the machine is not a tar stream ({error}); check that tar is installed in it"
+        ) from None
     except OSError as error:
-        raise Invalid(f"{error.filename or into}: cannot be written: {error.strerror or error}; see to it") from None
+        raise Invalid(
+            f"{error.filename or into}: cannot be written: {error.strerror or error}; check permissions and free space"
+        ) from None
     return files
 
 
@@ -122,37 +131,39 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts:
             _write(folder, name, content, member.mode, progress)
         elif member.issym():
             _check_link(parts, member.linkname)
-            with _replacing(folder, name) as beside:
-                os.symlink(member.linkname, beside, dir_fd=folder)
+            with _replacing(folder, name) as temporary:
+                os.symlink(member.linkname, temporary, dir_fd=folder)
         elif member.islnk():
-            with _parent(root, _parts(member.linkname)) as other, _replacing(folder, name) as beside:
+            with _parent(root, _parts(member.linkname)) as other, _replacing(folder, name) as temporary:
                 target = _parts(member.linkname)[-1]
                 if not stat.S_ISREG(os.stat(target, dir_fd=other, follow_symlinks=False).st_mode):
-                    raise Refused(f"archive: {_shown(member.name)} is a link to what is no file; it is not taken")
-                os.link(target, beside, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
+                    raise Refused(
+                        f"archive: {_shown(member.name)} is a hard link to something other than a file; refused"
+                    )
+                os.link(target, temporary, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
         else:
-            raise Refused(f"archive: {_shown(member.name)} is a device or a pipe; it is not taken")
+            raise Refused(f"archive: {_shown(member.name)} is a device or a pipe; refused")
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a member's name. Refused: it leads out of the folder."""
+    """Return the path components of a member's name. Refused: the name leads out of the folder."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise Refused(f"archive: {_shown(name)} leads out of the folder; it is not taken, and nothing after it")
+        raise Refused(f"archive: {_shown(name)} leads out of the folder; unpacking stopped")
     return parts
 
 
 def _check_link(parts: list[str], target: str) -> None:
-    """Refused: the link points out of the folder that everything goes into, or takes a way that cannot be judged.
+    """Check a symbolic link. Refused: it points, or may point, out of the target folder.
 
-    Only a `..` at its beginning is certain to mean the folder above: behind a name, that name may be a link, too.
+    Only a leading `..` certainly means the folder above: a `..` after a name may follow a link of that name.
     """
     steps = [step for step in target.split("/") if step not in ("", ".")]
     up = next((number for number, step in enumerate(steps) if step != ".."), len(steps))
     if target.startswith("/") or up > len(parts) - 1 or ".." in steps[up:]:
         name = "/".join(parts)
         raise Refused(
-            f"archive: {_shown(name)} links to {_shown(target)}, which may be outside; it is not taken, nor the rest"
+            f"archive: {_shown(name)} links to {_shown(target)}, which may be outside the folder; unpacking stopped"
         )
 
 
@@ -161,7 +172,7 @@ def _opened(path: Path) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotFound(f"{path}: there is no such folder; make it first") from None
+        raise NotFound(f"{path}: folder not found; create it first") from None
     try:
         yield descriptor
     finally:
@@ -170,7 +181,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 @contextmanager
 def _parent(root: int, parts: list[str]) -> Iterator[int]:
-    """The folder that holds the last of the parts; made on the way if need be. No link is followed."""
+    """Open the folder of the last path component, creating folders on the way. No link is followed."""
     descriptor = os.dup(root)
     try:
         for part in parts[:-1]:
@@ -181,7 +192,8 @@ def _parent(root: int, parts: list[str]) -> Iterator[int]:
             except (NotADirectoryError, OSError) as error:
                 where = "/".join(parts)
                 raise Refused(
-                    f"archive: {_shown(where)}: {_shown(part)} is no folder here ({error.strerror}); move it away first"
+                    f"archive: {_shown(where)}: {_shown(part)} exists and is not a folder ({error.strerror}); move it"
+                    " away first"
                 ) from None
             os.close(descriptor)
             descriptor = deeper
@@ -199,9 +211,9 @@ def _make_folder(folder: int, name: str, mode: int) -> None:
 
 
 def _write(folder: int, name: str, content: IO[bytes], mode: int, progress: Progress) -> None:
-    with _replacing(folder, name) as beside:
+    with _replacing(folder, name) as temporary:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as file:
+        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as file:
             while data := content.read(CHUNK):
                 file.write(data)
                 progress(len(data))
@@ -210,19 +222,22 @@ def _write(folder: int, name: str, content: IO[bytes], mode: int, progress: Prog
 
 @contextmanager
 def _replacing(folder: int, name: str) -> Iterator[str]:
-    """A name beside, which takes the place of `name` at last: a file is there whole or as it was."""
-    beside = f".{secrets.token_hex(8)}.part"
+    """Yield a temporary name in the same folder, and rename it to `name` on success.
+
+    The replacement is atomic: readers see the old file or the complete new one.
+    """
+    temporary = f".{secrets.token_hex(8)}.part"
     try:
-        yield beside
+        yield temporary
         try:
-            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
             raise Refused(f"archive: {_shown(name)}: a folder of this name is in the way; move it away") from None
-        with suppress(FileNotFoundError):  # two names of one file: renaming does nothing then
-            os.unlink(beside, dir_fd=folder)
+        with suppress(FileNotFoundError):  # both names are hard links to one file: rename does nothing then
+            os.unlink(temporary, dir_fd=folder)
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
         raise
 
 

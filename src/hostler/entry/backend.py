@@ -1,8 +1,8 @@
-"""Which store a process of the control plane works on. Chosen once, at start; a running process never switches.
+"""Choice of the store of a control plane process, made once at start; a running process never switches stores.
 
-A cluster that cannot be reached at start is an error, unless the settings allow the state file in its place. What a
-state file holds from before there was a cluster is moved into it once. Nothing starts on a store whose records were
-moved or copied to another one.
+If a configured cluster is unreachable at start, the process fails, unless the settings allow the state file instead.
+Records that a state file holds from before the cluster existed are migrated into the cluster once. No process starts on
+a store whose records were moved or copied to another store.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ if TYPE_CHECKING:
 
 
 def is_cluster(url: str) -> bool:
-    """Whether several machines can share the store."""
+    """Return whether several hosts can share the store."""
     return url.partition("://")[0] in CLUSTERS
 
 
 def file_url(path: Path) -> str:
-    """The store in a state file."""
+    """Return the URL of the store in a state file."""
     return f"file://{quote(str(path))}"
 
 
 @asynccontextmanager
 async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str], None]) -> AsyncIterator[Store]:
-    """The open store, in the namespace of the settings. Unavailable: out of reach, and nothing else is allowed.
+    """Open the store of the settings, in their namespace.
 
-    Refused: its records were copied or moved to another store.
+    Unavailable: the store is unreachable, and no fallback is allowed. Refused: its records were copied or moved to
+    another store.
     """
     url = settings.store
     async with AsyncExitStack() as stack:
@@ -74,11 +75,11 @@ async def _reached(url: str, stack: AsyncExitStack) -> Store:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise Invalid(f"store {redacted(url)}: {path.parent}: {error.strerror}; name another place") from None
+            raise Invalid(f"store {redacted(url)}: {path.parent}: {error.strerror}; use another path") from None
     try:
         await stack.enter_async_context(store)
         await store.status()
-    except Uncertain as error:  # a question has no uncertain outcome
+    except Uncertain as error:  # a read has no uncertain outcome
         raise Unavailable(str(error)) from None
     except HostlerError as error:
         if path is None:
@@ -96,21 +97,24 @@ async def _fallen_back(
         advice = advice if advice not in ("", "try again later") else "start it, or check the address"
         if settings.state_path is not None:
             advice += (
-                "; only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
+                "; to start on the state file instead, set HOSTLER_STORAGE_FALLBACK (fallback in [storage]) to true"
             )
         raise Unavailable(f"store {cluster}: cannot be reached ({why}); {advice}") from None
     tell(f"WARNING: {cluster} cannot be reached: {_short(error)}")
-    tell(f"WARNING: working on the state file {settings.state_path} alone, until the next start")
+    tell(f"WARNING: using only the state file {settings.state_path} until the next start")
     return await _reached(file_url(settings.state_path), stack)
 
 
 def _short(error: Exception) -> str:
-    """What happened, without the details of those who say so."""
+    """Return the message of an error without its details and advice."""
     return str(error).partition(" (")[0].partition("; ")[0]
 
 
 async def _check_in_service(settings: Settings, store: Store, *, cluster: bool) -> None:
-    """Refused: what the store holds is incomplete, or out of date because another store took over."""
+    """Check that the store is in service.
+
+    Refused: its records are incomplete, or outdated because another store took over.
+    """
     fell_back = not cluster and is_cluster(settings.store) and settings.state_path is not None
     url = redacted(file_url(settings.state_path) if fell_back and settings.state_path else settings.store)
     check_complete(await store.get(MARKER), f"store {url}")
@@ -122,8 +126,8 @@ async def _check_in_service(settings: Settings, store: Store, *, cluster: bool) 
     else:
         way = "start on that one (if it does not answer, wait until it does)"
     raise Refused(
-        f"store {url}: {moved_away(mark.value)}; working on what this one holds would run machines that are elsewhere"
-        f" now, or were deleted: {way}. To give the other store up, stop every process on it, and then:"
+        f"store {url}: {moved_away(mark.value)}; starting on this store would run machines that now run elsewhere"
+        f" or were deleted: {way}. To abandon the other store, stop every process on it, and then run:"
         f" hostler store activate --store {url}"
     )
 
@@ -132,9 +136,9 @@ async def _check_in_service(settings: Settings, store: Store, *, cluster: bool) 
 async def guarded_backend(
     settings: Settings, clock: Clock, tell: Callable[[str], None], *, accept: bool = False
 ) -> AsyncIterator[tuple[Store, StoreGuard]]:
-    """The same for a process that leads or serves, with what tells it that the store became another one.
+    """Open the store for a process that leads or serves, with a guard that detects a replaced store.
 
-    Refused: the data folder served a newer control plane, or another one, and `accept` is False.
+    Refused: the data folder last served another control plane, or a newer state of this one, and `accept` is False.
     """
     async with opened_backend(settings, clock, tell) as store:
         memory = control_plane_of(settings, settings.data)
@@ -144,12 +148,15 @@ async def guarded_backend(
 
 
 def control_plane_of(settings: Settings, folder: Path) -> ControlPlaneFile | None:
-    """What keeps the control plane that this folder obeys; None in a test namespace, where each start may be anew."""
+    """Return the file that records which control plane the folder belongs to.
+
+    None in a test namespace, where every start may use a new control plane.
+    """
     return None if settings.namespace.use_test_namespace else ControlPlaneFile(folder)
 
 
 async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], None], target: str) -> None:
-    """Once: what the state file holds goes into the cluster."""
+    """Migrate the records of the state file into the cluster, unless that was done before."""
     from hostler.engine.migration import migrate
 
     async with open_store(file_url(path)) as old:

@@ -1,4 +1,4 @@
-"""Standing for the leadership, once: from the first try to the end of it, with what is to be told on the way."""
+"""One candidacy for leadership, from the first attempt to its end, with status lines."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from hostler.ports.ttl import TtlStorage
 
 LOOK_EVERY = 1.0
-"""How often a replica that stands by looks who leads, where the storage cannot watch."""
+"""Seconds between reads of the current leader by a standby replica, if the storage cannot watch."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How to stand. `replicas`: how many hold a key at once. `url`: see `ReplicaRecord.url`.
+    """Parameters of a candidacy.
 
-    `acquisition_timeout`: seconds after which standing without a key ends with a problem; None: never.
+    `replicas`: how many election keys are held at the same time. `url`: see `ReplicaRecord.url`. `acquisition_timeout`:
+    seconds without a key after which the candidacy ends with a problem; None: never.
     """
 
     address: str
@@ -44,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leading:
-    """The last of the controllers: tells that this process leads, once all the others are at work."""
+    """The last controller to start: reports that this process leads once all other controllers run."""
 
     name = "leading"
 
@@ -72,7 +73,7 @@ class Leading:
 
 
 class Holding:
-    """Tells when a key other than the first is held."""
+    """Reports when the replica holds a key other than the first."""
 
     name = "holding"
 
@@ -103,9 +104,10 @@ async def stand(
     holder: str | None = None,
     least_fence: Callable[[], int] = lambda: 0,
 ) -> Exception | None:
-    """Stand until `asked` or until there is a problem, which is the answer; all work has stopped then.
+    """Run for leadership until `asked` is set or a problem occurs. Return the problem.
 
-    `holder` tells this standing from every other; a new one if not given. `least_fence`: of every leadership before.
+    All leader work has stopped when this returns. `holder` identifies this candidacy; by default a new id.
+    `least_fence` is a lower bound: every new fence of election key 1 is above it.
     """
     holder = holder or uuid.uuid4().hex
     store = storage.store if isinstance(storage, StoreBacked) else None
@@ -134,7 +136,7 @@ async def stand(
 
 
 async def bury(storage: TtlStorage, holder: str, replicas: int) -> None:
-    """Take away what a process left that certainly is dead, so that nobody waits for its time to run out."""
+    """Delete the records of a process that is certainly dead, so that others need not wait for their expiry."""
     for number in range(1, replicas + 1):
         key = LEADER.fill(n=number)
         text = await storage.get(key)
@@ -153,7 +155,7 @@ def _presence(store: Store, holder: str, plan: Plan) -> Presence:
 async def _until_ended(
     replica: Replica, storage: TtlStorage, plan: Plan, asked: asyncio.Event, tell: Callable[[str], None]
 ) -> Exception | None:
-    """Launch it and wait for a signal or a problem; the problem."""
+    """Launch the replica and wait for a signal or a problem. Return the problem."""
     stopped = asyncio.create_task(asked.wait(), name="replica: asked to end")
     looking = asyncio.create_task(_look(storage, replica.holder, tell), name="replica: looking who leads")
     launching = asyncio.create_task(replica.launch(plan.ttl, plan.acquisition_timeout), name="replica: launch")
@@ -170,7 +172,7 @@ async def _until_ended(
     except asyncio.CancelledError:
         launching.cancel()
         await asyncio.gather(launching, return_exceptions=True)
-        with suppress(RuntimeError):  # it may not have come to launching
+        with suppress(RuntimeError):  # the launch may not have begun
             await replica.shutdown()
         raise
     finally:
@@ -181,9 +183,9 @@ async def _until_ended(
 
 
 async def _look(storage: TtlStorage, me: str, tell: Callable[[str], None]) -> None:
-    """Tell who leads, and each change of it, until this replica does."""
+    """Report the leader and each change of leader, until this replica leads."""
     seen: str | None = None
-    said = _standing_by(None)  # where nobody leads, this replica will at once
+    said = _standing_by(None)  # without a leader, this replica takes over at once
     while True:
         try:
             seen = await storage.get(LEADER.fill(n=1))
@@ -192,7 +194,7 @@ async def _look(storage: TtlStorage, me: str, tell: Callable[[str], None]) -> No
                 return
             line = _standing_by(record)
         except HostlerError as error:
-            line = f"standing by, but {error}; trying again"
+            line = f"standing by, but {error}; retrying"
         if line != said:
             tell(line)
             said = line
@@ -204,7 +206,7 @@ async def _look(storage: TtlStorage, me: str, tell: Callable[[str], None]) -> No
 
 
 def leader_record(text: str | None) -> LeaderRecord | None:
-    """The record of who leads; None if nobody does, or if a claim has no fence yet."""
+    """Return the leader's record; None if there is no leader, or if a claim has no fence yet."""
     if text is None:
         return None
     record = LeaderRecord.decode(text.encode())
@@ -212,4 +214,4 @@ def leader_record(text: str | None) -> LeaderRecord | None:
 
 
 def _standing_by(record: LeaderRecord | None) -> str:
-    return f"standing by; {f'{record.address} leads with fence {record.fence}' if record else 'nobody leads'}"
+    return f"standing by; {f'{record.address} leads with fence {record.fence}' if record else 'no leader'}"

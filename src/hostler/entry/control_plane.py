@@ -1,6 +1,6 @@
-"""What every process with a door is made of: the view of the store, the services, the controllers, the server.
+"""Composition root of every process that serves or leads: store view, services, controllers, server.
 
-`up`, `replica` and `agent` are put together from these parts; nothing here decides anything.
+`up`, `replica` and `agent` are assembled from these parts. This module takes no decisions.
 """
 
 from __future__ import annotations
@@ -85,27 +85,27 @@ OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
 
 
 def new_id() -> str:
-    """An id that nothing else has."""
+    """Return a unique id."""
     return uuid.uuid4().hex
 
 
 def new_secret() -> str:
-    """256 random bits, as text."""
+    """Return 256 random bits as text."""
     return secrets.token_urlsafe(32)
 
 
 def peer_tickets(store: Store, clock: Clock, *, by: str) -> PeerTickets:
-    """Tickets by which this process is let in by others, and lets others in."""
+    """Return the tickets with which processes of the control plane authenticate to each other."""
     return PeerTickets(store, clock=clock, secret=new_secret, by=by)
 
 
 def check_listen(settings: Settings) -> tuple[str, int]:
-    """Host and port of the API. Invalid: others could reach it, and read what is sent there."""
+    """Return host and port of the API. Invalid: the address is not private and traffic to it is not encrypted."""
     return check_address(settings, settings.listen, "listen")
 
 
 def check_address(settings: Settings, address: str, what: str) -> tuple[str, int]:
-    """Host and port to listen on; as for the API."""
+    """Return host and port to listen on, with the same check as for the API."""
     host, port = split_address(address)
     try:
         private = ipaddress.ip_address(host).is_loopback
@@ -113,26 +113,29 @@ def check_address(settings: Settings, address: str, what: str) -> tuple[str, int
         private = host == "localhost"
     if not (private or settings.insecure or settings.tls_cert is not None):
         raise Invalid(
-            f"{what} {address}: others could read tokens on their way there; set tls_cert and tls_key,"
+            f"{what} {address}: tokens sent there could be read on the network; set tls_cert and tls_key,"
             " listen on 127.0.0.1, or force it with --insecure"
         )
     return host, port
 
 
 def local_url(server: Server, host: str) -> str:
-    """Where a command on this machine finds the server."""
+    """Return the server's URL for commands on this host."""
     return server.url.replace(host, WILDCARDS[host], 1) if host in WILDCARDS else server.url
 
 
 def _metrics(settings: Settings) -> str:
-    """Who may read the figures. Guests of QEMU come from this very machine, unless root keeps them from it."""
+    """Return who may read the metrics.
+
+    QEMU guests connect from this host's own address, unless the process runs as root and can block them.
+    """
     if settings.metrics != "auto":
         return settings.metrics
     return "token" if settings.machines == "qemu" and os.geteuid() != 0 else "nearby"
 
 
 class Plane:
-    """The view and the services over an open store; an async context manager that keeps the view up meanwhile."""
+    """The store view and the services over an open store; an async context manager that runs the view."""
 
     def __init__(
         self,
@@ -150,15 +153,18 @@ class Plane:
         address: str | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
-        there is none, the one of the settings. `guard`: what tells that the store became another one. `address`:
-        where others reach the API, `HOST:PORT`; None: where it listens. `stopping`: whether it was asked to end."""
+        """Build the object graph.
+
+        `local`: the nodes of this process, by folded name; the collection may grow later. `artifacts`: the artifact
+        repository; by default the one of the settings. `guard`: detects that the store was replaced. `address`: where
+        others reach the API, `HOST:PORT`; None: the listen address. `stopping`: whether this process was asked to end.
+        """
         self.store, self.settings = store, settings
         self.holder = new_id()
-        """The holder id under which this process stands for leadership; locks of machines name it."""
+        """The holder id of this process's candidacy for leadership; locks of machines name it."""
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
-        # Simulated nodes are never switched off.
+        # The controller never powers off simulated nodes.
         self._power = None if sim is not None else _power(settings)
         self._hasher = open_hasher()
         self.view = View(store, clock=self.clock, rng=self._rng, write_every=WRITE_EVERY)
@@ -263,7 +269,7 @@ class Plane:
             if self._guard is not None:
                 self._guarding = asyncio.create_task(self._guard.run(), name="store guard")
             gc.collect()
-            gc.freeze()  # what was read stays: a full collection would walk all of it, and everybody would wait
+            gc.freeze()  # the cache stays in memory; a full collection would scan all of it and block every request
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -283,17 +289,17 @@ class Plane:
         await self._hasher.aclose()
 
     async def failed(self) -> Exception:
-        """What ended the view, or why the store must not be worked on; neither ends by itself."""
+        """Wait for a failure of the view or the store guard, and return it. Neither ends without a failure."""
         if self._viewing is None:
-            raise RuntimeError("plane: it was not entered")
+            raise RuntimeError("plane: used outside its context")
         running = [task for task in (self._guarding, self._viewing) if task is not None]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         ended = next(task for task in running if task in done)
         error = None if ended.cancelled() else ended.exception()
-        return error if isinstance(error, Exception) else RuntimeError("the view of the store ended by itself")
+        return error if isinstance(error, Exception) else RuntimeError("the view of the store ended without an error")
 
     def api_url(self) -> str:
-        """Where other processes of the control plane reach the API, with its certificate; empty: it is not known."""
+        """Return the API's URL for other processes of the control plane, with its certificate pin; empty if unknown."""
         if self._server is None:
             return ""
         scheme, _, rest = self._server.pinned_url.partition("://")
@@ -304,7 +310,7 @@ class Plane:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Server]:
-        """The API, where the settings say."""
+        """Serve the API at the address of the settings."""
         host, port = check_listen(self.settings)
         cert, key = self.settings.tls_cert, self.settings.tls_key
         plan = ServerPlan(
@@ -331,9 +337,9 @@ class Plane:
 
     @asynccontextmanager
     async def lab_door(self, tell: Callable[[str], None]) -> AsyncIterator[asyncio.Task[None] | None]:
-        """The door of labs to Redis, if the settings name one; the task of the worker that takes requests there.
+        """Process lab requests from Redis, if the settings name one. Yield the task of the worker that takes them.
 
-        Controllers that are made meanwhile show labs there.
+        Controllers created while the context is open also write lab records to Redis.
         """
         self._lab_keys = await asyncio.to_thread(lab_keys, self.settings, tell)
         async with opened_door(
@@ -349,7 +355,7 @@ class Plane:
             yield None if self._door is None else self._door.task
 
     def controllers(self) -> Sequence[Service]:
-        """New ones for one leadership: what a leader has seen and counted is nothing to the next."""
+        """Return new controllers for one leadership; no state of an earlier leadership is reused."""
         log = logger(part="controllers")
         settings = self.settings
         brake = Brake(
@@ -445,7 +451,7 @@ class Plane:
         return self._controllers
 
     def _compaction(self, tell: Callable[[str], None]) -> Sequence[Compaction]:
-        """What forgets history, where the store does not do so by itself."""
+        """Return the compaction of the store's history; empty if the store compacts by itself."""
         kept = maintained(self.store)
         if kept is None or not self.settings.store_history:
             return ()
@@ -453,7 +459,7 @@ class Plane:
         return (Compaction(self.store, kept, clock=self.clock, age=age, revisions=revisions, tell=tell),)
 
     def _tracer(self, actor: str) -> Tracer:
-        """By which a controller tells of its decisions."""
+        """Return the recorder of a controller's decisions."""
         return Tracer(self.clock, new_id, actor, kept=self.settings.trace_days > 0)
 
     def _counters(self) -> Mapping[str, float]:
@@ -475,7 +481,7 @@ def budget_of(settings: Settings) -> BudgetPlan:
 
 
 def slice_limits(settings: Settings) -> Limits:
-    """How long the steps of a slice may take."""
+    """Return the time limits of the steps of a slice."""
     return Limits(
         loading=settings.slice_loading_limit,
         activating=settings.slice_activating_limit,
@@ -487,7 +493,7 @@ def slice_limits(settings: Settings) -> Limits:
 
 
 def _power(settings: Settings) -> Power | None:
-    """What switches nodes off. Invalid: it cannot be opened as the settings say it."""
+    """Return the driver that powers nodes off. Invalid: the settings do not describe a usable one."""
     return open_power(
         settings.power_command,
         settings.power,
@@ -509,9 +515,11 @@ def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hashe
 
 
 async def first_admin(users: UserService, folder: DataFolder) -> str | None:
-    """The token of the first administrator, who is made if there is nobody at all; it is kept in the folder, too.
+    """Create the first administrator if no account exists.
 
-    It is there before the account is: so this process can be killed at any instant, and nobody is locked out.
+    Return the administrator's token, which the folder keeps too.
+
+    The token is written before the account, so that a process killed at any point leaves a usable token.
     """
     kept: list[str] = []
 
@@ -521,14 +529,14 @@ async def first_admin(users: UserService, folder: DataFolder) -> str | None:
             folder.write(folder.token_file, token)
         except OSError as error:
             raise Invalid(
-                f"{folder.token_file}: cannot be written: {error.strerror}; the first administrator's token is kept"
-                " there, so give --data a folder of your own"
+                f"{folder.token_file}: cannot be written: {error.strerror}; it keeps the first"
+                " administrator's token; give --data a writable folder"
             ) from None
         kept.append(token)
 
     token = await users.first_admin(keep)
     found = folder.read(folder.token_file)
-    if token is not None and found != token:  # another one that starts here wrote its own
+    if token is not None and found != token:  # another process that starts in this folder wrote its own token
         folder.write(folder.token_file, token)
     elif token is None and kept and found == kept[0]:
         folder.token_file.unlink(missing_ok=True)
@@ -536,7 +544,7 @@ async def first_admin(users: UserService, folder: DataFolder) -> str | None:
 
 
 async def recovered_admin(settings: Settings, *, remove_password: bool = False) -> str:
-    """A new token of the administrator, straight on the store."""
+    """Create a new token for the administrator directly in the store."""
     clock, hasher = SystemClock(), open_hasher()
     try:
         async with opened_backend(settings, clock, lambda _: None) as store:

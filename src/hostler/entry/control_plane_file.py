@@ -17,13 +17,13 @@ NAME = "control-plane.json"
 
 
 class ControlPlaneFile:
-    """One file; a `Memory` (`engine.cluster_id`)."""
+    """A `Memory` (`engine.cluster_id`) in one file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
 
     async def read(self) -> LastControlPlane | None:
-        """Return what it holds; None: there is no file. Damaged: it holds something else."""
+        """Return the content of the file; None if it does not exist. Damaged: the content is not readable."""
         try:
             data = await asyncio.to_thread(self.path.read_bytes)
         except FileNotFoundError:
@@ -49,4 +49,4 @@ class ControlPlaneFile:
         sync_folder(folder)
 
     def _unavailable(self, what: str, error: OSError) -> Unavailable:
-        return Unavailable(f"{self.path}: cannot be {what}: {error.strerror}; check the disk and the rights on it")
+        return Unavailable(f"{self.path}: cannot be {what}: {error.strerror}; check the disk and its permissions")

@@ -1,19 +1,19 @@
-"""The data folder: what one `hostler up` keeps on disk, and who may look at it.
+"""The data folder: the files that one `hostler up` keeps on disk.
 
     hostler.db           the embedded store
     machines/NODE/       the machines of a node
-    machines.kind        what they are
-    images/              what QEMU's machines are made of, for all nodes of the folder
-    bridge6              the prefix of our own bridge
-    log/hostler.log      the log, kept small by rotation
-    admin.token          the first administrator's token
-    server               where the API is served, while it is
-    up.lock              held by the `up` that runs here
-    redis                the Redis that labs are asked for through, while one is used
-    replica              under which name that one stands for the leadership
-    simulation           what marks the folder of a `hostler sim serve`
+    machines.kind        the driver of these machines
+    images/              images of QEMU machines, shared by all nodes of the folder
+    bridge6              the IPv6 prefix of Hostler's own bridge
+    log/hostler.log      the log, limited in size by rotation
+    admin.token          the token of the first administrator
+    server               the address of the API, while it is served
+    up.lock              locked by the `up` that runs here
+    redis                the URL of the Redis that lab requests come from, while one is used
+    replica              the holder id of the last candidacy for leadership
+    simulation           marks the folder of a `hostler sim serve`
 
-Only the owner can read any of it.
+Only the owner can read these files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWNER_ONLY = 0o077
-"""Nobody else may have any of these rights."""
+"""Permission bits that group and others never get."""
 
 
 class DataFolder:
@@ -42,21 +42,20 @@ class DataFolder:
 
     @property
     def token_file(self) -> Path:
-        """The first administrator's token."""
         return self.path / "admin.token"
 
     @property
     def server_file(self) -> Path:
-        """The address of the API, while it is served."""
+        """Return the file with the address of the API; it exists while the API is served."""
         return self.path / "server"
 
     @property
     def redis_file(self) -> Path:
-        """The Redis of the control plane that runs here, or ran here last."""
+        """Return the file with the Redis URL of the control plane that runs here, or ran here last."""
         return self.path / "redis"
 
     def keep_redis(self, url: str | None) -> None:
-        """From now on labs are asked for through this Redis; None: through none."""
+        """Record the Redis URL that lab requests come from; None: there is none."""
         if url is None:
             self.redis_file.unlink(missing_ok=True)
         else:
@@ -64,37 +63,37 @@ class DataFolder:
 
     @property
     def replica_file(self) -> Path:
-        """The name under which the last `up` here stood for the leadership."""
+        """Return the file with the holder id of the last `up` that ran here."""
         return self.path / "replica"
 
     @property
     def simulation_file(self) -> Path:
-        """What marks a folder as one of `hostler sim serve`."""
+        """Return the file that marks a folder of `hostler sim serve`."""
         return self.path / "simulation"
 
     @property
     def log_file(self) -> Path:
-        """The log."""
         return self.path / "log" / "hostler.log"
 
     @property
     def kind_file(self) -> Path:
-        """What its machines are."""
+        """Return the file with the driver of the machines in this folder."""
         return self.path / "machines.kind"
 
     def machines(self, node: str) -> Path:
-        """Where the machines of a node are."""
+        """Return the folder of a node's machines."""
         return self.path / "machines" / node
 
     def kind(self) -> str | None:
-        """What the machines here are; None: there are none yet."""
+        """Return the driver of the machines in this folder; None: there are none yet."""
         kept = self.read(self.kind_file)
-        if kept is None and (self.path / "machines").is_dir():  # of a release that knew no other
+        # older releases had simulated machines only and wrote no kind file
+        if kept is None and (self.path / "machines").is_dir():
             return "simulated" if any((self.path / "machines").iterdir()) else None
         return kept
 
     def check_kind(self, kind: str) -> None:
-        """Invalid: the machines here are of another kind."""
+        """Check the driver of the machines in this folder. Invalid: it is another one."""
         there = self.kind()
         if there is not None and there != kind:
             raise Invalid(
@@ -103,15 +102,16 @@ class DataFolder:
             )
 
     def keep_kind(self, kind: str) -> None:
-        """From now on the machines here are of this kind. Invalid: there are others."""
+        """Record the driver of the machines in this folder. Invalid: it is another one."""
         self.check_kind(kind)
         self.write(self.kind_file, kind)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Made if need be, and this process's own meanwhile. Conflict: another `up` runs here. Invalid: no such place.
+        """Create the folder if necessary, and lock it for this process.
 
-        Whatever this process creates from now on is for its owner only.
+        Files that this process creates from now on are readable by their owner only. Conflict: another `up` runs here.
+        Invalid: the folder cannot be created or written.
         """
         os.umask(OWNER_ONLY)
         try:
@@ -122,7 +122,7 @@ class DataFolder:
             descriptor = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Invalid(
-                f"data folder {self.path}: cannot be written: {error.strerror}; give --data a folder of your own"
+                f"data folder {self.path}: cannot be written: {error.strerror}; give --data a writable folder"
             ) from None
         try:
             self._lock(descriptor)
@@ -143,7 +143,7 @@ class DataFolder:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def holder(self) -> int | None:
-        """The process that holds the folder; None if none does."""
+        """Return the id of the process that holds the lock; None if there is none."""
         try:
             with (self.path / "up.lock").open(encoding="utf-8") as lock:
                 try:
@@ -155,7 +155,7 @@ class DataFolder:
         return None
 
     def write(self, file: Path, text: str) -> None:
-        """A line into a file of the folder that only the owner can read; whoever reads sees the old one or the new."""
+        """Replace a file of the folder atomically with one line that only the owner can read."""
         fresh = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -169,14 +169,14 @@ class DataFolder:
             raise
 
     def read(self, file: Path) -> str | None:
-        """The line in a file of the folder; None if there is none."""
+        """Return the line in a file of the folder; None if the file is missing or empty."""
         with suppress(OSError, UnicodeDecodeError):
             return file.read_text(encoding="utf-8").strip() or None
         return None
 
     @contextmanager
     def announced(self, url: str) -> Iterator[None]:
-        """Meanwhile commands on this machine find the server."""
+        """Publish the server's URL to commands on this host while the context is open."""
         self.write(self.server_file, url)
         try:
             yield

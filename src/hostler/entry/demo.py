@@ -1,4 +1,4 @@
-"""A tour of the store in five scenes, each of which really happens while it is shown."""
+"""A tour of the store in five scenes, each run live on the store."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ ROOT = "/labs/"
 
 
 class Show:
-    """Where the tour is told: in colour on a terminal, as plain text elsewhere."""
+    """Output of the tour: in colour on a terminal, as plain text elsewhere."""
 
     def __init__(self) -> None:
         from rich.console import Console
 
         class Out(Console):
             def on_broken_pipe(self) -> None:
-                raise BrokenPipeError  # the command line has a code for it; Rich would end with 1
+                raise BrokenPipeError  # the command line has an exit code for it; Rich would end with 1
 
         self._console = Out(highlight=False, width=None if sys.stdout.isatty() else 100)
         self._scene = 0
 
     def scene(self, title: str, about: str) -> None:
-        """A new scene."""
+        """Print the heading of the next scene."""
         self._scene += 1
         self._console.print(f"\n[bold]{self._scene}. {title}[/bold]", soft_wrap=True)
         self._console.print(about, style="dim", soft_wrap=True)
 
     def does(self, who: str, what: str) -> None:
-        """Somebody does something."""
+        """Print an action of a participant."""
         self._line(who, what, "cyan")
 
     def sees(self, who: str, event: Event) -> None:
-        """A watcher is told something."""
+        """Print an event that a watcher received."""
         value = f" = {event.kv.value.decode()}" if event.type == "put" else ""
         self._line(who, f"sees {event.type} {event.kv.key}{value}  (revision {event.kv.mod_revision})", "green")
 
     def remark(self, what: str) -> None:
-        """What it means."""
+        """Print a conclusion."""
         self._console.print(f"  {'':<10} → {what}", style="bold yellow", markup=False, soft_wrap=True)
 
     def _line(self, who: str, what: str, style: str) -> None:
@@ -56,7 +56,7 @@ class Show:
 
 
 async def perform(url: str, show: Show) -> None:
-    """Play all scenes on the store at `url`, which may hold what an earlier tour left."""
+    """Run all scenes on the store at `url`; records of an earlier tour are deleted first."""
     async with open_store(url) as store:
         await store.delete_prefix(ROOT)
         await _put_and_watch(store, show)
@@ -67,7 +67,7 @@ async def perform(url: str, show: Show) -> None:
 
 
 class _Watcher:
-    """Reads a watch in a task of its own and tells what it sees."""
+    """Reads a watch in a task and prints its events."""
 
     def __init__(self, store: Store, prefix: str, show: Show, name: str = "watcher") -> None:
         self._watch, self._show, self._name = store.watch(prefix), show, name
@@ -89,12 +89,12 @@ class _Watcher:
             self._seen.put_nowait(event)
 
     async def event(self) -> Event:
-        """The next event, once it was shown."""
+        """Return the next event after it was printed."""
         return await asyncio.wait_for(self._seen.get(), 10)
 
 
 async def _put_and_watch(store: Store, show: Show) -> None:
-    show.scene("Put and watch", "One task writes. Another watches the prefix and is told at once, in order.")
+    show.scene("Put and watch", "One task writes. Another watches the prefix and receives each change in order.")
     async with _Watcher(store, ROOT, show) as watcher:
         for lab, state in (("ada", "wanted"), ("ben", "wanted"), ("ada", "running")):
             show.does("writer", f"put {ROOT}{lab} = {state}")
@@ -104,7 +104,7 @@ async def _put_and_watch(store: Store, show: Show) -> None:
 
 
 async def _second_process(store: Store, url: str, show: Show) -> None:
-    show.scene("Another process", "The store is one file, and any process of this machine may join in.")
+    show.scene("Another process", "The store is one file, and any process on this host can use it.")
     async with _Watcher(store, ROOT, show) as watcher:
         arguments = ("store", "put", "--store", url, f"{ROOT}cem", "wanted")
         process = await asyncio.create_subprocess_exec(
@@ -113,11 +113,11 @@ async def _second_process(store: Store, url: str, show: Show) -> None:
         show.does(f"pid {process.pid}", f"hostler store put {ROOT}cem wanted")
         await watcher.event()
         await process.wait()
-    show.remark(f"process {os.getpid()} heard of it through the file, milliseconds later")
+    show.remark(f"process {os.getpid()} received the event through the file, milliseconds later")
 
 
 async def _race(store: Store, show: Show) -> None:
-    show.scene("Transaction", "Two workers want one lab. Each says: if nobody has it, it is mine. One of them wins.")
+    show.scene("Transaction", "Two workers claim one lab. Each writes its name only if the key is absent. One wins.")
     key = f"{ROOT}ada/worker"
 
     async def take(worker: str) -> bool:
@@ -127,16 +127,16 @@ async def _race(store: Store, show: Show) -> None:
     workers = ("worker 1", "worker 2")
     for worker in workers:
         show.does(worker, f"if {key} is absent: put {key} = {worker}")
-    off = random.sample(workers, 2)  # who is off first is not ours to say
+    off = random.sample(workers, 2)  # start in random order, so that either may win
     for worker, mine in zip(off, await asyncio.gather(*(take(worker) for worker in off))):
         show.does(worker, "won" if mine else "lost, and nothing was written")
     found = await store.get(key)
-    show.remark(f"the store says: {found.value.decode() if found else 'nobody'}")
+    show.remark(f"the store holds: {found.value.decode() if found else 'no worker'}")
     await asyncio.sleep(0.5)
 
 
 async def _lease(store: Store, show: Show) -> None:
-    show.scene("Lease", "A living node renews its lease. This one falls silent, and its key vanishes by itself.")
+    show.scene("Lease", "A live node renews its lease. This one stops, and its key expires.")
     key = f"{ROOT}node-7/alive"
     async with _Watcher(store, key, show) as watcher:
         lease = await store.grant(3.0)
@@ -148,7 +148,7 @@ async def _lease(store: Store, show: Show) -> None:
             await asyncio.sleep(1.0)
         show.does("", f"{left:.0f} s left …")
         await watcher.event()
-    show.remark("nobody had to clean up after it")
+    show.remark("no process had to delete the key")
 
 
 async def _history(store: Store, show: Show) -> None:

@@ -1,4 +1,4 @@
-"""`up` in the background: started, waited for, and ended again."""
+"""`hostler up` in the background: start it, wait until it is ready, and stop it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from hostler.entry.data_dir import DataFolder
 
 LAST = "end: "
-"""What the last line of `up` begins with, once it has said everything."""
+"""Prefix of the last line of `up`; everything was printed by then."""
 READY_WITHIN = 60.0
-"""Seconds without a word after which it will not become ready any more."""
+"""Seconds without output after which `up` is considered failed."""
 SAID_WITHIN = 360.0
-"""The same once it is ready: a first machine may take a while, and it all works without."""
+"""Same limit once it is ready; longer, because creating the first machine is slow and not required."""
 END_WITHIN = 20.0
 LOOK_EVERY = 0.05
 
@@ -30,11 +30,10 @@ LOOK_EVERY = 0.05
 def detached(
     arguments: Sequence[str], output: Path, show: Callable[[str], None], environ: Mapping[str, str] | None = None
 ) -> int:
-    """Run `hostler up` with these arguments in a session of its own; 0 once it has said all, else its exit code.
+    """Run `hostler up` with these arguments in a new session. Return 0 once its output is complete, else its exit code.
 
-    `environ`: variables beside those that are there.
-
-    What it says is shown as it comes. Unavailable: it did not become ready in time; it is ended then.
+    `environ` holds additional environment variables. The output is shown as it arrives. Unavailable: `up` was not ready
+    in time; it is terminated.
     """
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -59,22 +58,25 @@ def detached(
         if code is not None:
             return code
         if any(LAST in line for line in said.splitlines()):
-            os.truncate(output, 0)  # the token is in it, which is shown once
+            os.truncate(output, 0)  # the file holds the token, which is shown only once
             return 0
         if time.monotonic() > until:
             process.terminate()
-            raise Unavailable(f"hostler up: not ready after {READY_WITHIN:g} s; look into {output}")
+            raise Unavailable(f"hostler up: not ready after {READY_WITHIN:g} s; see {output}")
         time.sleep(LOOK_EVERY)
 
 
 def _program() -> list[str]:
-    """As this one was called, so that it names itself alike."""
+    """Return the command of this program as the user called it, so that usage messages show the same name."""
     mine = Path(sys.argv[0])
     return [sys.executable, str(mine)] if mine.name == "hostler" else [sys.executable, "-m", "hostler"]
 
 
 def ended(folder: DataFolder) -> bool:
-    """Ask the `up` of a folder to end, and wait for it; False: none runs. Unavailable: it did not end in time."""
+    """Stop the `up` of a folder and wait for its end. Return False if none runs.
+
+    Unavailable: it did not end in time.
+    """
     holder = folder.holder()
     if not holder:
         return False
@@ -82,6 +84,8 @@ def ended(folder: DataFolder) -> bool:
     until = time.monotonic() + END_WITHIN
     while folder.holder() == holder:
         if time.monotonic() > until:
-            raise Unavailable(f"hostler up (process {holder}): it has not ended after {END_WITHIN:g} s; look at it")
+            raise Unavailable(
+                f"hostler up (process {holder}): still running {END_WITHIN:g} s after SIGTERM; see its log"
+            )
         time.sleep(LOOK_EVERY)
     return True

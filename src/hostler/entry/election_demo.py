@@ -1,7 +1,6 @@
-"""A tally in the store that every leader counts on, under its fence: `hostler replica --demonstration`.
+"""A counter in the store that every leader increments under its fence: `hostler replica --demonstration`.
 
-It shows elections alone, without a control plane, on every storage that they can stand on; the tests of takeovers count
-on it.
+It demonstrates elections without a control plane, on every storage that supports them. The takeover tests rely on it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ TELL_EVERY = 5.0
 
 
 class Counting:
-    """Counts in the store while it leads, and tells so now and then."""
+    """Increments the counter while it leads, and reports it every few seconds."""
 
     name = "demonstration"
 
@@ -52,7 +51,7 @@ class Counting:
         pass
 
     async def _turn(self) -> str | None:
-        """One count; what to say of it."""
+        """Increment once. Return the line to report."""
         if self._standing is None:
             return None
         leadership = self._standing.leadership
@@ -63,7 +62,7 @@ class Counting:
             tally = await count(self._store, leadership)
         except (Unavailable, Uncertain) as error:
             if not self._silent:
-                self._tell(f"leading, but {error}; trying again")
+                self._tell(f"leading, but {error}; retrying")
             self._silent = True
             return None
         self._silent = False
@@ -71,9 +70,10 @@ class Counting:
 
 
 async def count(store: Store, leadership: Leadership) -> Tally | None:
-    """Add one to the tally, under the fence and the revision read; None if somebody else wrote it meanwhile.
+    """Increment the counter, guarded by the fence and by the revision read.
 
-    LeadershipLost: the store says that another leads, or nobody; nothing was written.
+    None: another process wrote the counter in between. LeadershipLost: this process no longer leads according to the
+    store; nothing was written.
     """
     entry = await DEMONSTRATION.get(store)
     before = 0 if entry is None else entry.value.count

@@ -1,4 +1,4 @@
-"""The first image of a data folder: made on the first start, so that there is something to make machines of."""
+"""The first image of a data folder: built on the first start, so that machines can be created at once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TINY = "tiny"
 
 
 async def first_image(settings: Settings, tell: Callable[[str], None], *, needed: bool) -> None:
-    """Make the tiny guest if there is no image at all; if one is `needed`, also where only the default is missing.
+    """Build the tiny image if there is no image; if `needed`, also if only the default image is missing.
 
-    What goes wrong is told, and is no reason not to start: an image can be added at any time.
+    A failure is reported and does not prevent the start: an image can be added at any time.
     """
     if settings.machines != "qemu":
         return
@@ -29,13 +29,13 @@ async def first_image(settings: Settings, tell: Callable[[str], None], *, needed
             return
         said: set[str] = set()
 
-        def progress(what: str, done: int, total: int | None) -> None:  # noqa: ARG001 - a line for each thing is enough
+        def progress(what: str, done: int, total: int | None) -> None:  # noqa: ARG001 - one line per part is enough
             if what not in said:
                 said.add(what)
                 tell(f"image {TINY}: {what}")
 
-        tell(f"image {TINY}: making it, once, from Debian's packages …")
+        tell(f"image {TINY}: building it once from Debian packages …")
         made = await images.build(TINY, TINY, progress=progress)
-        tell(f"image {TINY}: there, {made.size / 2**20:.0f} MiB")
+        tell(f"image {TINY}: ready, {made.size / 2**20:.0f} MiB")
     except HostlerError as error:
-        tell(f"no image: {error}; machines wait until there is one: hostler image build tiny, or hostler image add")
+        tell(f"no image: {error}; machines wait for an image: hostler image build tiny, or hostler image add")

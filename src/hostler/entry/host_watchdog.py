@@ -1,8 +1,8 @@
-"""The host's hardware watchdog: the host is reset when its fenced machines cannot be kept to their hold.
+"""The host's hardware watchdog: resets the host if fenced machines run past their lease.
 
-The guard of each fenced machine ends it in time. The watchdog is for what stops guards too: a host that hangs, and a
-process that does not die although it was killed. It is fed by the event loop of the process with the agents, while no
-fenced machine runs past its hold.
+The guard process of each fenced machine stops it in time. The watchdog covers failures that also stop the guards: a
+host that hangs, and a process that survives SIGKILL. The event loop of the process with the agents feeds it, as long as
+no fenced machine runs past its lease.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 FEEDS = 4
-"""How often it is fed in its time."""
+"""Feeds per watchdog timeout."""
 LATE = 3.0
-"""Seconds after the end of the hold by which a fenced machine has ended."""
+"""Seconds after the end of its lease within which a fenced machine must have stopped."""
 
 
 @asynccontextmanager
 async def watched_host(
     settings: Settings, machines: Iterable[Machines], clock: Clock, tell: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Feed the watchdog of the settings, if there is one, for these machines; disarm it at an orderly end.
+    """Feed the watchdog of the settings, if there is one, for these machines; disarm it on a normal exit.
 
-    An error is no orderly end: then the host is reset, unless the process is back in time. Unavailable, Invalid: there
-    can be no such watchdog.
+    After an error the watchdog stays armed: it resets the host unless the process is restarted in time. Unavailable,
+    Invalid: the watchdog cannot be used with these settings.
     """
     path = settings.watchdog
     if path is None:
@@ -45,13 +45,13 @@ async def watched_host(
     fencing = [each for each in machines if isinstance(each, Fencing)]
     if not fencing:
         raise Invalid(
-            f"watchdog {path}: machines of kind {settings.machines} are not fenced by this host, so it would guard"
-            ' nothing; use machines = "qemu", or take `watchdog` out of the settings'
+            f"watchdog {path}: machines of kind {settings.machines} are not fenced by this host, so the watchdog has"
+            ' nothing to guard; use machines = "qemu", or remove `watchdog` from the settings'
         )
     device = open_watchdog(path, timeout=settings.fencing_time)
     try:
         _check_timeout(settings, device)
-        tell(f"watchdog {path}: it resets this host {device.timeout:g} s after it was last fed")
+        tell(f"watchdog {path}: resets this host {device.timeout:g} s after the last feed")
         feeding = asyncio.create_task(_feed(device, fencing, clock, tell), name="watchdog: feeding")
         try:
             yield
@@ -64,12 +64,12 @@ async def watched_host(
 
 
 def _check_timeout(settings: Settings, device: HostWatchdog) -> None:
-    """The leader starts fenced machines elsewhere no earlier than this after the last heartbeat."""
+    """Check that the host is reset before the leader may start its fenced machines elsewhere."""
     limit = settings.fencing_time + settings.node_ttl
     if device.timeout > limit:
         device.disarm()
         raise Unavailable(
-            f"watchdog {settings.watchdog}: it resets the host after {device.timeout:g} s and no earlier, but machines"
+            f"watchdog {settings.watchdog}: its shortest timeout is {device.timeout:g} s, but machines"
             f" may be started elsewhere after {limit:g} s; raise fencing_time, or use another device"
         )
 
@@ -81,12 +81,12 @@ async def _feed(device: HostWatchdog, fencing: Sequence[Fencing], clock: Clock, 
         try:
             overdue = [vm for each in fencing for vm in await each.overdue(LATE)]
             if overdue:
-                problem = f"fenced machines run past their hold: {', '.join(overdue)}"
+                problem = f"fenced machines run past their lease: {', '.join(overdue)}"
             else:
                 device.feed()
         except HostlerError as error:
             problem = str(error)
         if problem and problem != told:
-            tell(f"watchdog: {problem}; it is not fed, and resets this host after {device.timeout:g} s")
+            tell(f"watchdog: {problem}; the watchdog is no longer fed and resets this host in {device.timeout:g} s")
         told = problem
         await clock.sleep(device.timeout / FEEDS)

@@ -1,7 +1,6 @@
-"""Inventory files, read by a process of their own where they are large.
+"""Parsing of inventory files, in a subprocess if they are large.
 
-A thread would take the interpreter from the event loop for seconds, and the collector's long pauses with it; a process
-takes a processor, if there is one to spare.
+A thread would hold the interpreter lock for seconds and cause long garbage collection pauses in the event loop.
 """
 
 from __future__ import annotations
@@ -18,20 +17,23 @@ from hostler.errors import Invalid, Unavailable
 from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER, InventoryDocument, InventoryText
 
 SMALL = 64 * 1024
-"""Characters that are read at once: a process takes as long to begin."""
+"""Largest file, in characters, that is parsed in this process: starting a subprocess takes as long."""
 WITHIN = 30.0
 _POLITE = 10
 
 
 class _Said(msgspec.Struct):
-    """What the process answers: a document, or what is wrong with the file."""
+    """The subprocess's answer: a document, or the error in the file."""
 
     document: InventoryDocument | None = None
     wrong: str = ""
 
 
 def read_aside(text: str, file: str, format_: str = HOSTLER) -> InventoryDocument:
-    """What a file says. It blocks. Invalid: something is wrong with it. Unavailable: there is no answer."""
+    """Return the content of an inventory file. Blocks.
+
+    Invalid: the file has an error. Unavailable: the subprocess gave no answer.
+    """
     if len(text) <= SMALL:
         return read_document(text, file, format_)
     command = [sys.executable, "-P", "-m", __name__]
@@ -44,12 +46,12 @@ def read_aside(text: str, file: str, format_: str = HOSTLER) -> InventoryDocumen
         )
     except subprocess.TimeoutExpired:
         raise Unavailable(
-            f"{file}: it was not read within {WITHIN:g} s; try again, or load it by: hostler inventory load FILE"
+            f"{file}: not parsed within {WITHIN:g} s; try again, or load it with: hostler inventory load FILE"
         ) from None
     except OSError as error:
-        raise Unavailable(f"{file}: no process to read it can be started: {error.strerror}; try again") from None
+        raise Unavailable(f"{file}: cannot start a process to parse it: {error.strerror}; try again") from None
     if done.returncode:
-        raise Unavailable(f"{file}: the process that read it ended with {done.returncode}; try again")
+        raise Unavailable(f"{file}: the process that parsed it ended with code {done.returncode}; try again")
     said = msgspec.json.decode(done.stdout, type=_Said)
     if said.document is None:
         raise Invalid(said.wrong)
@@ -57,7 +59,7 @@ def read_aside(text: str, file: str, format_: str = HOSTLER) -> InventoryDocumen
 
 
 def main() -> None:
-    """The process: one file in, one answer out."""
+    """Run the subprocess: read one file from stdin, write one answer to stdout."""
     with suppress(OSError):
         os.nice(_POLITE)
     asked = InventoryText.decode(sys.stdin.buffer.read())

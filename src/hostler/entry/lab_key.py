@@ -1,6 +1,6 @@
-"""The key with which the terminal logs into labs: made when it is first needed, and put into every lab's machine.
+"""The SSH key of the lab terminal: created on first use, and installed in every lab machine.
 
-Every server that serves terminals needs the same one: machines take the key that the leader had when it made them.
+Every server that serves terminals needs the same key, because a machine gets the key of the leader that created it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import asyncssh
 
 COMMENT = "hostler-terminal"
-ADVICE = "the key of the labs' terminal is kept there: see to it that it can be, or set lab_key to another path"
+ADVICE = "the key of the lab terminal is kept there; make the path writable, or set lab_key to another path"
 
 
 def terminal_key(path: Path) -> tuple[asyncssh.SSHKey, str]:
-    """The private key, and the line for a machine's `authorized_keys`.
+    """Return the private key and its line for `authorized_keys`.
 
-    Of all who come first at once, each gets the same. Invalid: it can be neither read nor made. Refused: others can
-    read it.
+    Callers that create the key at the same time all get the same key. Invalid: it can be neither read nor created.
+    Refused: other users can read it.
     """
     if not path.exists():
         make(path, COMMENT, f"lab_key {path}", ADVICE)

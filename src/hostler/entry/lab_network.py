@@ -1,6 +1,7 @@
-"""Whether labs can be asked for through Redis: who asks there logs in at port 22 of an IPv6 address.
+"""Check whether lab requests from Redis can be served: these users log in at port 22 of an IPv6 address.
 
-Guests of QEMU have one on a bridge only. Where they have none that door stays closed, and says why; all else works.
+QEMU guests have an IPv6 address only on a bridge. Without one, requests from Redis are not taken and the reason is
+reported; everything else works.
 """
 
 from __future__ import annotations
@@ -24,28 +25,29 @@ _LEFT = (Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN)
 
 
 class LabNetwork(msgspec.Struct, frozen=True):
-    """What follows from the settings for the network of guests, and for the door."""
+    """The guest network that follows from the settings, and whether lab guests are reachable on it."""
 
     network: str
-    """The setting `network`, as it shall be."""
+    """The value to use for the setting `network`."""
     why: str = ""
-    """Why guests have no address of their own; empty: they have, or it does not matter."""
+    """Why guests have no address of their own; empty: they have one, or do not need one."""
     advice: str = ""
 
 
 class Door(msgspec.Struct, frozen=True):
-    """What the nodes mean for the door to Redis."""
+    """Whether lab requests are taken from Redis, given the nodes."""
 
     refusal: str = ""
-    """Why it stays closed, and what to do; empty: it opens."""
+    """Why requests are not taken, and what to do; empty: they are taken."""
     warning: str = ""
-    """What will not work though it opens."""
+    """What will not work although requests are taken."""
 
 
 def lab_network(settings: Settings) -> LabNetwork:
-    """With Redis, guests of QEMU are on Hostler's own bridge unless another network is named. A bridge is tried out.
+    """Return the guest network for the settings; a bridge is tested.
 
-    It takes some milliseconds, and our own bridge stays.
+    With Redis, QEMU guests use Hostler's own bridge unless the settings name another network. The test takes a few
+    milliseconds, and Hostler's own bridge is not removed afterwards.
     """
     network, origin = settings.network, settings.origins["network"]
     if settings.redis is None or settings.machines != "qemu":
@@ -55,14 +57,15 @@ def lab_network(settings: Settings) -> LabNetwork:
         return LabNetwork(network, f"network = {network} ({origin}) gives guests no IPv6 address", _SET)
     why, _, advice = bridge_refusal(settings).partition("; ")
     if why:
-        return LabNetwork(network, why, advice or "see to it and start again")
+        return LabNetwork(network, why, advice or "fix this and restart")
     return LabNetwork(network if named else "bridge")
 
 
 def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork] | None = None) -> Door:
-    """Closed only if no node that serves has guests at port 22. A lab on one that has not ends with that reason.
+    """Decide whether lab requests are taken from Redis: refused only if no serving node has guests at port 22.
 
-    Nodes are judged by what they say of themselves; `own` ones, which may not have said it yet, by how they will be.
+    A lab on a node without such guests fails with that reason. Nodes are judged by their records; `own` nodes, which
+    may not have registered yet, by their future network.
     """
     own = own or {}
     without = {node: (found.why, found.advice) for node, found in own.items() if found.why}
@@ -82,15 +85,14 @@ def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork
     why, advice = without[min(without, key=lambda node: (node not in own, node))]
     if len(without) == len(serving):
         return Door(
-            refusal=f"labs are not taken from Redis: {why}; {advice}. HTTP and the CLI take them through forwarded"
-            " ports"
+            refusal=f"labs are not taken from Redis: {why}; {advice}. HTTP and the CLI still work, with forwarded ports"
         )
     names = ", ".join(sorted(without)[:MOST]) + (", …" if len(without) > MOST else "")
     return Door(warning=f"warning: labs from Redis fail on {names}: {why}; {advice}")
 
 
 async def door_in(store: Store, *, own: Mapping[str, LabNetwork] | None = None) -> Door:
-    """The same, by the nodes in the store."""
+    """Decide by the nodes in the store, as `door_by_nodes` does."""
     nodes = await MEMBER.list(store, strict=False)
     return door_by_nodes((entry.value for entry in nodes.entries), own=own)
 

@@ -1,7 +1,7 @@
-"""A worker of labs alone: takes requests from Redis, and writes what is wished for into the store.
+"""The lab worker process: takes lab requests from Redis and writes the desired labs into the store.
 
-Any number of them may run, beside those of `up` and `replica`; one that dies is known by its lease, and the others take
-over what it held.
+Any number of workers may run, in addition to those of `up` and `replica`. If a worker dies, its lease expires, and the
+other workers take over the requests that it held.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 async def run(settings: Settings, tell: Callable[[str], None]) -> int:
-    """Until it is asked to end, or must; the exit code."""
+    """Run until a signal asks the worker to end, or until a failure. Return the exit code."""
     if settings.redis is None:
         raise Invalid("redis: a worker needs the Redis that requests come from; give --redis URL, or set HOSTLER_REDIS")
     _check_store(settings)
@@ -42,12 +42,12 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
 
 
 def _check_store(settings: Settings) -> None:
-    """Who names no store means that of the data folder, which must be there: in an empty one nobody works requests."""
+    """Check that the default store exists: in an empty store, no control plane would process the requests."""
     path = local_path(settings.store)
     if settings.origins["store"].layer == "default" and path is not None and not path.exists():
         raise Invalid(
-            f"store: no hostler up was ever in {settings.data}, so nobody would see to what is taken; name the store"
-            " that replicas work on (--store URL), or their data folder (--data)"
+            f"store: no hostler up has used {settings.data}, so no control plane would process requests; name the store"
+            " of the replicas (--store URL), or their data folder (--data)"
         )
 
 
@@ -94,7 +94,7 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
 def _why(task: asyncio.Task[None]) -> str:
     error = None if task.cancelled() else task.exception()
     if error is None:
-        return "by itself"
+        return "without an error"
     return str(error) if isinstance(error, HostlerError) else f"unexpected {type(error).__name__}: {error}"
 
 

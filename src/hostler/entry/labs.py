@@ -1,9 +1,9 @@
-"""Labs in a process: which catalogue counts, the key of the terminal, and the door to Redis.
+"""Labs in a process: the lab catalogue in use, the terminal's key, and the connection to Redis.
 
-    queues → worker (every process with `redis`) → the store → board (whoever leads) → records
+    queues → worker (every process with `redis`) → the store → projection (the leader) → lab records
 
-Redis is a door: out of reach at start is told in a line, and waited for. What cannot become right by waiting (a wrong
-password, a URL that is none) is an error.
+If Redis is unreachable at start, the process reports it and keeps trying. Errors that waiting cannot fix (a wrong
+password, an invalid URL) end the process.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _SAID = ("lab_life", "lab_user")
 
 
 def own_catalogue(settings: Settings) -> LabCatalogue | None:
-    """What this process was told of labs: in `labs.toml`, or by settings alone; None: nothing.
+    """Return the lab catalogue of this process: from `labs.toml`, or from settings alone; None if neither is set.
 
-    NotFound, Invalid: the file, and what is wrong with it.
+    NotFound, Invalid: `labs.toml` is missing or has an error.
     """
     life, user = settings.lab_life * 60.0, settings.lab_user
     if settings.labs is not None:
@@ -59,7 +59,7 @@ def own_catalogue(settings: Settings) -> LabCatalogue | None:
 def catalogue_in_use(
     settings: Settings, own: LabCatalogue | None, known: Mirror[LabCatalogue]
 ) -> Callable[[], LabCatalogue]:
-    """That of our own file, else the one that the leader wrote down, else what the settings say."""
+    """Return the catalogue of this process's file, else the one that the leader stored, else that of the settings."""
     otherwise = own or LabCatalogue()
     if settings.labs is not None:
         return lambda: otherwise
@@ -72,7 +72,7 @@ def catalogue_in_use(
 
 
 def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]:
-    """The public part of the terminal's key, which is made now if it is not there."""
+    """Return the public part of the terminal's key, which is created if it does not exist."""
     from hostler.entry.lab_key import terminal_key
 
     try:
@@ -83,11 +83,11 @@ def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]
 
 
 class Counting(Service, Protocol):
-    """A controller that counts what it does."""
+    """A controller with counters."""
 
     @property
     def counters(self) -> Mapping[str, float]:
-        """By name."""
+        """Return the counters by name."""
 
 
 def lab_controllers(
@@ -103,7 +103,7 @@ def lab_controllers(
     tracer: Tracer,
     tell: Callable[[str], None],
 ) -> tuple[Counting, ...]:
-    """What the leader does about labs: `board`, where they are shown."""
+    """Return the leader's lab controllers; `board` is where lab records are written."""
     pool = LabPool(store, view, clock=clock, rng=rng, new_id=new_id, keys=keys, tracer=tracer, tell=tell)
     labs = LabController(
         *(store, view),
@@ -120,13 +120,13 @@ def lab_controllers(
 
 
 class LabDoor:
-    """The open door: what the leader shows, and the worker beside."""
+    """The open connection to Redis: lab records for the leader to write, and the worker that takes requests."""
 
     def __init__(self, board: Board, worker: LabWorker, task: asyncio.Task[None]) -> None:
         self.board, self._worker, self.task = board, worker, task
 
     def counters(self) -> Mapping[str, float]:
-        """What the worker did."""
+        """Return the worker's counters."""
         return {f"lab_worker_{name}": float(number) for name, number in self._worker.counters.items()}
 
 
@@ -142,10 +142,10 @@ async def opened_door(
     new_id: Callable[[], str],
     tell: Callable[[str], None],
 ) -> AsyncIterator[LabDoor | None]:
-    """The door, with a worker that takes requests until this is left; it hands back what it holds then. `labs`: a
-    mirror that is kept up.
+    """Connect to Redis and run a worker that takes requests until the context ends; it returns what it holds then.
 
-    None: the settings name no Redis. Forbidden, Invalid: they name one that does not let us in, or none that can be.
+    `labs` is a cache that is kept current. None: the settings name no Redis. Forbidden, Invalid: Redis refuses the
+    credentials, or the URL is not valid.
     """
     if settings.redis is None:
         yield None
@@ -155,7 +155,7 @@ async def opened_door(
     names, log = LabNames(namespace_of(store).redis_prefix), logger(part="labs")
 
     def warn(text: str) -> None:
-        """Of what nobody but the user can mend."""
+        """Report a problem that only the user can fix."""
         log.warning(text)
         tell(text)
 
@@ -188,7 +188,7 @@ async def _look(board: Board, url: str, tell: Callable[[str], None]) -> None:
         await board.epoch()
     except (Unavailable, Uncertain) as error:
         why = str(error).partition("; ")[0].rpartition(": ")[2].removeprefix("cannot connect (").removesuffix(")")
-        tell(f"redis {url}: cannot be reached ({why}); labs are taken from there once it can")
+        tell(f"redis {url}: cannot be reached ({why}); labs are taken from there once it is reachable")
     except HostlerError as error:
         error.add_note(f"redis {url}")
         raise

@@ -1,4 +1,4 @@
-"""Who leads, who holds the other keys, and who stands by: as of now, and each change of it."""
+"""The current leader, holders of further election keys and standby replicas, and each change of leader."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from hostler.ports.ttl import TtlStorage
 
 KEYS_LOOKED_AT = 16
-"""Where a storage cannot list, so many election keys are asked for."""
+"""Election keys that are read from a storage that cannot list keys."""
 LOOK_EVERY = 0.5
 LOOK_AGAIN = 10.0
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds election key `key`. `age_s` and `time_left_s` are None where nobody can tell."""
+    """The holder of election key `key`. `age_s` and `time_left_s` are None where the storage does not know them."""
 
     key: int
     address: str
@@ -39,7 +39,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica that stands by. `age_s`: since it was started."""
+    """A standby replica. `age_s`: seconds since its start."""
 
     address: str
     holder: str
@@ -47,7 +47,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything there is to see. `standing_by` is None where the storage cannot tell."""
+    """The state of the election. `standing_by` is None where the storage does not know the standby replicas."""
 
     leader: Holder | None
     others: tuple[Holder, ...]
@@ -56,7 +56,10 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look(storage: TtlStorage) -> Scene:
-    """The scene now. The parts are read one after the other, so a takeover in between may show halfway."""
+    """Return the state of the election.
+
+    The parts are read one after the other, so a takeover in between may be partly visible.
+    """
     store = storage.store if isinstance(storage, StoreBacked) else None
     running = {} if store is None else await _running(store)
     found = await _listed(store) if store is not None else await _asked(storage)
@@ -76,7 +79,7 @@ async def look(storage: TtlStorage) -> Scene:
 
 
 async def history(storage: TtlStorage) -> list[Takeover] | None:
-    """The last leaderships, newest first; None: the storage is no store, and keeps none."""
+    """Return the last leaderships, newest first; None if the storage is not a store and keeps no history."""
     if not isinstance(storage, StoreBacked):
         return None
     listing = await TAKEOVER.list(storage.store, strict=False)
@@ -84,9 +87,9 @@ async def history(storage: TtlStorage) -> list[Takeover] | None:
 
 
 async def takeovers(storage: TtlStorage, trouble: Callable[[str], None]) -> AsyncGenerator[LeaderRecord | None, None]:
-    """Who leads, first as it is and then at each change; None while nobody does.
+    """Yield the current leader, then each change of leader; None while there is none.
 
-    A leader that came and went between two looks is not seen; the fence of the next one tells that there was one.
+    A leadership that begins and ends between two reads is missed; the fence of the next leader shows the gap.
     """
     key = LEADER.fill(n=1)
     shown: LeaderRecord | None = None
@@ -98,12 +101,12 @@ async def takeovers(storage: TtlStorage, trouble: Callable[[str], None]) -> Asyn
             silent = False
         except (Unavailable, Uncertain) as error:
             if not silent:
-                trouble(f"{error}; looking again")
+                trouble(f"{error}; retrying")
             silent = True
             await asyncio.sleep(LOOK_EVERY)
             continue
         record = None if seen is None else LeaderRecord.stored(seen.encode(), where=key)
-        claimed = record is not None and not record.fence  # somebody is just taking it
+        claimed = record is not None and not record.fence  # a takeover is in progress
         if not claimed and (first or record != shown):
             first, shown = False, record
             yield record

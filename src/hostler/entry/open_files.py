@@ -1,4 +1,4 @@
-"""How many files a process may have open: raised at start, and told where it is low."""
+"""The limit of open files of a process: raised at start, and reported if it is low."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 MOST = 1 << 20
-"""What the kernel gives to a process unless it is configured otherwise."""
+"""The kernel's default maximum for a process."""
 ENOUGH = 16_384
-"""Below this, connections are limited by files and not by the settings."""
+"""Below this, the file limit rather than the settings limits the number of connections."""
 ADVICE = "set LimitNOFILE=65536 in the unit, or ulimit -Hn 65536 before the start"
 
 
 def raise_open_files(tell: Callable[[str], object]) -> int:
-    """Raise the soft limit of open files to the hard limit; tell both. Return the limit."""
+    """Raise the soft limit of open files to the hard limit, and report both. Return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     limit = open_file_limit()
     low = f"; this is low: {ADVICE}" if limit < ENOUGH else ""
-    tell(f"open files: at most {limit} (at first {soft}){low}")
+    tell(f"open files: at most {limit} (initially {soft}){low}")
     return limit
 
 
@@ -49,19 +49,19 @@ def _limits(settings: Settings, part: int) -> ConnectionLimits:
 
 
 def examine_open_files(folder: DataFolder) -> Finding:
-    """Return what `hostler doctor` says of the limit of the running process, or of the one that would be started."""
+    """Return the `hostler doctor` finding about the limit of the running process, or of a process started here."""
     holder = folder.holder()
     limit = None if holder is None else _limit_of(holder)
     whose = f"process {holder}"
     if limit is None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit, whose = MOST if hard == resource.RLIM_INFINITY else hard, "a process that is started here"
+        limit, whose = MOST if hard == resource.RLIM_INFINITY else hard, "a process started here"
     what = f"{whose} may open {limit:,}"
     return Finding("open files", Level.OK, what) if limit >= ENOUGH else Finding("open files", Level.WARN, what, ADVICE)
 
 
 def _limit_of(process: int) -> int | None:
-    """Return the soft limit of a process; None: it has ended, or /proc is not to be read."""
+    """Return the soft limit of a process; None: it has ended, or /proc is not readable."""
     try:
         lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
         soft = next(line.split()[3] for line in lines if line.startswith("Max open files"))

@@ -1,7 +1,8 @@
-"""The way to a machine: of this process's nodes directly, of all others through the relay of their agents.
+"""Channels to machines: direct for nodes of this process, through the relay of the agent for all other nodes.
 
-An agent says in its node's record where its relay is: `http://HOST:PORT`, or `https://HOST:PORT#sha256:DIGEST` with the
-digest of its certificate, which is all that needs to be trusted there: the store says who the node is.
+An agent publishes the address of its relay in its node's record: `http://HOST:PORT`, or
+`https://HOST:PORT#sha256:DIGEST` with the digest of its certificate. The digest is all that the client has to trust,
+because the store vouches for the node.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 WITHIN = 15.0
-"""Seconds that another process has to let us in; an agent that was started again has to register within them."""
+"""Time limit in seconds for another process to accept the connection; a restarted agent must register within it."""
 AGAIN = (0.1, 1.0)
-"""Seconds, at first and at most, before an address is read and tried again."""
+"""First and longest delay in seconds before the address is read and tried again."""
 SCHEME = "Ticket"
-"""Of the header that carries a ticket from one process to another."""
+"""Authorization scheme of a ticket that one process sends to another."""
 
 
 class ProcessPeers:
-    """`hostler.ports.peers.Peers`. `machines_of` knows the doors of this process's nodes, by their folded names."""
+    """Implements `hostler.ports.peers.Peers`.
+
+    `machines_of` returns the channels of this process's nodes, by folded node name.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class ProcessPeers:
         self._store, self._tickets, self._machines_of, self._within = store, tickets, machines_of, within
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
-        """Through a door of a machine, to be entered."""
+        """Return a channel to a console, shell or port of a machine, to be entered by the caller."""
         here = self._machines_of(fold(node))
         if here is not None:
             return here.channel(vm, door)
@@ -62,9 +66,10 @@ class ProcessPeers:
 
     @asynccontextmanager
     async def _relayed(self, node: str, vm: str, door: Door) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """Connect to the node's relay. An address where nothing listens may be that of an agent that was killed.
+        """Connect to the node's relay.
 
-        The one that takes its place writes another address, so the record is read again until the deadline.
+        If nothing listens at the address, the agent may have been restarted; the new agent writes another address. So
+        the record is read again until the deadline.
         """
         loop = asyncio.get_running_loop()
         deadline, backoff = loop.time() + self._within, Backoff(*AGAIN)
@@ -79,8 +84,8 @@ class ProcessPeers:
                     if loop.time() + pause >= deadline:
                         raise
                     await asyncio.sleep(pause)
-                except (Forbidden, Invalid) as error:  # of us as a process; the user who asked has done nothing wrong
-                    raise Unavailable(f"agent of node {node}: it did not let us in ({error})") from None
+                except (Forbidden, Invalid) as error:  # the relay refuses this process; the user's request is not wrong
+                    raise Unavailable(f"agent of node {node}: it refused the connection ({error})") from None
             yield socket
 
     async def _connecting(
@@ -94,15 +99,13 @@ class ProcessPeers:
         return open_socket(None, whole, headers, named=f"agent of node {node}", within=within, ssl=pin or True)
 
     async def _place(self, node: str) -> tuple[str, aiohttp.Fingerprint | None]:
-        """Where the relay of the node's agent is, and the certificate that it must show."""
+        """Return the URL of the relay of the node's agent, and the certificate that it must present."""
         entry = await MEMBER.get(self._store, node=node)
         if entry is None:
-            raise NotFound(f"node {node}: there is none such; list the nodes")
+            raise NotFound(f"node {node}: not found; list the nodes")
         if urlsplit(entry.value.address).scheme not in ("http", "https"):
-            raise Unavailable(f"node {node}: its agent is another process and serves no relay; start it again")
+            raise Unavailable(f"node {node}: its agent is another process and serves no relay; restart it")
         try:
             return read_pinned(entry.value.address)
         except ValueError:
-            raise Unavailable(
-                f"node {node}: its record does not say which certificate its relay has; start its agent again"
-            ) from None
+            raise Unavailable(f"node {node}: its record has no certificate of its relay; restart its agent") from None

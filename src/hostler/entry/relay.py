@@ -1,11 +1,11 @@
-"""What an agent serves to other processes of its control plane: the doors of its machines, as WebSockets.
+"""The agent's relay: channels to its machines for other processes of the control plane, as WebSockets.
 
     GET /relay/{node}/{vm}/{door}        Authorization: Ticket …
 
-One door, `slice-log`, is of a slice: an artifact stands in the machine's place.
+The channel `slice-log` belongs to a slice: its path has an artifact in place of the machine.
 
-Who comes has a ticket in the store, for this very door, and so can write to the store: it is one of us. Every ticket
-counts once.
+A client presents a ticket from the store for exactly this channel. Only processes of the control plane can write to the
+store, so the ticket proves that the client is one of them. Every ticket is valid once.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 MOST = 1000
-"""Streams at once."""
+"""Most concurrent streams."""
 GUESSES = 20
-"""Wrong tickets of one address that are answered at once; each further try waits twice as long as the last."""
+"""Wrong tickets per address without a delay; each further attempt waits twice as long as the one before."""
 
 
 class RelayApp:
-    """The ASGI app. `machines_of` knows the doors of this process's nodes, by their folded names."""
+    """The ASGI app. `machines_of` returns the channels of this process's nodes, by folded node name."""
 
     def __init__(
         self,
@@ -64,38 +64,40 @@ class RelayApp:
         self.streams = 0
 
     async def start(self) -> None:
-        """Nothing has to be there before the first request."""
+        """Do nothing: no setup is needed before the first request."""
 
     def close(self) -> None:
-        """Let every stream end."""
+        """End every stream."""
         self._closing.set()
 
     async def aclose(self) -> None:
-        """Nothing is left."""
+        """Close the app; nothing else needs cleaning up."""
         self.close()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         raw = Raw(scope, receive, send, dict(scope["headers"]))
         try:
             await self._serve(raw)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is answered
+        except Exception as error:  # noqa: BLE001 - every error is answered
             told = tell(error)
             if told.problem.status == 500:
                 self._log.error("relay failed", path=scope["path"][:500], exc_info=error)
             await refuse(raw, told, unread=scope["type"] == "http" and incoming.announced(raw.headers))
 
-    # Inside
+    # Internal
 
     async def _serve(self, raw: Raw) -> None:
         node, vm, door = _asked_for(raw.scope)
         if raw.scope["type"] != "websocket":
-            raise Refusal(INVALID, "relay: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
+            raise Refusal(INVALID, "relay: only WebSocket (version 13) is supported; request an upgrade to websocket")
         await self._redeem(raw, node, vm, door)
         machines = self._machines_of(node)
         if machines is None:
-            raise Unavailable(f"node {node}: its agent is not here, or not yet; read its record again")
+            raise Unavailable(
+                f"node {node}: its agent does not run here, or has not started yet; read its record again"
+            )
         if self.streams >= self._most or self._closing.is_set():
-            raise Unavailable("relay: no more are taken now; try again later")
+            raise Unavailable("relay: too many streams, or shutting down; try again later")
         self.streams += 1
         try:
             async with machines.channel(vm, door) as channel:
@@ -105,9 +107,10 @@ class RelayApp:
             self.streams -= 1
 
     async def _redeem(self, raw: Raw, node: str, vm: str, door: Door) -> None:
-        """Take the ticket. TooManyTries: the address has guessed too often for the store to be asked again.
+        """Redeem the ticket. TooManyTries: the address sent too many wrong tickets, so the store is not asked.
 
-        A guest may come from the address of its node. So tickets that one of us has sealed are not slowed.
+        A guest may connect from the address of its node. So tickets with a valid seal of the control plane are not
+        delayed.
         """
         client = raw.scope.get("client")
         source = origin(client[0]) if client else ""
@@ -116,12 +119,12 @@ class RelayApp:
             if not await self._tickets.seals.fits(ticket):
                 self._guesses.check(source)
             await self._tickets.redeem(ticket, node, vm, door)
-        except Unauthenticated:  # not counted before: many valid tickets may come at once
+        except Unauthenticated:  # only failures count: many valid tickets may arrive at once
             self._guesses.failed(source)
             raise
         connection = raw.scope.get("state", {}).get(CONNECTION)
         if connection is not None and not connection.prove(reserved=True):
-            raise Unavailable("relay: all places for connections are taken; try again later")
+            raise Unavailable("relay: too many connections; try again later")
 
     async def _over(self) -> int:
         await self._closing.wait()
@@ -131,33 +134,33 @@ class RelayApp:
 def _asked_for(scope: Any) -> tuple[str, str, Door]:
     segments = scope["raw_path"].decode("ascii", "replace").split("/")[1:]
     if scope.get("method", "GET") != "GET" or len(segments) != 4 or segments[0] != "relay":
-        raise Refusal(NOT_FOUND, "relay: there is no such path; this is no API, ask a replica")
+        raise Refusal(NOT_FOUND, "relay: path not found; this is not the API, ask a replica")
     node, vm, door = incoming.path_parts(segments[1:])
     if door not in set(Door):
-        raise NotFound(f"door {door[:40]!r}: no machine has one of this name; see what there is")
+        raise NotFound(f"door {door[:40]!r}: unknown channel; use one of those in the API reference")
     return fold(node), vm, Door(door)
 
 
 def _ticket_of(headers: dict[bytes, bytes]) -> str:
     scheme, _, ticket = headers.get(b"authorization", b"").partition(b" ")
     if scheme.decode("latin-1").lower() != SCHEME.lower() or not ticket.isascii():
-        raise Unauthenticated("ticket: none was sent; only processes of this control plane are let in")
+        raise Unauthenticated("ticket: missing; only processes of this control plane may connect")
     return ticket.decode().strip()
 
 
 class Relay:
-    """A relay that is served."""
+    """A served relay."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     @property
     def address(self) -> str:
-        """What the node's record says: where it is, and which certificate it has."""
+        """Return the address for the node's record: URL and certificate digest."""
         return self._server.pinned_url
 
     def reload_certificate(self) -> bool:
-        """As `Server.reload_certificate`. The address is another one afterwards, if the certificate is."""
+        """Reload the certificate as `Server.reload_certificate` does; a new certificate changes the address."""
         return self._server.reload_certificate()
 
 
@@ -165,14 +168,15 @@ class Relay:
 async def relaying(
     settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
 ) -> AsyncIterator[Relay]:
-    """Serve the relay where the settings say. Invalid: others could not reach it there."""
+    """Serve the relay at the address of the settings. Invalid: other hosts could not reach it there."""
     from hostler.entry.control_plane import check_address
 
     host, port = check_address(settings, settings.agent_listen, "agent_listen")
     if host in WILDCARDS:
         raise Invalid(
-            f"agent_listen {settings.agent_listen}: others are told to come there; name the address by which they reach"
-            " this machine"
+            f"agent_listen {settings.agent_listen}: not an address that others can connect to; name the one by which"
+            " they reach"
+            " this host"
         )
     app = RelayApp(tickets, machines_of)
     cert, key, limits = settings.tls_cert, settings.tls_key, relay_limits(settings)

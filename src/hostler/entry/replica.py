@@ -1,7 +1,7 @@
-"""One replica as a process: serves the API, stands by, leads, and ends in good order.
+"""One replica of the control plane as a process: serves the API, stands by, leads, and shuts down cleanly.
 
-It answers reads and takes writes whether it leads or not; only the leader's controllers act. When it loses its
-leadership it ends with code 1: a supervisor starts it again.
+A replica serves reads and writes whether it leads or not; only the controllers of the leader act. A replica that loses
+its leadership exits with code 1, and a supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 async def run(
     settings: Settings, address: str | None, tell: Callable[[str], None], *, accept_cluster: bool = False
 ) -> int:
-    """Run a replica of the control plane until it is asked to end, or must; the exit code."""
+    """Run a replica of the control plane until a signal asks it to end, or until a failure. Return the exit code."""
     from hostler.entry.control_plane import check_listen
 
     check_listen(settings)
@@ -55,7 +55,7 @@ async def run(
     return code
 
 
-async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
+async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
     settings: Settings,
     address: str | None,
     tell: Callable[[str], None],
@@ -128,9 +128,9 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
 
 
 async def _serve_on(store: Store, settings: Settings, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Serve for a moment more, if other replicas run: load balancers have to see that /readyz says 503.
+    """Keep serving for `shutdown_delay` if other replicas run, so that load balancers see /readyz return 503.
 
-    The leadership was given up before, so that another replica leads meanwhile.
+    The leadership was released before, so that another replica can lead in the meantime.
     """
     delay = settings.shutdown_delay
     if not delay:
@@ -140,26 +140,26 @@ async def _serve_on(store: Store, settings: Settings, clock: Clock, tell: Callab
             others = (await REPLICA.list(store, strict=False)).entries
     except (HostlerError, TimeoutError):
         return
-    if others:  # the record of this one is gone
-        tell(f"serving for {delay:g} s more while /readyz says 503; a second signal ends it at once")
+    if others:  # the record of this replica is already deleted
+        tell(f"serving for {delay:g} s more while /readyz returns 503; a second signal ends the process at once")
         await clock.sleep(delay)
 
 
 async def _failed(plane: Plane, worker: asyncio.Task[None] | None) -> Exception:
-    """What ended the view of the store, or the worker of labs; neither does by itself."""
+    """Wait for a failure of the store view or the lab worker, and return it. Neither ends without a failure."""
     failing = asyncio.create_task(plane.failed(), name="view: failure")
     try:
         await asyncio.wait((failing, *(() if worker is None else (worker,))), return_when=asyncio.FIRST_COMPLETED)
         if failing.done() or worker is None:
             return failing.result()
         error = None if worker.cancelled() else worker.exception()
-        return error if isinstance(error, Exception) else RuntimeError("the lab worker ended by itself")
+        return error if isinstance(error, Exception) else RuntimeError("the lab worker ended without an error")
     finally:
         failing.cancel()
 
 
 async def _without_redis_if_refused(store: Store, settings: Settings, tell: Callable[[str], None]) -> Settings:
-    """The settings; without the door to Redis where nodes have machines that cannot be reached as it promises."""
+    """Return the settings, without Redis if no node can serve labs that are requested there."""
     if settings.redis is None:
         return settings
     found = await door_in(store)
@@ -173,13 +173,13 @@ async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[st
 
     token = await first_admin(plane.users, folder)
     if token is not None:
-        if sys.stderr.isatty():  # anywhere else it would stay in a journal that others read
+        if sys.stderr.isatty():  # elsewhere the token would stay in a log that others read
             tell(f"the administrator's token, shown this once: {token}")
         tell(f"the administrator's token is kept in {folder.token_file}")
 
 
 async def demonstrate(storage: TtlStorage, plan: Plan, tell: Callable[[str], None]) -> int:
-    """Run elections alone, with a tally in the place of controllers; the exit code."""
+    """Run elections without a control plane, with a counter in place of controllers. Return the exit code."""
     store = storage.store if isinstance(storage, StoreBacked) else None
     with asked_to_end() as asked:
         problem = await stand(storage, plan, [Counting(store, tell)], leading=Leading(tell), asked=asked, tell=tell)

@@ -1,4 +1,4 @@
-"""A log file that does not grow for ever, for its owner's eyes only."""
+"""A log file with a limited size, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KEPT = 5
 
 
 class RotatingFile:
-    """What is written goes to `path`; when that is full it becomes `path.1`, the one before `path.2`, and so on.
+    """Writes to `path`; a full file becomes `path.1`, the previous `path.1` becomes `path.2`, and so on.
 
-    A disk that is full loses lines of the log, and nothing else.
+    On a full disk, log lines are lost; writing raises no error.
     """
 
     def __init__(self, path: Path, *, size_bytes: int = SIZE_BYTES, kept: int = KEPT) -> None:
@@ -24,7 +24,7 @@ class RotatingFile:
         self._written = os.fstat(self._descriptor).st_size
 
     def write(self, text: str) -> int:
-        """One or more whole lines."""
+        """Write one or more whole lines."""
         data = text.encode(errors="backslashreplace")
         try:
             if self._written and self._written + len(data) > self._size:
@@ -35,10 +35,9 @@ class RotatingFile:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: writes are not buffered."""
 
     def close(self) -> None:
-        """No more writing."""
         os.close(self._descriptor)
 
     def _open(self) -> int:

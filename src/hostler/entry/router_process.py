@@ -1,4 +1,4 @@
-"""A process that calls slices: its router, its record in the store, and the door at which it tells what it measured."""
+"""A process that calls slices: its router, its record in the store, and the endpoint that reports its measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Calling:
-    """An async context manager: calls can be made from entering to leaving."""
+    """An async context manager; calls can be made while it is open."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class Calling:
         why: Why | None = None,
         routers: Mirror[RouterRecord] | None = None,
     ) -> None:
-        """`name` and `token` are this process's alone; `host`: where the leader asks; `local`: nodes of this machine.
+        """Create the router of a process.
 
-        `routers`: all of them, where somebody follows them already.
+        `name` and `token` are unique to this process. `host` is where the leader asks for measurements. `local` names
+        nodes of this host. `routers` is a cache of all routers, if the process already has one.
         """
         self._store, self._clock, self._rng = store, clock, rng
         self._name, self._token, self._host, self._node = name, token, host, node
@@ -88,12 +89,12 @@ class Calling:
         await self._stack.aclose()
 
     def counters(self) -> dict[str, float]:
-        """For `/metrics`."""
+        """Return the counters for `/metrics`."""
         return {f"invoke_{name}": number for name, number in self.router.counters.items()}
 
-    # Inside
+    # Internal
 
-    def _changed(self, key: str) -> None:  # noqa: ARG002 - they are few
+    def _changed(self, key: str) -> None:  # noqa: ARG002 - there are few, so all are read again
         self._admitted = frozenset()
 
     def _is_admitted(self, token_sha256: str) -> bool:
@@ -103,7 +104,7 @@ class Calling:
 
 
 def _tell(task: asyncio.Task[None]) -> None:
-    """It does not end by itself."""
+    """Log an error if the task ended unexpectedly."""
     if not task.cancelled() and task.exception() is not None:
         logger(part="calls").error("calls of slices have ended", exc_info=task.exception())
 

@@ -1,4 +1,4 @@
-"""Signals: the first SIGTERM or SIGINT asks to end, the second one does not ask; SIGHUP reloads certificates."""
+"""Signals: the first SIGTERM or SIGINT starts a shutdown, the second ends the process; SIGHUP reloads certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reloads(Protocol):
-    """A server that can read its certificate again."""
+    """A server that can reload its certificate."""
 
     def reload_certificate(self) -> bool: ...
 
@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def asked_to_end() -> Iterator[asyncio.Event]:
-    """Set by the first signal. The second one ends the process at once: everything here survives that."""
+    """Yield an event that the first signal sets. A second signal ends the process at once, which is crash-safe."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
@@ -45,7 +45,7 @@ def asked_to_end() -> Iterator[asyncio.Event]:
 
 @contextmanager
 def on_hangup(reload: Callable[[], None]) -> Iterator[None]:
-    """SIGHUP calls `reload`, and ends nothing."""
+    """Call `reload` on SIGHUP instead of ending the process."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reload)
     try:
@@ -55,21 +55,22 @@ def on_hangup(reload: Callable[[], None]) -> Iterator[None]:
 
 
 def reload_certificates(servers: Iterable[Reloads], tell: Callable[[str], None]) -> None:
-    """Let all servers read their certificates again, and say what the result is."""
+    """Reload the certificates of all servers, and report the result."""
     try:
         reloaded = [server.reload_certificate() for server in servers]
     except HostlerError as error:
-        tell(f"SIGHUP: {error}; the certificate from before is still in use")
+        tell(f"SIGHUP: {error}; the previous certificate is still in use")
         return
-    tell("SIGHUP: certificates read again" if any(reloaded) else "SIGHUP: there is no certificate to read again")
+    tell("SIGHUP: certificates reloaded" if any(reloaded) else "SIGHUP: no certificate to reload")
 
 
 async def run_unless_asked(
     name: str, asked: asyncio.Event, started: asyncio.Event, work: Coroutine[Any, Any, int]
 ) -> int:
-    """The exit code of `work`, which heeds `asked` itself once it has `started`. Asked before, it is cancelled: 0.
+    """Return the exit code of `work`; cancel it and return 0 if `asked` is set before `started`.
 
-    So who is asked to end while a store does not answer does not wait for that first.
+    After `started`, `work` handles `asked` itself. So a shutdown request does not wait for a store that does not
+    answer.
     """
     working = asyncio.create_task(work, name=name)
     waiting = asyncio.create_task(asked.wait(), name=f"{name}: asked to end")

@@ -1,11 +1,11 @@
 """A simulated datacenter with the API of a real one.
 
-    folder held → the world begins, and boots as fast as it can → time stands still → view and services → server →
+    lock the folder → start the world and boot it at full speed → stop the clock → view and services → server →
     the chosen mode, and the timeline begins → ready
 
-The control plane under test lives inside the world: its replicas lead, and its agents run machines. The server beside
-it decides nothing; it reads and writes the world's store, past every fault. What goes wrong in the world is told, and
-the server stays.
+The control plane under test runs inside the world: its replicas lead, and its agents run machines. The API server runs
+outside the world and takes no decisions; it reads and writes the world's store, unaffected by faults. A failure in the
+world is reported, and the server keeps running.
 """
 
 from __future__ import annotations
@@ -42,28 +42,27 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
 BOOT = 120.0
-"""Virtual seconds that the world has until its nodes are on duty; what is not by then is not waited for."""
+"""Virtual seconds for the nodes of the world to become ready; the service does not wait longer for any node."""
 STOP_WITHIN = 1.0
-"""Real seconds that the world has to end."""
+"""Real seconds for the world to end."""
 SWITCH = 0.0005
-"""Seconds after which the world's thread lets the server's run: with the usual 5 ms a request would wait for many of
-them."""
+"""Thread switch interval in seconds. With the default of 5 ms, a request would wait for many switches."""
 
 
 SAVE_EVERY = 10.0
-"""Real seconds between two savings; none while nothing happens."""
+"""Real seconds between two saves; nothing is saved while nothing happens."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A simulation to go on from, and the file that holds it."""
+    """A saved simulation to resume, and the file that holds it."""
 
     name: str
     saved: Saved
 
 
 class SimService:
-    """One `hostler sim serve`: made, run, gone. `warn` hears of what went wrong in the world."""
+    """One run of `hostler sim serve`. `warn` receives failures in the world."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class SimService:
         resumed: Resumed | None = None,
         save: Path | None = None,
     ) -> None:
-        """`resumed`: what to go on from. `save`: where it is kept, so that another one can go on from it."""
+        """`resumed`: the simulation to resume. `save`: the file that the simulation is saved to."""
         self._settings, self._mode, self._rate = settings, mode, rate
         self._resumed, self._save = resumed, save
         self._saved: Place | None = None
@@ -89,11 +88,11 @@ class SimService:
         self._serving = asyncio.Event()
 
     async def run(self) -> int:
-        """Until it is asked to end; the exit code."""
+        """Run until a signal asks the process to end. Return the exit code."""
         check_listen(self._settings)
         check_folder(self._folder)
         with self._folder.held(), asked_to_end() as self._asked:
-            self._folder.write(self._folder.simulation_file, "it holds nothing that outlives hostler sim serve")
+            self._folder.write(self._folder.simulation_file, "hostler sim serve: not kept after it ends")
             log = RotatingFile(self._folder.log_file)
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             before = sys.getswitchinterval()
@@ -113,12 +112,12 @@ class SimService:
             else:
                 await simulation.start()
                 if not await simulation.boot(within=BOOT):
-                    self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; going on")
+                    self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; continuing")
             store = await stack.enter_async_context(simulation.store())
             plane = await stack.enter_async_context(
                 Plane(
                     store, self._settings, clock=simulation.clock(), sim=simulation, artifacts=EveryArtifact()
-                )  # as the world's own replicas have it: nothing needs to be pushed
+                )  # as in the world's own replicas: no artifact has to be pushed
             )
             server = await stack.enter_async_context(plane.served())
             failing = asyncio.create_task(self._failed(plane), name="view: failure")
@@ -127,7 +126,7 @@ class SimService:
             url = local_url(server, host)
             token = await first_admin(plane.users, self._folder)
             if self._resumed is not None and self._folder.read(self._folder.token_file) is None:
-                token = await plane.users.recover_admin()  # the folder that had the token is gone
+                token = await plane.users.recover_admin()  # the folder with the token no longer exists
                 self._folder.write(self._folder.token_file, token)
             stack.enter_context(self._folder.announced(url))
             await (simulation.go_on if self._resumed is not None else simulation.play)(self._mode, rate=self._rate)
@@ -146,16 +145,16 @@ class SimService:
                 except HostlerError as error:
                     self._warn(str(error))
             with suppress(HostlerError):
-                await simulation.hold()  # whoever waits for a step is told
+                await simulation.hold()  # requests that wait for a step get an answer
         return 0
 
     async def _resume(self, resumed: Resumed) -> None:
         header = resumed.saved.header
-        self._tell(f"resuming {resumed.name}: {header.place.at:g} virtual seconds are done again")
+        self._tell(f"resuming {resumed.name}: replaying {header.place.at:g} virtual seconds")
         await self._simulation.resume(resumed.saved, resumed.name)
 
     async def _keep(self, path: Path) -> None:
-        """Save it, unless nothing has happened since it last was."""
+        """Save the simulation, unless nothing has happened since the last save."""
         place = await self._simulation.place()
         if place != self._saved:
             data = await self._simulation.save()
@@ -175,33 +174,33 @@ class SimService:
                     self._warn(told)
 
     async def _failed(self, plane: Plane) -> None:
-        self._warn(f"what is read from the world is no longer kept up: {await plane.failed()}")
+        self._warn(f"the view of the simulated store is no longer updated: {await plane.failed()}")
 
     def _told(self, text: str) -> None:
-        """In the world's thread."""
+        """Report a failure; called in the world's thread."""
         logger(part="simulation").error("the simulation failed", why=text)
         self._warn(text)
 
 
 def check_folder(folder: DataFolder) -> None:
-    """Refused: somebody else's state is there, whose token our own administrator's would take the place of."""
+    """Check the folder. Refused: it holds other state, whose administrator's token would be overwritten."""
     if folder.path.is_dir() and any(folder.path.iterdir()) and folder.read(folder.simulation_file) is None:
         raise Refused(
-            f"data folder {folder.path}: it belongs to hostler up, or to somebody else; give --data an empty folder,"
-            " or leave it out"
+            f"data folder {folder.path}: it belongs to hostler up, or holds other files; give --data an empty folder,"
+            " or omit --data"
         )
 
 
 def check_save(path: Path, resumed: Resumed | None) -> None:
-    """Refused: the file exists and is not the one that is resumed. It is not replaced."""
+    """Check the file to save to. Refused: it exists and is not the one that is resumed; it is not replaced."""
     if not path.parent.is_dir():
-        raise Invalid(f"{path}: there is no folder {path.parent}; make it, or save elsewhere")
+        raise Invalid(f"{path}: folder {path.parent} not found; create it, or save elsewhere")
     if (path.exists() or path.is_symlink()) and (resumed is None or not path.samefile(resumed.name)):
-        raise Refused(f"{path}: it exists; go on from it with --resume {path}, or save to a file that does not exist")
+        raise Refused(f"{path}: file exists; resume it with --resume {path}, or save to a new file")
 
 
 def resumed_from(path: Path) -> tuple[Resumed, Story]:
-    """The simulation in a file. NotFound, Invalid, Damaged, Refused: there is none to go on from."""
+    """Load a saved simulation. NotFound, Invalid, Damaged, Refused: the file holds none that can be resumed."""
     from hostler.sim.scenario.format import read_scenario
 
     saved = load(path)
@@ -210,7 +209,10 @@ def resumed_from(path: Path) -> tuple[Resumed, Story]:
 
 
 def story_of(what: str, seed: int | None) -> Story:
-    """The scenario of that name, or in that file: its wishes, then its timeline. NotFound, Invalid: it is none."""
+    """Return the scenario of that name, or in that file: its initial objects, then its timeline.
+
+    NotFound, Invalid: there is no such scenario, or it has an error.
+    """
     from hostler.sim.scenario.library import find
 
     scenario = find(what)
@@ -227,7 +229,7 @@ def _story(scenario: Scenario, seed: int) -> Story:
     async def play(world: World, to_come: Callable[[int], None]) -> None:
         await Player(world, scenario, moments).play(to_come)
 
-    plan = msgspec.structs.replace(plan_of(scenario), slices=True)  # whoever is beside it may apply a blueprint
+    plan = msgspec.structs.replace(plan_of(scenario), slices=True)  # users of the API may apply blueprints
     return Story(
         name=scenario.name,
         about=scenario.about,

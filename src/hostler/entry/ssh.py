@@ -1,7 +1,7 @@
-"""Logging into a machine: over a channel to the SSH server inside, with a key of our own, and never to a stranger.
+"""SSH login to a machine over a channel, with a key of our own and a pinned host key.
 
-The machine's host key was made with it and stands in its record: whoever answers with another one is refused before
-anything is said. Nothing here asks a person anything.
+The host key is created with the machine and stored in its record. A server with another host key is refused before
+anything is sent. Nothing here prompts the user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel
 
 WITHIN = 60.0
-"""Seconds for key exchange and login: an emulated guest is slow at both."""
+"""Seconds for key exchange and login; an emulated guest is slow at both."""
 CHUNK = 64 * 1024
 
 
@@ -38,24 +38,23 @@ async def logged_in(
     identities: Sequence[Path] = (),
     also: Sequence[Path] = (),
 ) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """A login to the machine over the channel, which this enters and leaves.
+    """Log in to the machine over the channel; this enters and leaves the channel.
 
-    With the keys that are named; otherwise with those in `also`, our own, those of ssh-agent and those of `~/.ssh` that
-    need no passphrase. Refused: it is not the machine that answers. Forbidden: it takes none of the keys.
+    Uses the keys in `identities`. Without them: those in `also`, our own key, those of ssh-agent and those of `~/.ssh`
+    that need no passphrase. Refused: the host key is not the machine's. Forbidden: the machine accepts none of the
+    keys.
     """
     access = view.access
     if access is None and view.available:
         raise Refused(
-            f"vm {view.name}: it runs and has no way to log in, like all simulated machines; its console:"
+            f"vm {view.name}: it runs but has no SSH access, like all simulated machines; use its console:"
             " hostler vm console"
         )
     if access is None:
-        raise Unavailable(f"vm {view.name}: nothing is known of a way to log in; see how far it is: hostler vm show")
+        raise Unavailable(f"vm {view.name}: no SSH access known yet; see its state: hostler vm show")
     pinned = [asyncssh.import_public_key(text) for text in access.host_keys]
     if not pinned:
-        raise Refused(
-            f"vm {view.name}: its host key is not known, so anybody could answer in its place; use its console"
-        )
+        raise Refused(f"vm {view.name}: its host key is not known, so the server cannot be verified; use its console")
     keys = [loaded(path) for path in identities] or [*map(loaded, also), own_key(), *usual_keys(Path.home())]
     name = user or access.user
     have_a_name()
@@ -76,18 +75,19 @@ async def logged_in(
                 )
         except asyncssh.HostKeyNotVerifiable:
             raise Refused(
-                f"vm {view.name}: who answered has another host key than the machine was made with, so it is not the"
-                " machine; nothing was sent to it. Tell whoever runs the node"
+                f"vm {view.name}: the SSH server has another host key than the machine, so it is not the"
+                " machine; nothing was sent to it. Tell the operator of the node"
             ) from None
         except asyncssh.PermissionDenied:
             tried = ", ".join(str(path) for path in identities) or f"{key_file()}, ssh-agent, ~/.ssh"
             raise Forbidden(
-                f"vm {view.name}: {name} is not let in with any key of {tried}; name the right one with -i, or create"
+                f"vm {view.name}: login of {name} was refused with all keys of {tried}; name the right one with -i, or"
+                " create"
                 " the machine with --ssh-key"
             ) from None
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise bridge.error or Unavailable(
-                f"vm {view.name}: its SSH server does not answer as one ({why(error)}); see its console"
+                f"vm {view.name}: its SSH server does not respond properly ({why(error)}); see its console"
             ) from None
         try:
             yield connection
@@ -103,15 +103,15 @@ async def logged_in(
 
 
 class Bridge:
-    """A socket whose other end is a channel: what speaks SSH wants a socket."""
+    """A socket pair that connects an SSH client, which needs a socket, with a channel."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.error: HostlerError | None = None
-        """What ended the channel."""
+        """The error that ended the channel."""
 
     async def inwards(self, channel: Channel) -> None:
-        """From the channel to the socket."""
+        """Copy from the channel to the socket."""
         loop = asyncio.get_running_loop()
         try:
             while data := await channel.read():
@@ -124,9 +124,9 @@ class Bridge:
             self.ours.shutdown(socket.SHUT_WR)
 
     async def outwards(self, channel: Channel) -> None:
-        """From the socket to the channel."""
+        """Copy from the socket to the channel."""
         loop = asyncio.get_running_loop()
-        with suppress(OSError, HostlerError):  # then reading tells
+        with suppress(OSError, HostlerError):  # the reading side reports the error
             while data := await loop.sock_recv(self.ours, CHUNK):
                 await channel.write(data)
 

@@ -1,4 +1,4 @@
-"""The command line's own key: made when it is first needed, and put into every machine that it creates."""
+"""The SSH key of the command line: created on first use, and installed in every machine that it creates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
 def key_file(environ: Mapping[str, str] | None = None) -> Path:
-    """Where it is; its public part is beside it."""
+    """Return the path of the key; its public part is next to it."""
     environ = os.environ if environ is None else environ
     state = environ.get("XDG_STATE_HOME", "")
     folder = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".local/state"
@@ -29,54 +29,56 @@ def key_file(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def own_public(path: Path | None = None) -> str:
-    """The line for a machine's `authorized_keys`. Invalid: the key can be neither read nor made."""
+    """Return the key's line for `authorized_keys`. Invalid: the key can be neither read nor created."""
     path = path or key_file()
     with suppress(OSError, UnicodeDecodeError):
         text = path.with_suffix(".pub").read_text(encoding="ascii").strip()
         if text and path.exists():
             return text
     text = public_text(own_key(path))
-    with suppress(OSError):  # only to be faster the next time
+    with suppress(OSError):  # only a cache for the next call
         put_first(path.with_suffix(".pub"), f"{text}\n".encode())
     return text
 
 
 def own_key(path: Path | None = None) -> asyncssh.SSHKey:
-    """The key itself. Of all who come first at once, each gets the same."""
+    """Return the key. Callers that create it at the same time all get the same key."""
     path = path or key_file()
     if not path.exists():
         make(
             path,
             f"hostler@{socket.gethostname()}",
             str(path),
-            "the key to log in with is kept there: see to it that it can be, or set XDG_STATE_HOME",
+            "the SSH key is kept there; make the path writable, or set XDG_STATE_HOME",
         )
     return loaded(path)
 
 
 def public_text(key: asyncssh.SSHKey) -> str:
-    """The public part, as one line."""
+    """Return the public part as one line."""
     return str(key.export_public_key().decode().strip())
 
 
 def loaded(path: Path) -> asyncssh.SSHKey:
-    """A private key of a file. Invalid: it is none that can be used here. Refused: others can read it."""
+    """Load a private key. Invalid: the file is not a usable key. Refused: other users can read it."""
     import asyncssh
 
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise Refused(f"key {path}: others can read it; chmod 600 {path}, and make another if somebody has")
+            raise Refused(f"key {path}: other users can read it; chmod 600 {path}, and replace the key if it was read")
         return asyncssh.read_private_key(path)
     except OSError as error:
         raise Invalid(f"key {path}: cannot be read: {error.strerror}; name another") from None
     except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
         if "passphrase" in str(error).lower():
-            raise Invalid(f"key {path}: it has a passphrase, and nobody is asked here; give it to ssh-agent") from None
-        raise Invalid(f"key {path}: it is no private key ({error}); name another") from None
+            raise Invalid(
+                f"key {path}: it has a passphrase, and this command does not prompt; add it to ssh-agent"
+            ) from None
+        raise Invalid(f"key {path}: not a private key ({error}); name another") from None
 
 
 def usual_keys(home: Path) -> list[asyncssh.SSHKey]:
-    """Keys of `~/.ssh` that need no passphrase."""
+    """Return the keys of `~/.ssh` that need no passphrase."""
     import asyncssh
 
     found = []
@@ -87,7 +89,7 @@ def usual_keys(home: Path) -> list[asyncssh.SSHKey]:
 
 
 def make(path: Path, comment: str, subject: str, advice: str) -> None:
-    """A new private key, unless somebody puts one there first. Invalid: it cannot be written."""
+    """Create a private key, unless another process creates it first. Invalid: it cannot be written."""
     import asyncssh
 
     key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
@@ -99,14 +101,14 @@ def make(path: Path, comment: str, subject: str, advice: str) -> None:
 
 
 def put_first(path: Path, data: bytes) -> None:
-    """Whole or not at all, and not over one that somebody else has just put there."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    """Write a file atomically, and never over one that another process has just written."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     try:
         with suppress(FileExistsError):
-            os.link(beside, path)
+            os.link(temporary, path)
     finally:
-        beside.unlink()
+        temporary.unlink()

@@ -1,9 +1,9 @@
 """Everything in one process: store, API, controllers and the agents of some nodes.
 
-    folder held → store → view and services → server → agents → the door of labs → standing for the leadership → ready
+    lock the folder → store → view and services → server → agents → labs from Redis → candidacy for leadership → ready
 
-It ends in the reverse order, within seconds; machines outlive it. A lost leadership does not end it: a laptop that
-slept stands anew (`entry.watchdog`).
+It stops in the reverse order, within seconds; machines keep running. Losing the leadership does not end the process: a
+laptop that wakes up from sleep becomes a candidate again (`entry.watchdog`).
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 RACK = "local"
-"""Nodes are called after it, unless the settings name another rack."""
+"""Default rack; the nodes are named after their rack."""
 LOOK_EVERY = 0.05
 STAND_AGAIN = 1.0
 SILENT_FOR = 5.0
-"""Seconds after which it is told what keeps it from being ready."""
+"""Seconds after which the reason for not being ready is reported."""
 IN_SERVICE = (Lifecycle.ON_DUTY, Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
-"""Where a node can be once it has joined; an operator may have drained it before."""
+"""Lifecycle states of a node that has joined; an operator may have drained it before."""
 
 
 class Ready:
-    """What is told once everything works."""
+    """The values to report once everything works."""
 
     def __init__(self, url: str, folder: DataFolder, token: str | None) -> None:
         self.url, self.folder, self.token = url, folder, token
 
 
 class Up:
-    """One `hostler up`: made, run, gone."""
+    """One run of `hostler up`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Up:
         self._serving = asyncio.Event()
 
     async def run(self) -> int:
-        """Until it is asked to end, or must; the exit code."""
+        """Run until a signal asks the process to end, or until a failure. Return the exit code."""
         check_listen(self._settings)
         check_address(self._settings, self._settings.agent_listen, "agent_listen")
         with self._folder.held(), asked_to_end() as self._asked:
@@ -97,7 +97,8 @@ class Up:
             if self._settings.ignored:
                 self._tell(f"ignored variables of other programs: {', '.join(self._settings.ignored)}")
             self._folder.check_kind(self._settings.machines)
-            self._folder.simulation_file.unlink(missing_ok=True)  # what is in it outlives us
+            # the folder now holds state that is kept after this process ends
+            self._folder.simulation_file.unlink(missing_ok=True)
             try:
                 return await run_unless_asked("up", self._asked, self._serving, self._run())
             finally:
@@ -119,7 +120,8 @@ class Up:
             relaying_here = relaying(self._settings, plane.peer_tickets, doors_in(self._agents))
             relay = await stack.enter_async_context(relaying_here)
             await self._agents_in(stack, plane, relay.address)
-            if sys.stdin is None or not sys.stdin.isatty():  # else it is the terminal that was closed
+            # with a terminal, SIGHUP means that the terminal was closed
+            if sys.stdin is None or not sys.stdin.isatty():
 
                 def reload() -> None:
                     reload_certificates([server, relay], self._say)
@@ -141,19 +143,19 @@ class Up:
             try:
                 return await self._serve(plane, url, parts)
             finally:
-                # The agents' own scopes end their tasks; standing ends by itself, its work first.
+                # The agents' own contexts end their tasks. The candidacy ends by itself, after its work.
                 self._asked.set()
                 parts[1].cancel()
                 await asyncio.gather(*parts[:2], return_exceptions=True)
 
     async def _settle_network(self) -> LabNetwork:
-        """Labs from Redis need guests with an address of their own."""
+        """Choose the network of guests; labs from Redis need guests with an address of their own."""
         found = await asyncio.to_thread(lab_network, self._settings)
         self._settings = msgspec.structs.replace(self._settings, network=found.network)
         return found
 
     async def _settle_door(self, store: Store, network: LabNetwork) -> None:
-        """Where no node has such guests, the door to Redis stays closed."""
+        """Disable labs from Redis if no node has such guests."""
         if self._settings.redis is None:
             return
         found = await door_in(store, own=dict.fromkeys(self._nodes(), network))
@@ -163,14 +165,14 @@ class Up:
             self._settings = msgspec.structs.replace(self._settings, redis=None)
 
     async def _settle_inventory(self, store: Store) -> None:
-        """Where nobody has written an inventory, our nodes get a rack."""
+        """Create a rack for the nodes of this process if the store has no inventory."""
         try:
             await make_own_rack(store, self._settings.rack or RACK, [str(n + 1) for n in range(self._settings.nodes)])
         except HostlerError as error:
-            self._tell(f"inventory: {error}; going on without")
+            self._tell(f"inventory: {error}; continuing without an inventory")
 
     def _nodes(self) -> dict[str, str]:
-        """What our nodes are called, by their names in keys."""
+        """Return the names of this process's nodes, by folded name."""
         rack = self._settings.rack or RACK
         names = (f"{rack}-{number}" for number in range(1, self._settings.nodes + 1))
         return {fold(name): name for name in names}
@@ -193,7 +195,7 @@ class Up:
         )
 
     async def _agents_in(self, stack: AsyncExitStack, plane: Plane, relay: str) -> None:
-        """Enter the agents of all nodes; on leaving, all end at once. `relay`: where other processes reach them."""
+        """Start the agents of all nodes; on exit all stop together. `relay`: where other processes reach them."""
         rack = self._settings.rack or RACK
         self._folder.keep_kind(self._settings.machines)
         for node, name in self._nodes().items():
@@ -218,7 +220,7 @@ class Up:
         self._tell(counted(self._settings.nodes, f"{self._settings.machines} node"))
 
     async def _part(self) -> None:
-        """All agents take leave together; one after the other would take too long with many."""
+        """Deregister all agents at the same time; one after the other would take too long with many."""
         for running in self._agents.values():
             running.task.cancel()
         with suppress(TimeoutError):
@@ -228,13 +230,13 @@ class Up:
         await asyncio.gather(*(running.stop_slices() for running in self._agents.values()), return_exceptions=True)
 
     async def _stand(self, store: Store, plane: Plane, address: str, guard: StoreGuard) -> None:
-        """Stand for the leadership, and stand anew when it was lost."""
+        """Run for leadership, and again after each loss of it."""
         settings = self._settings
         plan = Plan(address=address, ttl=settings.leadership_ttl, replicas=settings.replicas, url=plane.api_url)
         watchdog = Watchdog(self._clock)
         storage = ttl_storage_on(store)
         dead = self._folder.read(self._folder.replica_file)
-        if dead is not None:  # for the folder is ours
+        if dead is not None:  # it is certainly dead: this process holds the folder's lock
             with suppress(HostlerError):
                 await bury(storage, dead, plan.replicas)
         while not self._asked.is_set():
@@ -242,8 +244,8 @@ class Up:
             problem: Exception | None
             try:
                 self._folder.write(self._folder.replica_file, holder)
-            except OSError as error:  # a full disk may have room again
-                why = f"{self._folder.replica_file}: cannot be written: {error.strerror}; see to the disk"
+            except OSError as error:  # a full disk may have space again later
+                why = f"{self._folder.replica_file}: cannot be written: {error.strerror}; check the disk"
                 problem = Unavailable(why)
             else:
                 problem = await stand(
@@ -259,13 +261,13 @@ class Up:
                 )
                 watchdog.stopped()
             if problem is not None and not self._asked.is_set():
-                self._tell(f"leadership lost: {problem}; standing anew")
+                self._tell(f"leadership lost: {problem}; standing for leadership again")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(STAND_AGAIN):
                         await self._asked.wait()
 
     async def _serve(self, plane: Plane, url: str, parts: list[asyncio.Task[Any]]) -> int:
-        """Tell when it is ready; then until the end, which is its own or that of a part."""
+        """Report readiness, then wait until a signal arrives or a part ends."""
         ended = asyncio.create_task(self._asked.wait(), name="up: asked to end")
         telling = asyncio.create_task(self._until_ready(plane, url), name="up: becoming ready")
         try:
@@ -279,7 +281,7 @@ class Up:
             await asyncio.gather(ended, telling, return_exceptions=True)
             self._folder.server_file.unlink(missing_ok=True)
         if self._asked.is_set():
-            self._tell("stopping; the machines run on")
+            self._tell("stopping; machines keep running")
             return 0
         for part in parts:
             if part.done():
@@ -298,7 +300,7 @@ class Up:
         await self._ready(Ready(url, self._folder, token))
 
     async def _waits_for(self, plane: Plane) -> str | None:
-        """What is missing; None: nothing. Others may lead, where the store is shared."""
+        """Return what is missing for readiness; None: nothing. Another process may lead if the store is shared."""
         for node, running in self._agents.items():
             state = running.agent.state()
             if not (state.registered and _serves(plane, node)):
@@ -306,13 +308,13 @@ class Up:
         if not self._leading.leads:
             record = await LEADER.get(plane.store, n=1)
             if record is None or not record.value.fence:
-                return "nobody leads"
+                return "no leader"
             if record.value.holder == self._folder.read(self._folder.replica_file):
                 return "the controllers are starting"
         return None
 
     def _say(self, text: str) -> None:
-        """For the log: what people need not see."""
+        """Write a line to the log that users do not need to see."""
         self._log.info(text)
 
 
@@ -331,5 +333,5 @@ def _why(task: asyncio.Task[Any]) -> str:
     error = task.exception()
     if error is None:
         result = task.result()
-        return str(result) if isinstance(result, Exception) else "by itself"
+        return str(result) if isinstance(result, Exception) else "without an error"
     return str(error) if isinstance(error, HostlerError) else f"unexpected {type(error).__name__}: {error}"

@@ -1,8 +1,8 @@
-"""What keeps a one-process control plane honest when it loses its leadership, without ending it for having slept.
+"""Ends a one-process control plane whose leader work does not stop after it loses its leadership.
 
-`hostler replica` ends when it loses its key, and its supervisor starts it again. `hostler up` has no supervisor: a
-laptop that slept an hour wakes up without its leadership, stops what it did as a leader, and stands anew. Fences keep
-what a sleeper still has in hand from being written; this watchdog ends the process if the work does not stop.
+`hostler replica` ends when it loses its key, and its supervisor restarts it. `hostler up` has no supervisor: a laptop
+that wakes up after an hour has lost its leadership, stops its leader work, and becomes a candidate again. Fences
+prevent late writes of such a process. This watchdog ends the process if the work does not stop.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LOOK = 0.25
 
 
 class Watchdog:
-    """A killer that counts the grace while the process is awake: so many looks in a row, each a moment apart.
+    """A killer that counts the grace period only while the process is awake: in consecutive short checks.
 
-    As the first of the controllers it is stopped when all the others have, and that is the end of the work: tidying up
-    after it may take longer than the grace while the store is away.
+    It is the first of the controllers, so it is stopped after all others, which is the end of the work. Cleaning up
+    after that may take longer than the grace period while the store is unreachable.
     """
 
     name = "watchdog"
@@ -43,7 +43,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def guard(self, leadership: Leadership) -> None:
-        """End the process if the leadership is over, and nobody says that its work has stopped."""
+        """End the process if the leadership is over and `stopped` is not called in time."""
         with self._changed:
             self._guarded[leadership] = 0.0
             if self._thread is None:
@@ -52,15 +52,15 @@ class Watchdog:
             self._changed.notify()
 
     def stopped(self) -> None:
-        """The work of every leadership so far has stopped: none of them is watched any more."""
+        """Stop watching every leadership so far: its work has stopped."""
         with self._changed:
             self._guarded.clear()
             self._changed.notify()
 
-    # As a service
+    # Service
 
     async def start(self, standing: Standing) -> None:
-        """Nothing: it was told of the leadership before."""
+        """Do nothing: `guard` was called with the leadership before."""
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -68,7 +68,7 @@ class Watchdog:
     async def stop(self) -> None:
         self.stopped()
 
-    # Inside
+    # Internal
 
     def _watch(self) -> None:
         with self._changed:
@@ -77,7 +77,7 @@ class Watchdog:
                 self._changed.wait(pause)
                 self._guarded = {each: seen for each, seen in self._guarded.items() if not each.released}
                 for each in self._guarded:
-                    # At most one pause is counted for each look, however long the process was suspended meanwhile.
+                    # Each check counts at most one pause, however long the process was suspended in between.
                     late = overdue_at(each) - each.ttl / GRACE <= self._clock.now()
                     self._guarded[each] = self._guarded[each] + pause if late else 0.0
                     if self._guarded[each] > each.ttl / GRACE:
@@ -88,7 +88,7 @@ class Watchdog:
 
 
 def _end(why: str) -> None:
-    with suppress(Exception):  # the end must come also when nobody is there to read why
+    with suppress(Exception):  # the process must end even if its output cannot be written
         if select.select([], [2], [], 0)[1]:
             os.write(2, f"hostler: {time.strftime('%H:%M:%S')} {why}\n".encode())
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Measuring stores: how fast, and what Hostler costs over the bare engine.
+"""Benchmarks: throughput and latency, and the overhead of Hostler over the bare engine.
 
-Machines are noisy, so nothing is measured once: two sides take turns in short rounds, and medians are compared.
+Hosts are noisy, so nothing is measured once: two sides alternate in short rounds, and medians are compared.
 """

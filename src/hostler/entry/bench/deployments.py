@@ -1,9 +1,9 @@
-"""How fast blueprints become slices: a million instances from an empty cluster, and what one node's death costs.
+"""Throughput of deployments: a million instances from an empty cluster, and the cost of one node failure.
 
-The leader's own controller on a real store. The nodes are simulated: each slice key is answered as an agent answers it,
-state by state, compare-and-set, with the endpoints before ACTIVE; nothing is run. A node answers all that it was asked
-in as few transactions as the engine's limit of operations allows, and never two nodes in one. An instance counts when
-its node has said ACTIVE.
+The leader's real controller runs on a real store. The nodes are simulated: every slice key is answered as an agent
+answers it, state by state, with compare-and-set, and with the endpoints before ACTIVE; nothing is executed. A node
+answers all pending requests in as few transactions as the engine's limit of operations allows; no transaction spans two
+nodes. An instance counts once its node has written ACTIVE.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 WANTED = 4_000
 MEMORY = 6.0
 AT_ONCE = 256
-"""Transactions of nodes that are under way."""
+"""Concurrent transactions of nodes."""
 AT_ONCE_ETCD = 8
-"""The same on etcd: more would wait there one by one, while what waits here is answered together."""
+"""Same limit on etcd: more would queue up in etcd, while requests that wait here are answered together."""
 PATIENCE = 1_800.0
 METHOD = "process"
 DEATHS = 6
 PAUSE = 0.2
 BATCH = 100
-"""Operations of one transaction of a node, at most: etcd allows 128."""
+"""Most operations per transaction of a node; etcd allows 128."""
 _SLICES = SLICE.prefix()
 _ANSWERS = {
     SliceState.LOAD: (SliceState.LOADING, SliceState.LOADED),
@@ -70,20 +70,20 @@ _ANSWERS = {
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what."""
+    """The size of the benchmark."""
 
     parts: tuple[str, ...] = ("embedded", "etcd", "loss")
     nodes: int = 5_000
     instances: int = 1_000_000
     blueprints: int = 50
     etcd: str = ""
-    """Where an etcd is; without one that part is left out."""
+    """URL of an etcd; empty: that part is left out."""
     etcd_instances: int = 100_000
     curve: tuple[int, ...] = (500, 5_000)
 
 
 async def measure(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """All that is asked for."""
+    """Run all parts of the plan."""
     rows: list[Row] = []
     if "embedded" in plan.parts:
         with tempfile.TemporaryDirectory(prefix="hostler-bench-") as folder:
@@ -104,8 +104,8 @@ async def _filled(  # noqa: PLR0917  (where, how much, how)
     async with open_store(url) as store:
         if (
             await store.range("", limit=1, keys_only=True)
-        ).items:  # what is there would be counted, or waited for in vain
-            raise Invalid(f"bench deployments: the store ({where}) is not empty; give it an empty one")
+        ).items:  # existing records would be counted, or waited for in vain
+            raise Invalid(f"bench deployments: the store ({where}) is not empty; give an empty one")
         await fill_nodes(store, plan.nodes)
         noted = noted_on(url, store)
         async with _cluster(store if noted is None else cast("Store", noted), at_once) as nodes:
@@ -126,7 +126,7 @@ async def _filled(  # noqa: PLR0917  (where, how much, how)
 def _beside(  # noqa: PLR0917  (ours, theirs, of how many)
     done: Row, cost: Row, noted: Noted, bare: Bound, instances: int, where: str
 ) -> list[Row]:
-    """What was found, beside what a bare client reached with the same transactions."""
+    """Return the rows, compared with what a bare client reaches with the same transactions."""
     against = "the same transactions, bare"
     other, other_cost = instances * bare.share, bare.cpu / instances * 1e6
     sent = len(noted.shapes)
@@ -140,7 +140,7 @@ def _beside(  # noqa: PLR0917  (ours, theirs, of how many)
 
 
 async def _losses(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """The same number of slices on the node that dies, in clusters of different sizes."""
+    """Measure a node failure with the same number of slices on the node, in clusters of different sizes."""
     costs: list[float] = []
     rows: list[Row] = []
     for size in plan.curve:
@@ -149,7 +149,7 @@ async def _losses(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
             async with _cluster(store, AT_ONCE) as nodes:
                 await _deployed(store, nodes, blueprints=20, instances=size * 20, where=f"{size:,} nodes: ", tell=tell)
                 each = [await _lost(store, nodes, node(number).node, size * 20) for number in range(DEATHS)]
-                costs.append(statistics.median(each[1:]))  # the first also ends what the beginning left to do
+                costs.append(statistics.median(each[1:]))  # the first one also completes work that the start left over
         rows.append(
             Row(
                 what=f"one of {size:,} nodes dies, with 20 instances",
@@ -163,7 +163,7 @@ async def _losses(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 
 async def _lost(store: Store, nodes: Nodes, dead: str, instances: int) -> float:
-    """Processor seconds until all that was on the node is elsewhere."""
+    """Return the processor seconds until everything that was on the node runs elsewhere."""
     nodes.dead.add(dead)
     worked = process_time()
     await store.delete(ALIVE.fill(node=dead))
@@ -173,7 +173,7 @@ async def _lost(store: Store, nodes: Nodes, dead: str, instances: int) -> float:
 
 @asynccontextmanager
 async def _cluster(store: Store, at_once: int) -> AsyncIterator[Nodes]:
-    """A leader and its nodes, at work."""
+    """Run a leader and its nodes."""
 
     def make(view: View, clock: Clock, rng: random.Random, tracer: Tracer) -> DeploymentController:
         return DeploymentController(
@@ -221,32 +221,32 @@ async def _settled(nodes: Nodes, instances: int, tell: Callable[[str], None], wh
 
 
 class Nodes:
-    """All nodes' answers. One node does one thing at a time: it answers all that it was asked meanwhile at once."""
+    """The answers of all nodes. Each node handles one batch at a time: everything requested since its last one."""
 
     def __init__(self, store: Store, at_once: int) -> None:
         self._store, self._at_once = store, at_once
         self._waiting: dict[str, dict[str, KeyValue]] = {}
-        """What was asked and is not taken up yet, by node and slice key."""
+        """Requests that are not handled yet, by node and slice key."""
         self._turns: asyncio.Queue[str] = asyncio.Queue()
-        """Nodes that were asked something."""
+        """Nodes with requests."""
         self._wrote: dict[str, int] = {}
-        """The revision of what a node wrote last, by slice key: news of that ask nothing."""
+        """The revision of each node's last write, by slice key: events up to it request nothing."""
         self.busy = 0
         self.dead: set[str] = set()
         self.active: dict[str, int] = {}
-        """Instances by slice key."""
+        """Active instances by slice key."""
         self.keys_on: Counter[str] = Counter()
-        """Slice keys with active instances, by node."""
+        """Number of slice keys with active instances, by node."""
         self.count = 0
         self.answering: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Raise what ended the answers, if anything did: nobody would be waited for then."""
+        """Raise the error that ended the answers, if any: waiting would never end."""
         if self.answering is not None and self.answering.done():
             self.answering.result()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         workers = {f"node {n}": self._work() for n in range(self._at_once)}
         await run_together("bench", {"listening": self._listen(), **workers})
 
@@ -258,10 +258,10 @@ class Nodes:
                     async for event in watch:
                         self._heard(event)
             except Missed:
-                continue  # too much at once: read all of it, and go on from there
+                continue  # too many events: read everything again, and continue from there
 
     async def _read(self) -> int:
-        """Everything as it is; the revision to watch from."""
+        """Read all slice keys. Return the revision to watch from."""
         after, revision = None, 0
         while True:
             page = await self._store.range(SLICE.prefix(), after=after, limit=1_000)
@@ -302,7 +302,7 @@ class Nodes:
                 self.busy -= 1
 
     async def _answer(self, waiting: dict[str, KeyValue], *, alive: bool) -> None:
-        """Two steps of each key, all of them in as few transactions as their number of operations allows."""
+        """Write two steps of each key, in as few transactions as the limit of operations allows."""
         asked = [one for kv in waiting.values() if alive and (one := _Asked.of(kv)) is not None]
         while asked:
             room = BATCH
@@ -315,7 +315,7 @@ class Nodes:
     async def _go_on(self, batch: list[_Asked], first: int) -> None:
         for step in range(first, 2):
             revision = await self._written(batch, [operation for one in batch for operation in one.step(step)])
-            if revision is None:  # there is news of one of them, and it will come; the others go on by themselves
+            if revision is None:  # one of them has changed, and its event will come; the others are written one by one
                 for one in batch if len(batch) > 1 else ():
                     await self._go_on([one], step)
                 return
@@ -326,7 +326,7 @@ class Nodes:
             self._is_active(one.key, one.active)
 
     async def _written(self, batch: list[_Asked], then: list[Operation]) -> int | None:
-        """The revision; None: there is news. An engine that is overrun is asked again, and what it did is looked up."""
+        """Return the revision; None: a key has changed. After an outage, check what was written and try again."""
         first = batch[0]
         while True:
             try:
@@ -341,7 +341,7 @@ class Nodes:
 
 
 class _Asked:
-    """What one slice key asks of its node."""
+    """The request of one slice key to its node."""
 
     def __init__(self, key: str, record: SliceRecord, revision: int) -> None:
         self.key, self.revision = key, revision
@@ -350,17 +350,17 @@ class _Asked:
         self._following: SliceRecord | None = None
         self._instances = {n: one for n, one in record.each().items() if one.state in _ANSWERS}
         self.operations = 1 + len(self._instances)
-        """In the step that has most of them: the record, and the endpoints."""
+        """Operations of the largest step: the record and the endpoints."""
 
     @classmethod
     def of(cls, kv: KeyValue) -> _Asked | None:
-        """None: nothing is asked."""
+        """Return the request; None: nothing is requested."""
         record = SLICE.decode(kv.value) if kv.value else None
         found = None if record is None else cls(kv.key, record, kv.mod_revision)
         return found if found is not None and found.operations > 1 else None
 
     def step(self, step: int) -> list[Operation]:
-        """What the node writes next."""
+        """Return the node's next write."""
         changes = {number: _answered(one, _ANSWERS[one.state][step]) for number, one in self._instances.items()}
         then: list[Operation] = _endpoints(self._parts, changes) if step == 1 else []
         if self._record is not None:
@@ -370,18 +370,18 @@ class _Asked:
         return then
 
     def wrote(self, found: KeyValue | None) -> int | None:
-        """The revision at which this is what the node wrote last; None: it is not."""
+        """Return the revision if the value is the node's last write; None: it is not."""
         if found is None or self._following is None or found.value != self._following.encode():
             return None
         return found.mod_revision
 
     def done(self, revision: int) -> None:
-        """It is written."""
+        """Record that the step was written."""
         self._record, self.revision = self._following, revision
 
     @property
     def active(self) -> int:
-        """Its instances that are active."""
+        """Return the number of active instances."""
         each = () if self._record is None else self._record.each().values()
         return sum(1 for one in each if one.state is SliceState.ACTIVE)
 

@@ -1,8 +1,8 @@
-"""What a bare client reaches with the transactions of a deployment: the bound of what the engine allows here.
+"""What a bare client reaches with the transactions of a deployment: the upper bound that the engine allows here.
 
-The transactions of the run that was measured are noted: how many comparisons, writes and reads each had, and how many
-bytes. Some of them, taken evenly, are sent again by the engine's own client, as many at once as there were on average,
-while as many watches hear of it. Nothing decides, reads or writes records in between.
+The measured run records its transactions: the number of comparisons, writes and reads of each, and the bytes. The
+engine's own client sends an even sample of them again, with the same average concurrency and the same number of
+watches. Nothing decides, reads or writes records in between.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 SAMPLE = 1_000
-"""Transactions of one round."""
+"""Transactions per round."""
 WATCHES = 2
-"""The leader's, and the nodes'."""
+"""The leader's watch and the nodes' watch."""
 WRITES_OF_A_KEY = 6
-"""From LOAD to ACTIVE."""
+"""Writes per key from LOAD to ACTIVE."""
 FEWEST = 200
-"""Keys, at least: those of one transaction are not the same."""
+"""Fewest keys, so that the keys of one transaction differ."""
 ROOT = "bench-bare/"
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
-    """What one transaction is like."""
+    """The shape of one transaction."""
 
     compared: int
     written: int
     read: int
-    """In the branch that runs if a comparison does not hold."""
+    """Reads in the branch that runs if a comparison fails."""
     size: int
-    """Bytes of keys and values that are written."""
+    """Bytes of the written keys and values."""
 
 
 class Noted:
-    """A store that notes its transactions."""
+    """A store that records its transactions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Noted:
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        """As the store does it."""
+        """Record a transaction, and pass it to the store."""
         size = sum(len(one.key) + len(one.value) for one in then if isinstance(one, Put))
         read = sum(isinstance(one, Get) for one in otherwise)
         self.shapes.append(Shape(len(when), len(then), read, size))
@@ -74,12 +74,12 @@ class Noted:
 
     @property
     def at_once(self) -> int:
-        """Transactions that were under way, on average."""
+        """Return the average number of concurrent transactions."""
         return max(1, round(self._levels / max(1, len(self.shapes))))
 
     @property
     def operations(self) -> int:
-        """All that was written."""
+        """Return the number of all writes."""
         return sum(shape.written for shape in self.shapes)
 
 
@@ -87,18 +87,18 @@ class Bound(msgspec.Struct, frozen=True):
     """What the bare client reached."""
 
     share: float
-    """Of all transactions, in one second."""
+    """Share of all transactions per second."""
     cpu: float
-    """Seconds of this process for all of them."""
+    """Processor seconds of this process for all of them."""
 
 
 def noted_on(url: str, store: Store) -> Noted | None:
-    """None: there is no bare client of that engine to compare with."""
+    """Return a recording store; None: there is no bare client of that engine to compare with."""
     return Noted(store) if isinstance(open_bare(url), BareBatches) else None
 
 
 async def bound(url: str, store: Store, noted: Noted) -> Bound:
-    """Some of the transactions that were noted, sent by the bare client."""
+    """Send a sample of the recorded transactions with the bare client."""
     bare = cast("BareBatches", open_bare(url))
     shapes = [shape for shape in noted.shapes if shape.written]
     step = max(1, len(shapes) // SAMPLE)
@@ -116,7 +116,7 @@ async def bound(url: str, store: Store, noted: Noted) -> Bound:
 
 
 async def _sent(bare: BareBatches, shapes: Sequence[Shape], at_once: int) -> tuple[float, float]:
-    """Seconds until all are written and heard of, and processor seconds of this process."""
+    """Return the seconds until all are written and received by the watches, and processor seconds of this process."""
     total = sum(shape.written for shape in shapes)
     names = _names(max(FEWEST, total // WRITES_OF_A_KEY))
     waiting = iter(shapes)
@@ -124,7 +124,7 @@ async def _sent(bare: BareBatches, shapes: Sequence[Shape], at_once: int) -> tup
 
     async def hear(stands: asyncio.Event) -> None:
         left = total
-        async with aclosing(bare.watch(ROOT.encode(), previous=False)) as watch:  # while its connection is there
+        async with aclosing(bare.watch(ROOT.encode(), previous=False)) as watch:  # closed before its connection
             async for key, _ in watch:
                 if not key:
                     stands.set()
@@ -155,7 +155,7 @@ async def _sent(bare: BareBatches, shapes: Sequence[Shape], at_once: int) -> tup
 
 
 def _names(count: int) -> Iterator[bytes]:
-    """As long as those of slices, again and again."""
+    """Yield keys as long as those of slices, in a loop."""
     while True:
         for number in range(count):
             yield f"{ROOT}node-{number // 20:05}/bench:slice-{number % 20}:1.0.0".encode()

@@ -1,8 +1,8 @@
-"""How long nobody leads: takeovers between processes, ours and those of the recipes one would pick instead.
+"""Time without a leader: takeovers between processes, of Hostler and of alternative election recipes.
 
-Two processes take turns. After a release: from the instant before the leader gives up to the instant at which the other
-knows that it leads. After kill -9: from the signal to that instant, in units of the ttl. The contestants take turns,
-too, in blocks, so that a machine that is busy for a while is busy for all.
+Two processes alternate. After a release: from the moment before the leader gives up until the other knows that it
+leads. After kill -9: from the signal to that moment, in units of the ttl. The contestants alternate in blocks, so that
+load on the host affects all of them.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 BLOCK = 10
-"""Takeovers in a row of one contestant, before the next one's turn."""
+"""Consecutive takeovers of one contestant before the next one's turn."""
 POLLING = ("tooz", "redis-py")
 """Peers that wait by polling."""
 
 
 class Entrant(msgspec.Struct, frozen=True):
-    """Somebody to measure: `kind` is "hostler" or one of the peers."""
+    """A contestant to measure: `kind` is "hostler" or one of the peers."""
 
     kind: str
     url: str
 
     @property
     def name(self) -> str:
-        """For tables: without what is secret or chosen at random."""
+        """Return the name for tables, without secrets and random parts."""
         return f"{self.kind} on {self.url.partition(':')[0]}"
 
 
 class Takeovers(msgspec.Struct, frozen=True):
-    """What was measured of one entrant. After a release in milliseconds; after kill -9 in units of the ttl."""
+    """The results of one contestant. After a release in milliseconds; after kill -9 in units of the ttl."""
 
     name: str
     rounds: int
@@ -58,7 +58,7 @@ class Takeovers(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure. `peers_python`: the interpreter of the environment that has the peers."""
+    """What to measure. `peers_python`: the interpreter of the environment with the peers."""
 
     entrants: tuple[Entrant, ...]
     peers_python: str
@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process:
-    """One contestant."""
+    """One contestant process."""
 
     def __init__(self, entrant: Entrant, plan: Plan) -> None:
         self._name = entrant.name
@@ -90,33 +90,33 @@ class Process:
             raise
 
     def ask(self, verb: str) -> None:
-        """Tell it what to do."""
+        """Send a command."""
         assert self._process.stdin is not None  # noqa: S101
         self._process.stdin.write(verb.encode() + b"\n")
 
     def answer(self, what: str) -> float:
-        """Wait for this answer, which is the next one; its time."""
+        """Wait for this answer, which must be the next one. Return its time."""
         assert self._process.stdout is not None  # noqa: S101
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._said:
             if not select.select([pipe], [], [], PATIENCE)[0]:
-                raise Unavailable(f"{self._name}: a contestant did not say {what!r} within {PATIENCE:g} s")
+                raise Unavailable(f"{self._name}: a contestant did not answer {what!r} within {PATIENCE:g} s")
             more = os.read(pipe, 4096)
             if not more:
-                raise Unavailable(f"{self._name}: a contestant ended by itself; it says above why")
+                raise Unavailable(f"{self._name}: a contestant ended unexpectedly; see its output above")
             self._said += more
         line, _, self._said = self._said.partition(b"\n")
         return float(json.loads(line)[what])
 
     def kill(self) -> float:
-        """SIGKILL; when."""
+        """Send SIGKILL. Return the time."""
         at = time.monotonic()
         self._process.kill()
         self.close()
         return at
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """End the process if it still runs."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -125,7 +125,7 @@ class Process:
 
 
 class Duel:
-    """Two processes of one entrant: one leads, the other waits."""
+    """Two processes of one contestant: one leads, the other waits."""
 
     def __init__(self, entrant: Entrant, plan: Plan, rng: random.Random) -> None:
         self._entrant, self._plan, self._rng = entrant, plan, rng
@@ -138,7 +138,7 @@ class Duel:
         self._waiter.ask("stand")
 
     def take_over(self) -> None:
-        """One takeover after a release."""
+        """Measure a takeover after a release."""
         self._settle()
         self._leader.ask("release")
         began = self._leader.answer("releasing")
@@ -148,7 +148,7 @@ class Duel:
         self._waiter.ask("stand")
 
     def kill(self) -> None:
-        """One takeover after kill -9."""
+        """Measure a takeover after kill -9."""
         self._settle()
         began = self._leader.kill()
         self.kills.append(self._waiter.answer("leading") - began)
@@ -156,16 +156,16 @@ class Duel:
         self._waiter.ask("stand")
 
     def _settle(self) -> None:
-        """Let the other one come to wait, and meet whoever polls at any point of its pause."""
+        """Wait until the other process waits too, for a random time, so that polling peers are met at any point."""
         time.sleep(self._rng.uniform(0.2, 0.2 + self._plan.ttl / 4))
 
     def close(self) -> None:
-        """End both."""
+        """End both processes."""
         for process in (self._leader, self._waiter):
             process.close()
 
     def figures(self) -> Takeovers:
-        """What was measured."""
+        """Return the results."""
         times, kills = sorted(self.times), sorted(self.kills)
         return Takeovers(
             name=self._entrant.name,
@@ -181,7 +181,7 @@ class Duel:
 
 
 def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure everything in the plan, as plain data."""
+    """Measure everything in the plan. Return plain data."""
     rng = random.Random()  # noqa: S311 - spreads the instants; guards nothing
     duels: list[Duel] = []
     try:
@@ -211,7 +211,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
 
 
 def ratios(takeovers: Sequence[Takeovers]) -> list[dict[str, Any]]:
-    """How many times as fast as each peer on the same storage Hostler hands over, by medians."""
+    """Return how many times as fast as each peer on the same storage Hostler hands over, by medians."""
     ours = {figures.name.partition(" on ")[2]: figures for figures in takeovers if figures.name.startswith("hostler")}
     found = []
     for peer in takeovers:

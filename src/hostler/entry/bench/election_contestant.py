@@ -1,7 +1,7 @@
 """One contestant of an election, as a process: python -m hostler.entry.bench.election_contestant URL TTL
 
-It obeys lines on its standard input and answers with lines of JSON; all times are CLOCK_MONOTONIC, which every process
-of the machine shares.
+It reads commands from standard input, one per line, and answers with lines of JSON. All times are CLOCK_MONOTONIC,
+which all processes of the host share.
 
     stand     answers {"leading": t} once it leads
     release   answers {"releasing": t} before it gives up, and {"released": t} after
@@ -19,12 +19,12 @@ from hostler.wiring import open_ttl_storage
 
 
 def say(what: str) -> None:
-    """Answer, with the time."""
+    """Answer with the current time."""
     print(json.dumps({what: time.monotonic()}), flush=True)
 
 
 async def obey(url: str, ttl: float) -> None:
-    """Until the input ends."""
+    """Execute commands until the input ends."""
     loop = asyncio.get_running_loop()
     async with open_ttl_storage(url) as storage:
         replica: Replica | None = None

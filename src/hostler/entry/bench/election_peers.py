@@ -1,7 +1,7 @@
-"""The election recipes that a Python team would pick instead, as contestants: python election_peers.py KIND URL TTL
+"""Election recipes that a Python team could use instead, as contestants: python election_peers.py KIND URL TTL
 
-Runs in an environment of its own that has the peers and no Hostler (scripts/bench-elections makes it). The protocol is
-that of election_contestant.py. Each peer is used as its documentation shows, with its own defaults but for the ttl.
+Runs in a separate environment with the peers and without Hostler (scripts/bench-elections creates it). The protocol is
+that of election_contestant.py. Each peer is used as its documentation shows, with its defaults except for the ttl.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ NAME = "hostler-bench-election"
 
 
 class Peer(Protocol):
-    """What each recipe can do."""
+    """The operations of each recipe."""
 
     def stand(self) -> None:
         """Wait until it leads."""
 
     def release(self) -> None:
-        """Give it up."""
+        """Give up the leadership."""
 
 
 class ToozLock:
-    """tooz: a lock of its coordinator, which its heart keeps alive. Waits by polling."""
+    """tooz: a lock of its coordinator, kept alive by heartbeats. Waits by polling."""
 
     def __init__(self, url: str, ttl: float) -> None:
         coordination = import_module("tooz.coordination")
@@ -54,7 +54,7 @@ class ToozLock:
 
 
 class RedisLock:
-    """redis-py: a lock that its holder extends. Waits by polling, every 0.1 s."""
+    """redis-py: a lock that its holder extends. Waits by polling every 0.1 s."""
 
     def __init__(self, url: str, ttl: float) -> None:
         client: Any = import_module("redis").Redis.from_url(url)
@@ -113,12 +113,12 @@ PEERS: dict[str, type[ToozLock | RedisLock | KazooElection]] = {
 
 
 def say(what: str) -> None:
-    """Answer, with the time."""
+    """Answer with the current time."""
     print(json.dumps({what: time.monotonic()}), flush=True)
 
 
 def main() -> None:
-    """Until the input ends."""
+    """Execute commands until the input ends."""
     peer: Peer = PEERS[sys.argv[1]](sys.argv[2], float(sys.argv[3]))
     say("ready")
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""What the benchmark of elections found, as tables."""
+"""Results of the election benchmark as tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MANY_HEADS = ("", "leaderships", "ttl", "renewals per second", "CPU", "CPU per r
 
 
 def takeovers(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One row for each contestant."""
+    """Return one row for each contestant."""
     return [
         (
             row["name"] + (" (polls)" if row["polls"] else ""),
@@ -26,7 +26,7 @@ def takeovers(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def many(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One row for each storage."""
+    """Return one row for each storage."""
     return [
         (
             row["name"],
@@ -43,7 +43,7 @@ def many(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def ratios(found: dict[str, Any]) -> list[str]:
-    """One line for each peer on a storage that Hostler was measured on, too."""
+    """Return one line for each peer on a storage on which Hostler was measured too."""
     return [
         f"hostler hands over {row['times_as_fast']:.1f} times as fast as {row['peer']}"
         + (", which polls" if row["polls"] else "")
@@ -52,7 +52,7 @@ def ratios(found: dict[str, Any]) -> list[str]:
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """Tables for a page."""
+    """Return the tables in Markdown."""
     lines = _table(TAKEOVER_HEADS, takeovers(found))
     if found["leaderships"]:
         lines += ["", *_table(MANY_HEADS, many(found))]

@@ -1,6 +1,6 @@
 """Many leaderships in one process: python -m hostler.entry.bench.election_thousand URL COUNT TTL SECONDS
 
-Counts the renewals that succeed and the processor time they take, once all leaderships are held.
+Counts the successful renewals and their processor time, once all leaderships are held.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AT_ONCE = 32
 
 
 async def thousand(url: str, count: int, ttl: float, seconds: float) -> dict[str, Any]:
-    """Acquire them, watch them being renewed, release them."""
+    """Acquire the leaderships, count their renewals, and release them."""
     prefix = f"hostler-bench/{secrets.token_hex(4)}"
     async with open_ttl_storage(url) as storage:
         elections = Elections(storage)

@@ -1,7 +1,7 @@
-"""Calls of a slice over HTTP: beside the bare framework's echo, and beside calling the worker directly.
+"""Calls of a slice over HTTP, compared with an echo of the bare framework and with direct calls of the worker.
 
-Server, worker and framework are processes of their own; sides take turns, so that a busy machine is busy for both. The
-worker's processor is not the server's: where there are only two, it works in the place of who asks.
+Server, worker and framework are separate processes. The sides alternate, so that load on the host affects both. The
+worker does not share a processor with the server: with only two processors, it shares that of the client.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _post(url: str, token: str) -> bytes:
 
 
 async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
-    """The rate, then the way of one call after the other."""
+    """Measure the rate, then the latency of single calls."""
     async with AsyncExitStack() as stack:
         port = _free_port()
         address = f"127.0.0.1:{port}"
@@ -87,7 +87,7 @@ async def _turns(
     seconds: float,
     tell: Callable[[str], None],
 ) -> tuple[list[float], list[float]]:
-    """One call after the other, some through the server, some straight to the worker; seconds of each."""
+    """Make single calls, alternating between the server and the worker. Return the seconds of each."""
     found: tuple[list[float], list[float]] = ([], [])
     tell("one call after the other")
     until = perf_counter() + seconds
@@ -101,7 +101,7 @@ async def _turns(
 
 
 def _rates(ours: Side, theirs: Side) -> list[Row]:
-    """The first round of each is not counted."""
+    """Return the rates without the first round."""
     ratio = statistics.median(mine / bare for mine, bare in zip(ours.rates[1:], theirs.rates[1:]))
     cpu = statistics.median(bare / mine for mine, bare in zip(ours.cpu_us[1:], theirs.cpu_us[1:]))
     return [
@@ -142,5 +142,5 @@ def _free_port() -> int:
 
 
 def run(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
-    """All of it."""
+    """Run the whole benchmark."""
     return asyncio.run(measure(folder, seconds, tell))

@@ -1,6 +1,6 @@
-"""The bare framework: a route of starlette that answers the body that it was sent, in the server that Hostler uses.
+"""The bare framework: a Starlette route that echoes the request body, in the server that Hostler uses.
 
-python -m hostler.entry.bench.invoke_bare     serves until it is ended; tells where
+python -m hostler.entry.bench.invoke_bare     serves until it is ended; prints its URL
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PATH = "/v1/invoke/{artifact}/{method}"
 
 
 def app() -> Starlette:
-    """Echoes. The framework is no part of the product, only of the comparison."""
+    """Return the echo app. The framework is needed only for the comparison."""
     try:
         from starlette.applications import Starlette
         from starlette.responses import Response
         from starlette.routing import Route
     except ImportError:
-        raise SystemExit("starlette: not installed, and it is what is compared with; pip install starlette") from None
+        raise SystemExit("starlette: not installed, but needed for the comparison; pip install starlette") from None
 
     async def echoed(request: Request) -> Response:
         return Response(await request.body(), media_type="application/json")
@@ -34,11 +34,11 @@ def app() -> Starlette:
 
 
 async def _serve() -> None:
-    # The protocol is named, for only then does asyncio turn off the waiting for full packets.
+    # The protocol is given explicitly, because asyncio sets TCP_NODELAY only then.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
-    listener.listen(128)  # so that nobody who reads where it serves is refused
+    listener.listen(128)  # before the URL is printed, so that no client is refused
     config = uvicorn.Config(
         app(), http="httptools", loop="none", lifespan="off", log_config=None, access_log=False, ws="none"
     )

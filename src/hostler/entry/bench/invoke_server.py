@@ -1,6 +1,6 @@
-"""The server of the bench of invocation: a whole one, on a store in memory, that knows of one worker.
+"""The server of the invocation benchmark: a complete server on an in-memory store with one worker.
 
-python -m hostler.entry.bench.invoke_server FOLDER WORKER     serves until it is ended; tells where, and its tokens
+python -m hostler.entry.bench.invoke_server FOLDER WORKER     serves until it is ended; prints its URL and tokens
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The worker of the bench of invocation: a slice with one method, served as every worker serves its calls.
+"""The worker of the invocation benchmark: a slice with one method, served as by every worker.
 
-python -m hostler.entry.bench.invoke_worker PORT SHA256 [SHA256…]     takes calls of who shows these tokens
+python -m hostler.entry.bench.invoke_worker PORT SHA256 [SHA256…]     accepts calls with these tokens
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ARTIFACT, BASE, METHOD = "bench:echo:1.0", "bench:echo", "echo"
 
 @method(idempotent=True)
 async def echo(text: str) -> dict[str, Any]:
-    """What was said."""
+    """Return the text."""
     return {"text": text}
 
 

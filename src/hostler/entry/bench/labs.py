@@ -1,4 +1,4 @@
-"""Labs measured: requests acknowledged a second beside other queues, a thousand live, sweeps, warm claims on QEMU."""
+"""Benchmarks of labs: acknowledged requests per second, a thousand running labs, full passes, warm claims on QEMU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     peers: Path | None = None
     """A folder with an environment for each other queue."""
     images: Path | None = None
-    """Where the tiny guest is; None: it is built."""
+    """Folder of the tiny image; None: it is built."""
     requests: int = 10_000
     rounds: int = 3
     live: int = 1_000
@@ -42,13 +42,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
-    """Every part that the plan names; and what is to be said beside."""
+    """Run every part of the plan. Return the rows, and notes on what was not measured."""
     from redis.asyncio import Redis
 
     if plan.peers is not None:
         missing = [kind for kind in labs_queue.PEER_COUNTS if not (plan.peers / kind / "bin" / "python").exists()]
         if missing:
-            raise NotFound(f"{plan.peers}: has no environment for {', '.join(missing)}; scripts/bench-labs makes them")
+            raise NotFound(
+                f"{plan.peers}: has no environment for {', '.join(missing)}; scripts/bench-labs creates them"
+            )
     rows: list[Row] = []
     said: dict[str, str] = {}
     urls = plan.redis if set(plan.parts) - {"claim"} else ()
@@ -86,7 +88,7 @@ async def _on(redis: Any, url: str, plan: Plan, tell: Callable[[str], None], *, 
 
 
 async def _kept(redis: Any) -> str:
-    """How that Redis keeps what it is told."""
+    """Return how that Redis persists data."""
     found = {**await redis.config_get("appendonly"), **await redis.config_get("appendfsync")}
     if found["appendonly"] != "yes":
         return "Redis in memory"
@@ -104,5 +106,6 @@ async def _check_empty(redis: Any, url: str) -> None:
         ) from None
     if size:
         raise Invalid(
-            f"redis {redacted(url)}: it holds {counted(size, 'key')}; give one that is empty, for it is emptied"
+            f"redis {redacted(url)}: it holds {counted(size, 'key')}; give an empty one, because the benchmark empties"
+            " it"
         )

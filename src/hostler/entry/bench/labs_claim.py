@@ -1,7 +1,7 @@
-"""Labs on real guests that were ready ahead: from a request in Redis until its record says `available`.
+"""Claims of pre-started labs on real guests: from a request in Redis until its record is `available`.
 
-Guests of labs are on a bridge. So all of it, a Redis of its own included, is in a network of its own, which ends with
-it: `unshare … python -m hostler.entry.bench.labs_claim FOLDER CLAIMS`. The last line that it prints is what it found.
+Lab guests are on a bridge. So everything, including a Redis, runs in a separate network namespace that ends with it:
+`unshare … python -m hostler.entry.bench.labs_claim FOLDER CLAIMS`. The last line that it prints is the result.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ NAMES = LabNames()
 
 
 def refusal() -> str:
-    """Why it cannot be measured here; empty: it can be."""
+    """Return why the benchmark cannot run here; empty: it can."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"not measured: {', '.join(missing)} not installed"
     tried = subprocess.run([*_unshare(), "true"], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     said = tried.stderr.strip().partition("\n")[0]
-    return f"not measured: there can be no network of its own here ({said}); be root" if tried.returncode else ""
+    return f"not measured: cannot create a network namespace here ({said}); run as root" if tried.returncode else ""
 
 
 def _unshare() -> list[str]:
@@ -63,7 +63,7 @@ def _unshare() -> list[str]:
 
 
 async def measure(folder: Path, images: Path | None, claims: int, tell: Callable[[str], None]) -> list[Row]:
-    """So many labs, one after another, of a pool of two. The tiny guest is kept booted first."""
+    """Claim labs one after another from a pool of two. The state of the booted tiny guest is saved first."""
     data = folder / "claim"
     data.mkdir(mode=0o700)
     await have_image(data / "images", images, tell)
@@ -90,7 +90,7 @@ async def measure(folder: Path, images: Path | None, claims: int, tell: Callable
 
 
 def rows(seconds: Sequence[float]) -> list[Row]:
-    """Of the claims."""
+    """Return the rows of the claims."""
     ordered = sorted(seconds)
     p95 = ordered[max(0, -(-len(ordered) * 95 // 100) - 1)]
     return [
@@ -100,7 +100,7 @@ def rows(seconds: Sequence[float]) -> list[Row]:
     ]
 
 
-# Inside
+# Internal
 
 
 async def _claims(data: Path, count: int) -> list[float]:
@@ -131,7 +131,7 @@ async def _claims(data: Path, count: int) -> list[float]:
 
 
 async def _claim(redis: Any, client: Client, crew: Crew) -> float:
-    """One lab, from its request until it is available; it is gone afterwards."""
+    """Measure one lab, from its request until it is available; stop it afterwards."""
     ahead: set[str] = set()
 
     async def ready() -> bool:
@@ -154,7 +154,7 @@ async def _claim(redis: Any, client: Client, crew: Crew) -> float:
         await asyncio.sleep(LOOK)
     took = time.perf_counter() - began
     if not ahead.issuperset([view.id async for view in client.vms.list(ORG, user)]):
-        raise Conflict(f"lab of {user}: its machine was not one of those that were ready")
+        raise Conflict(f"lab of {user}: its machine was not one of the pre-started ones")
     await redis.rpush(NAMES.decommission, LabDecommission(webuserid=user, lab_id=LAB_ID).encode())
 
     async def gone() -> bool:

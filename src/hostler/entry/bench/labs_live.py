@@ -1,4 +1,4 @@
-"""Many labs that run, and nobody does anything: what is written in Redis then, and when one of them changes."""
+"""Writes in Redis by many idle labs, and when one of them changes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LAB_ID = 5
 ON_A_NODE = 25
 PATIENCE = 300.0
 SETTLED = 1.5
-"""Seconds without a change after which nothing is on its way any more."""
+"""Seconds without a change after which no more changes are expected."""
 NAMES = LabNames()
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A command that changed a key, as Redis tells it."""
+    """A command that changed a key, as reported by Redis."""
 
     key: str
     command: str
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True):
 async def measure(
     redis: Any, url: str, folder: Path, *, labs: int, quiet: float, changes: int, tell: Callable[[str], None]
 ) -> list[Row]:
-    """So many labs on simulated machines; so many seconds of rest; then so many of them are extended, one by one."""
+    """Start labs on simulated machines, wait while they are idle, then extend some of them one by one."""
     await redis.flushdb()
     data = folder / "live"
     data.mkdir()
@@ -87,7 +87,7 @@ async def measure(
 
 
 def rows(found: Sequence[tuple[str, Sequence[Change]]]) -> list[Row]:
-    """Of changes of one lab each, and what was heard after each."""
+    """Return the rows: each item is a lab that was changed, and the changes observed after that."""
     own = [sum(1 for change in heard if change == Change(NAMES.server(user), "set")) for user, heard in found]
     foreign = [sum(1 for change in heard if not change.key.endswith(f":{user}")) for user, heard in found]
     return [
@@ -124,14 +124,14 @@ async def _said(crew: Crew, text: str) -> str:
 
 async def _all_available(redis: Any, users: Sequence[str], crew: Crew) -> bool:
     crew.check()
-    await asyncio.sleep(0.2)  # each look reads every record
+    await asyncio.sleep(0.2)  # each check reads every record
     values = await redis.mget([NAMES.server(user) for user in users])
     return all(value is not None and LabServer.decode(value).available for value in values)
 
 
 @asynccontextmanager
 async def _heard(redis: Any) -> AsyncIterator[list[Change]]:
-    """What changes a key, as it happens: Redis is asked to tell, until this is left."""
+    """Collect keyspace notifications of Redis while the context is open."""
     option = "notify-keyspace-events"
     before = (await redis.config_get(option))[option]
     heard: list[Change] = []
@@ -146,7 +146,7 @@ async def _heard(redis: Any) -> AsyncIterator[list[Change]]:
             await asyncio.wait((reading,))
             await redis.config_set(option, before)
         if not reading.cancelled():
-            raise Unavailable(f"bench: Redis tells no more what changes: {reading.exception()}")
+            raise Unavailable(f"bench: Redis notifications ended: {reading.exception()}")
 
 
 async def _read(listening: Any, heard: list[Change]) -> None:
@@ -157,7 +157,7 @@ async def _read(listening: Any, heard: list[Change]) -> None:
 
 
 async def _quiet(heard: list[Change]) -> None:
-    """Until nothing has changed for a while."""
+    """Wait until nothing has changed for `SETTLED` seconds."""
     count = -1
     while count != len(heard):
         count = len(heard)

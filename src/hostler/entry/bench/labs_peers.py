@@ -1,9 +1,9 @@
-"""The queues that a Python team would pick instead, as contestants: python labs_peers.py KIND URL push COUNT|work MODE
+"""Task queues that a Python team could use instead, as contestants: python labs_peers.py KIND URL push COUNT|work MODE
 
-Runs in an environment of its own that has the peer and no Hostler (scripts/bench-labs makes it). `push` puts tasks that
-do nothing into the queue; `work` works at it until it is killed. Each peer acknowledges a task after it was worked, so
-that none is lost with its worker, and has the settings that its documentation names for speed: results are not kept,
-and what costs time and is not needed for that is off.
+Runs in a separate environment with the peer and without Hostler (scripts/bench-labs creates it). `push` puts empty
+tasks into the queue; `work` processes them until it is killed. Each peer acknowledges a task after its execution, so
+that no task is lost with its worker, and has the settings that its documentation recommends for speed: results are not
+kept, and options that cost time and are not needed are off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 QUEUE = "hostler-bench"
 AT_ONCE = 256
 POLL = 0.01
-"""Seconds: arq looks for tasks so often; its default of 0.5 s would be all that is measured."""
+"""Seconds between two polls of arq; its default of 0.5 s would dominate the measurement."""
 THREADS = 8
 
 
@@ -25,11 +25,11 @@ def nothing() -> None:
 
 
 async def nothing_async(_: Any) -> None:
-    """The task, for arq."""
+    """The task for arq."""
 
 
 def arq(url: str, count: int, _: str) -> None:
-    """Tasks of one event loop, acknowledged by removal after the work, as always with it."""
+    """Run tasks in one event loop; arq always acknowledges by removal after execution."""
     connections = import_module("arq.connections")
     settings = connections.RedisSettings.from_dsn(url)
     if not count:
@@ -57,7 +57,7 @@ def arq(url: str, count: int, _: str) -> None:
 
 
 def rq(url: str, count: int, mode: str) -> None:
-    """`simple`: works in its own process; `fork`: a process for each task, its default."""
+    """`simple`: executes tasks in its own process; `fork`: a process for each task, the default of rq."""
     found: Any = import_module("rq")
     connection = import_module("redis").Redis.from_url(url)
     queue = found.Queue(QUEUE, connection=connection)
@@ -72,7 +72,7 @@ def rq(url: str, count: int, mode: str) -> None:
 
 
 def celery(url: str, count: int, mode: str) -> None:
-    """`solo`: in its own process; `prefork`: two processes beside it. Acknowledges late."""
+    """`solo`: in its own process; `prefork`: two additional processes. Acknowledges late."""
     app: Any = import_module("celery").Celery(broker=url)
     app.conf.update(
         task_default_queue=QUEUE,
@@ -94,7 +94,7 @@ def celery(url: str, count: int, mode: str) -> None:
 
 
 def dramatiq(url: str, count: int, mode: str) -> None:  # noqa: ARG001 - it has one
-    """Threads of one process."""
+    """Run tasks in threads of one process."""
     found: Any = import_module("dramatiq")
     broker = import_module("dramatiq.brokers.redis").RedisBroker(url=url, middleware=[])
     found.set_broker(broker)

@@ -1,7 +1,6 @@
-"""Acknowledged requests a second: Hostler's worker, which writes each down durably, beside task queues for Python.
+"""Acknowledged requests per second: Hostler's worker, which stores each durably, compared with Python task queues.
 
-All stand at the same Redis in turn, each with its requests pushed beforehand. What the others are given is a task that
-does nothing.
+All use the same Redis in turn, each with its requests pushed beforehand. The tasks of the other queues do nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 WANTED = 1_000
 NODES = 20
 PUSHED = 200
-"""Requests that come at once while others are worked."""
+"""Requests that are pushed at once while others are processed."""
 LAB_ID = 5
 NAMES = LabNames()
 OWN_COUNTS = (
     *(("LLEN", name) for name in (NAMES.provision, NAMES.decommission)),
-    *(("HLEN", NAMES.busy(queue)) for queue in ("provision", "decommission")),  # one for each that is held
+    *(("HLEN", NAMES.busy(queue)) for queue in ("provision", "decommission")),  # one per request in progress
 )
 _QUEUE = labs_peers.QUEUE
 PEER_COUNTS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -50,17 +49,17 @@ PEER_COUNTS: dict[str, tuple[tuple[str, str], ...]] = {
     "celery": (("LLEN", _QUEUE), ("HLEN", "unacked")),
     "dramatiq": (("HLEN", f"dramatiq:{_QUEUE}.msgs"),),
 }
-"""By peer: where its requests stand until they are acknowledged."""
+"""By peer: the keys that hold requests until they are acknowledged."""
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A task queue, and how it is run."""
+    """A task queue and its configuration."""
 
     kind: str
     mode: str
     processes: int
     share: float
-    """Of the requests that ours gets: as many as take it about as long."""
+    """Fraction of Hostler's number of requests, chosen so that the run takes about as long."""
 
     @property
     def name(self) -> str:
@@ -93,16 +92,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure."""
 
     url: str
-    """Of a Redis that is emptied again and again."""
+    """URL of a Redis that is emptied repeatedly."""
     folder: Path
     peers: Path | None
-    """A folder with an environment for each peer; None: without them."""
+    """A folder with an environment for each peer; None: without peers."""
     requests: int
     rounds: int
 
 
 async def measure(redis: Any, plan: Plan, where: str, tell: Callable[[str], None]) -> list[Row]:
-    """Every contestant in turn, in each round. `where` tells of the Redis."""
+    """Run every contestant in each round. `where` describes the Redis."""
     found: dict[str, list[Pace]] = {}
     for number in range(plan.rounds):
         async for name, pace in _round(redis, plan, lambda what, at=number: tell(f"{what}, round {at + 1}")):  # type: ignore[misc]
@@ -111,9 +110,9 @@ async def measure(redis: Any, plan: Plan, where: str, tell: Callable[[str], None
 
 
 def rows(found: dict[str, list[Pace]], where: str) -> list[Row]:
-    """Medians over the rounds; ours beside the fastest other of as many processes, and all in one beside any.
+    """Return medians over the rounds: ours with the fastest peer of as many processes, and one-process with any.
 
-    A ratio is the median of the rounds' own.
+    A ratio is the median of the ratios of the rounds.
     """
     peers = {peer: found[peer.name] for peer in PEERS if peer.name in found}
     made = []
@@ -177,7 +176,9 @@ async def _peer(redis: Any, plan: Plan, peer: Peer) -> Pace:
     command = [str(python), str(script), peer.kind, plan.url]
     process = await asyncio.create_subprocess_exec(*command, "push", str(count), env={**os.environ, **environ})
     if await process.wait() or await left(redis, PEER_COUNTS[peer.kind]) != count:
-        raise Unavailable(f"bench: {peer.kind} did not push {count} tasks; look above, or run it without --peers")
+        raise Unavailable(
+            f"bench: {peer.kind} did not push {count} tasks; see the output above, or run without --peers"
+        )
     with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
         async with at_work([*command, "work", peer.mode], environ, Path(folder), processes=peer.processes) as crew:
             return await drained(redis, PEER_COUNTS[peer.kind], crew, count)
@@ -192,7 +193,7 @@ async def _own(
     then: Sequence[tuple[str, bytes]] = (),
     processes: int = 1,
 ) -> list[Pace]:
-    """Of these requests, pushed beforehand; then of those that are pushed while it works."""
+    """Measure requests that were pushed beforehand, then those of `then`, which are pushed while it works."""
     await redis.flushdb()
     await _pushed(redis, requests)
     with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
@@ -207,12 +208,12 @@ async def _own(
             if then:
                 paces.append(await _kept_up(redis, crew, then))
         if await redis.exists(NAMES.dead):
-            raise Conflict(f"bench: requests were buried: {await redis.lrange(NAMES.dead, 0, 0)}")
+            raise Conflict(f"bench: requests were dead-lettered: {await redis.lrange(NAMES.dead, 0, 0)}")
     return paces
 
 
 async def _kept_up(redis: Any, crew: Crew, requests: Sequence[tuple[str, bytes]]) -> Pace:
-    """From the first push until the last of them is acknowledged."""
+    """Measure from the first push until the last request is acknowledged."""
     began, worked = perf_counter(), crew.cpu()
     await _pushed(redis, requests)
 
@@ -233,13 +234,13 @@ async def _pushed(redis: Any, requests: Sequence[tuple[str, bytes]]) -> None:
 
 
 def _starts() -> Iterator[tuple[str, bytes]]:
-    """Each of another user."""
+    """Yield start requests of different users."""
     while True:
         yield NAMES.provision, LabRequest(webuserid=str(uuid.uuid4()), lab_id=LAB_ID).encode()
 
 
 def _mixed() -> Iterator[tuple[str, bytes]]:
-    """Starts, and stops of those who started before: as many of each, in the end."""
+    """Yield start requests, and stop requests of earlier users, in equal numbers in the long run."""
     before: list[str] = []
     while True:
         user = str(uuid.uuid4())

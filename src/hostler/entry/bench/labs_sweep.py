@@ -1,4 +1,4 @@
-"""Everything looked at anew: the leader's full pass over the labs, and the comparison with what Redis shows."""
+"""Full passes over labs: the leader's resync, and the comparison of its records with Redis."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ WANTED = 5
 PATIENCE = 120.0
 LAB_ID = 5
 AGED = 3
-"""Requests of each user that changed nothing: their records have some news."""
+"""Requests of each user without effect, so that the records have some events."""
 DAMAGED = 0.01
-"""Of the records: so many are lost, so many are false, and as many again belong to nobody."""
+"""Fraction of the records that is deleted, that is falsified, and that is added without a lab."""
 NAMES = LabNames()
 
 
 async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[[str], None]) -> list[Row]:
-    """So many labs that run; nothing is to be done about them."""
+    """Measure passes over running labs that need no change."""
     tell(f"writing {labs:,} labs")
     users = [str(uuid.uuid4()) for _ in range(labs)]
     catalogue = LabCatalogue(default=LabTemplate(life=86_400.0))
@@ -60,9 +60,9 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
         tell("the sweep")
         sweeping = await _timed(projector.sweep())
         if controller.counters != before or projector.state()["unshown"]:
-            raise Conflict("bench: something was done about labs of which all was right; the figures mean nothing")
-        tell("the sweep of what is damaged")
-        mending = await _mended(redis, projector, users)
+            raise Conflict("bench: labs that needed no change were changed; the results are invalid")
+        tell("the sweep of damaged records")
+        repairing = await _repaired(redis, projector, users)
     return [
         Row(
             what=f"{labs:,} labs: full pass and sweep", found=passing + sweeping, unit="s", wanted=WANTED, at_most=True
@@ -70,8 +70,8 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
         Row(what="… the leader's pass over all", found=passing, unit="s"),
         Row(what="… the sweep of the records, both ways", found=sweeping, unit="s"),
         Row(
-            what=f"… a sweep that mends {3 * _damaged(labs):,} of them",
-            found=mending,
+            what=f"… a sweep that repairs {3 * _damaged(labs):,} of them",
+            found=repairing,
             unit="s",
             wanted=WANTED,
             at_most=True,
@@ -87,7 +87,7 @@ async def _timed(work: Any) -> float:
 
 
 async def _shown(redis: Any, projector: LabProjector, labs: int) -> float:
-    """All, by the projector's own work."""
+    """Wait until the projector has written all records."""
 
     async def done() -> bool:
         return projector.counters.get("shown", 0) >= labs and projector.state()["unshown"] == 0
@@ -102,8 +102,8 @@ def _damaged(labs: int) -> int:
     return max(1, int(labs * DAMAGED))
 
 
-async def _mended(redis: Any, projector: LabProjector, users: list[str]) -> float:
-    """From the sweep's begin until all is right again."""
+async def _repaired(redis: Any, projector: LabProjector, users: list[str]) -> float:
+    """Return the seconds from the start of the sweep until all records are correct again."""
     count = _damaged(len(users))
     right = {user: await redis.get(NAMES.server(user)) for user in users[: 2 * count]}
     async with redis.pipeline(transaction=False) as pipe:
@@ -120,16 +120,16 @@ async def _mended(redis: Any, projector: LabProjector, users: list[str]) -> floa
     async def done() -> bool:
         return projector.state()["unshown"] == 0 and all(await redis.mget(map(NAMES.server, users[:count])))
 
-    await until("mending records", done, PATIENCE)
+    await until("repairing records", done, PATIENCE)
     took = perf_counter() - began
     found = dict(zip(right, await redis.mget(map(NAMES.server, right)), strict=True))
     if found != right or projector.counters.get("withdrawn") != count:
-        raise Conflict("bench: the sweep left records that are not right")
+        raise Conflict("bench: the sweep left wrong records")
     return took
 
 
 def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
-    """One that runs, as the parts would write it."""
+    """Return the records of a running lab, as the services would write them."""
     template, now, vm = catalogue.default, time.time(), uuid.uuid4().hex
     record = state_machine.start(None, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
     record = state_machine.admitted(record, vm, template, now)
@@ -160,7 +160,7 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
 def _leading(
     store: Store, board: Board, catalogue: LabCatalogue
 ) -> AbstractAsyncContextManager[tuple[tuple[LabController, LabProjector], View]]:
-    """The leader's two services at work."""
+    """Run the two lab services of a leader."""
 
     def made(view: View, clock: Clock, rng: random.Random) -> tuple[LabController, LabProjector]:
         return (

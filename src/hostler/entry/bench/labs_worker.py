@@ -1,4 +1,4 @@
-"""Worker processes at one Redis, ours and others': started, watched until all is acknowledged, ended."""
+"""Worker processes on one Redis, of Hostler and of peers: start, wait until everything is acknowledged, end."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 PATIENCE = 120.0
 LOOK = 0.02
 BEGUN = 0.9
-"""Once so much of it is left the clock starts: whoever starts up has started."""
+"""The clock starts once this fraction of the requests is left, so that the start of the workers is not counted."""
 TOLD = 500
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast requests were acknowledged."""
+    """The rate of acknowledged requests."""
 
     per_second: float
     cpu_us: float
-    """Processor time of all worker processes for one of them."""
+    """Processor time of all worker processes per request."""
 
 
 class Crew:
-    """Running worker processes, each the first of a session."""
+    """Running worker processes, each the leader of a session."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
         self._processes, self._log = processes, log
 
     def check(self) -> None:
-        """Unavailable: one of them has ended."""
+        """Check the processes. Unavailable: one of them has ended."""
         if any(process.poll() is not None for process in self._processes):
             raise Unavailable(f"bench: a worker ended: {self.told()[-TOLD:]}")
 
     def told(self) -> str:
-        """What they have said so far."""
+        """Return their output so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def cpu(self) -> float:
-        """Seconds of processor time so far, with those whom they started."""
+        """Return their processor seconds so far, including child processes."""
         sessions, ticks = {process.pid for process in self._processes}, 0
         for name in filter(str.isdecimal, os.listdir("/proc")):
-            with suppress(OSError):  # it ended
+            with suppress(OSError):  # the process has ended
                 stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
                 fields = stat.rpartition(")")[2].split()
                 if int(fields[3]) in sessions:
@@ -61,7 +61,7 @@ class Crew:
         return ticks / TICKS
 
     def end(self) -> None:
-        """Kill them, with whom they started: nothing that they have is needed any more."""
+        """Kill the processes and their children."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ class Crew:
 async def at_work(
     command: Sequence[str], environ: Mapping[str, str], folder: Path, *, processes: int = 1
 ) -> AsyncIterator[Crew]:
-    """So many processes of that command, until this is left."""
+    """Run several processes of a command while the context is open."""
     crew = Crew([_started(command, environ, folder / "worker.log") for _ in range(processes)], folder / "worker.log")
     try:
         yield crew
@@ -93,7 +93,7 @@ def _started(command: Sequence[str], environ: Mapping[str, str], log: Path) -> s
 
 
 async def left(redis: Any, counts: Sequence[tuple[str, str]]) -> int:
-    """How many requests are not acknowledged: the sum of what these commands say of these keys."""
+    """Return the number of unacknowledged requests: the sum of these commands on these keys."""
     async with redis.pipeline(transaction=True) as pipe:
         for command, key in counts:
             pipe.execute_command(command, key)
@@ -101,7 +101,7 @@ async def left(redis: Any, counts: Sequence[tuple[str, str]]) -> int:
 
 
 async def drained(redis: Any, counts: Sequence[tuple[str, str]], crew: Crew, count: int) -> Pace:
-    """Until none of `count` is left; how fast the last nine tenths went. Unavailable: it took too long."""
+    """Wait until none of `count` is left. Return the rate of the last nine tenths. Unavailable: it took too long."""
     began, at, worked, begun = perf_counter(), count, crew.cpu(), False
     end = began + PATIENCE
     while (rest := await left(redis, counts)) > 0:

@@ -1,4 +1,4 @@
-"""A leader's services at work on a store, with a view of their own and a real leadership."""
+"""A leader's services on a store, with a view of their own and a real leadership."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Standing:
 async def leading(
     store: Store, actor: str, make: Callable[[View, Clock, random.Random, Tracer], S]
 ) -> AsyncIterator[tuple[S, View]]:
-    """The controller that `make` makes, started and running, until this is left."""
+    """Run the controller that `make` creates while the context is open."""
 
     def made(view: View, clock: Clock, rng: random.Random) -> tuple[S]:
         return (make(view, clock, rng, Tracer(clock, lambda: uuid.uuid4().hex, actor)),)
@@ -52,7 +52,7 @@ async def leading(
 async def led(
     store: Store, make: Callable[[View, Clock, random.Random], Services]
 ) -> AsyncIterator[tuple[Services, View]]:
-    """The services that `make` makes, started and running, until this is left."""
+    """Run the services that `make` creates while the context is open."""
     clock, rng = SystemClock(), random.Random(1)  # noqa: S311 - spreads retries
     view = View(store, clock=clock, rng=rng)
     elections = Elections(ttl_storage_on(store), clock=clock)
@@ -61,7 +61,7 @@ async def led(
         await view.ready()
         leadership = await elections.acquire(LEADER.fill(n=1), "bench", ttl=60.0)
         if leadership is None:
-            raise Conflict("bench: somebody leads on this store; give an empty one")
+            raise Conflict("bench: another process leads on this store; give an empty one")
         services = make(view, clock, rng)
         for service in services:
             await service.start(_Standing(leadership))

@@ -1,4 +1,4 @@
-"""Real machines measured: from request to login, warm and cold, many at once, and what they cost their agent."""
+"""Benchmarks of real machines: from request to login, warm and cold, many at once, and their cost to the agent."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 PARTS = ("one", "ten", "warm", "make", "many")
 EACH_MIB, IDLE_EACH_MIB = MEMORY_MIB + 128, 96
-"""What a process takes of the host's memory, at most: one whose guest boots, and one whose guest rests."""
+"""Largest host memory of a process: one whose guest boots, and one whose guest is idle."""
 MOST = 0.7
-"""Of the memory that is free: the rest is for whoever else is here."""
+"""Fraction of the free memory to use; the rest is for other processes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     images: Path | None = None
-    """Where the tiny guest is; None: it is built."""
+    """Folder of the tiny image; None: it is built."""
     rounds: int = 5
     at_once: int = 10
     at_once_rounds: int = 2
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Every part that the plan names."""
+    """Run every part of the plan."""
     rows: list[Row] = []
     free = free_memory_mib()
     at_once, many = fitting(plan.at_once, EACH_MIB, free), fitting(plan.many, IDLE_EACH_MIB, free)
@@ -62,7 +62,7 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
                 rows += await machines_warm.measure(plane, settings, rounds=plan.rounds, tell=tell)
             elif part == "make":
                 rows += await machines_many.make(settings, plan.folder / "make", times=4 * plan.rounds, tell=tell)
-        if "many" in plan.parts:  # last: it ends the control plane, and has its machines found by another process
+        if "many" in plan.parts:  # last: it ends the control plane, and its machines are then found by another process
             rows += await machines_many.memory(plane, plan.folder, count=many, tell=tell)
             await plane.process.end()
             (place,) = (plane.settings.data / "machines").iterdir()
@@ -71,15 +71,17 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 
 def fitting(count: int, each_mib: int, free_mib: float) -> int:
-    """As many of `count` as there is memory for. Invalid: not even two."""
+    """Return how many of `count` machines the memory allows. Invalid: not even two."""
     found = min(count, int(MOST * free_mib / each_mib))
     if found < min(count, 2):
-        raise Invalid(f"bench: {free_mib:.0f} MiB of memory are free, too little for {count} machines; make room")
+        raise Invalid(
+            f"bench: only {free_mib:.0f} MiB of memory are free, too little for {count} machines; free some memory"
+        )
     return found
 
 
 def free_memory_mib() -> float:
-    """What new processes can have."""
+    """Return the memory available to new processes."""
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable:"):

@@ -1,8 +1,7 @@
-"""The bare side: the command line of a machine, as QEMU runs it, without anybody around it.
+"""The bare side: the command line of a machine, run by QEMU without Hostler.
 
-The command line and the files are those of a machine that the control plane made, so that it is the same guest with the
-same devices, whatever the driver gives it. Only the order to wait before the first instruction is left out, and each
-has a port of its own.
+The command line and the files are those of a machine that the control plane created, so that it is the same guest with
+the same devices. Only the option to wait before the first instruction is left out, and each guest has its own port.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ class Recipe(msgspec.Struct, frozen=True):
 
     argv: tuple[str, ...]
     folder: Path
-    """Its files, before its guest has written any."""
+    """Its files, before its guest has written to them."""
 
     @property
     def accelerator(self) -> str:
         return self.argv[self.argv.index("-accel") + 1]
 
     def command(self, port: int) -> list[str]:
-        """To be run in a copy of the folder."""
+        """Return the command to run in a copy of the folder."""
         return [_FORWARD.sub(rf"\g<1>{port}\g<2>", word) for word in self.argv if word != "-S"]
 
     def lay(self, folder: Path) -> None:
-        """A copy of the files."""
+        """Copy the files."""
         _copy(self.folder, folder)
         shutil.copytree(self.folder / SEED, folder / SEED)
 
@@ -67,10 +66,10 @@ def _copy(folder: Path, into: Path) -> None:
 
 
 async def learned(plane: RealPlane, into: Path, *, memory_mib: int) -> Recipe:
-    """What the control plane does with a machine of that shape, which is gone afterwards."""
+    """Return the recipe of a machine of that size, as the control plane runs it; the machine is deleted afterwards."""
     view, _ = await plane.made(power=Power.OFF, memory_mib=memory_mib)
     made = plane.folder_of(view.id)
-    await asyncio.to_thread(_copy, made, into)  # before it starts: nothing is written on its disk
+    await asyncio.to_thread(_copy, made, into)  # before it starts, so that its disk is unwritten
     await plane.started(view.id)
     await asyncio.to_thread(shutil.copytree, made / SEED, into / SEED)
     argv = command_line(made)
@@ -79,17 +78,17 @@ async def learned(plane: RealPlane, into: Path, *, memory_mib: int) -> Recipe:
 
 
 def command_line(folder: Path) -> list[str]:
-    """Of the QEMU that works in that folder. NotFound: there is none."""
+    """Return the command line of the QEMU that runs in that folder. NotFound: there is none."""
     for pid in working_in(folder):
         with suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
             if words and Path(words[0]).name.startswith("qemu-system-"):
                 return words
-    raise NotFound(f"{folder}: no QEMU works in it")
+    raise NotFound(f"{folder}: no QEMU runs in it")
 
 
 async def boot(recipe: Recipe, folders: Sequence[Path]) -> list[Way]:
-    """Run as many as there are folders, all at once, until each can be logged into; then end them."""
+    """Run one guest per folder at the same time, until each accepts logins; then end them."""
     for folder in folders:
         await asyncio.to_thread(recipe.lay, folder)
     ports = _free_ports(len(folders))
@@ -100,7 +99,7 @@ async def boot(recipe: Recipe, folders: Sequence[Path]) -> list[Way]:
         async with asyncio.timeout(WITHIN):
             return list(await asyncio.gather(*(guest.way(at) for guest in guests)))
     except TimeoutError:
-        raise Unavailable(f"bare QEMU: not available within {WITHIN:g} s; try again on a quieter machine") from None
+        raise Unavailable(f"bare QEMU: not available within {WITHIN:g} s; try again on a less busy host") from None
     finally:
         for guest in guests:
             guest.end()
@@ -120,7 +119,7 @@ class _Guest:
         qmp = await self._connected("qmp.sock")
         guest = await self._connected("guest.sock")
         try:
-            await qmp[0].readline()  # its greeting: what comes before the first instruction is done
+            await qmp[0].readline()  # its greeting: the work before the first instruction is done
             began = time.time()
             while not (line := await guest[0].readline()).startswith(READY):
                 if not line:
@@ -135,7 +134,7 @@ class _Guest:
                 writer.close()
 
     async def _connected(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        held = os.open(self._folder, os.O_PATH)  # its path may be longer than a socket's can be
+        held = os.open(self._folder, os.O_PATH)  # the path may be longer than a socket address allows
         try:
             while True:
                 with suppress(FileNotFoundError, ConnectionRefusedError):
@@ -148,7 +147,7 @@ class _Guest:
 
     def _ended(self) -> Unavailable:
         said = " ".join((self._folder / "qemu.log").read_text(errors="replace").split())[-300:]
-        return Unavailable(f"bare QEMU: it ended before its guest was up: {said or 'it left no word'}")
+        return Unavailable(f"bare QEMU: ended before its guest was up: {said or 'no output'}")
 
     def end(self) -> None:
         self._process.kill()

@@ -1,7 +1,7 @@
-"""What machines cost their node's agent: making one, the memory for each, a look at all of them.
+"""Cost of machines to their node's agent: creating one, memory per machine, inspecting all of them.
 
-Those whose number is what counts have a guest of four bytes, which rests. To the agent each is a process like any
-other, with the same connections.
+Where only the number of machines counts, their guest is four bytes of code that halt. To the agent each is a process
+like any other, with the same connections.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 MAKE_MS, INSPECT_MS, MEMORY_MIB = 50, 100, 1
 FIRST = 10
-"""The memory of so many is what the rest is compared with: by then all code that is needed is there."""
+"""The memory with this many machines is the baseline: by then all needed code is loaded."""
 IDLE, IDLE_MIB, IDLE_BYTES = "idle", 16, 2**20
 RESTS = b"\xfa\xf4\xeb\xfd"
-"""A boot sector's code: no interrupts, halt, and again."""
+"""Code of a boot sector: disable interrupts, halt, repeat."""
 PARTITION = bytes([0x80, 0, 0, 0, 0x83, 0, 0, 0]) + (1).to_bytes(4, "little") * 2
-"""One of a sector, for a disk without any is none."""
+"""A partition of one sector; a disk without one is not recognized."""
 SETTLES = 2.0
-"""Seconds in which what was done for a machine is let go of."""
+"""Seconds in which the memory used to create a machine is released."""
 LOOKS = 20
 
 
 async def make(settings: Settings, folder: Path, *, times: int, tell: Callable[[str], None]) -> list[Row]:
-    """The driver's part of a new machine: folder, record, host key and disk."""
+    """Measure the driver's part of a new machine: folder, record, host key and disk."""
     took = []
     async with _machines(settings, folder) as machines:
         for number in range(times + 1):
@@ -60,7 +60,7 @@ async def make(settings: Settings, folder: Path, *, times: int, tell: Callable[[
 
 
 async def memory(plane: RealPlane, folder: Path, *, count: int, tell: Callable[[str], None]) -> list[Row]:
-    """The process of `hostler up`, which is agent and all else, as machines become more."""
+    """Measure the memory of the `hostler up` process, agent included, as the number of machines grows."""
     disk = folder / "idle.raw"
     await asyncio.to_thread(disk.write_bytes, idle_disk())
     options = {"probe": "none", "seeding": "none", "memory_mib": str(IDLE_MIB)}
@@ -87,13 +87,13 @@ async def memory(plane: RealPlane, folder: Path, *, count: int, tell: Callable[[
 
 
 def idle_disk() -> bytes:
-    """A disk whose guest does nothing."""
+    """Return a disk image whose guest does nothing."""
     first = RESTS.ljust(446, b"\0") + PARTITION.ljust(64, b"\0") + b"\x55\xaa"
     return first.ljust(IDLE_BYTES, b"\0")
 
 
 async def inspect(settings: Settings, folder: Path, *, count: int) -> list[Row]:
-    """Open the place of that many running machines, which an earlier process left; look at each, and delete all."""
+    """Open the folder of running machines that an earlier process left, inspect each, and delete all."""
     before = perf_counter()
     async with _machines(settings, folder) as machines:
         opened = perf_counter() - before
@@ -106,7 +106,7 @@ async def inspect(settings: Settings, folder: Path, *, count: int) -> list[Row]:
         running = sum(1 for one in seen if one is not None and one.state is MachineState.RUNNING)
         await asyncio.gather(*(machines.delete(vm) for vm in vms))
     if running != count:
-        raise Conflict(f"bench: {running} of {count} machines were found running again; see whether there is room")
+        raise Conflict(f"bench: {running} of {count} machines were found running; check the free memory")
     return [
         Row(
             what=f"inspect of {count} machines",
@@ -121,6 +121,6 @@ async def inspect(settings: Settings, folder: Path, *, count: int) -> list[Row]:
 
 @asynccontextmanager
 async def _machines(settings: Settings, folder: Path) -> AsyncIterator[Machines]:
-    nothing = Capacity(cpus=1, memory_mib=1, disk_gib=1)  # these have what the host has
+    nothing = Capacity(cpus=1, memory_mib=1, disk_gib=1)  # the driver uses the capacity of the host
     async with open_machines("qemu", folder, capacity=nothing, settings=settings) as machines:
         yield machines

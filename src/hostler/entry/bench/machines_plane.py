@@ -1,4 +1,4 @@
-"""A control plane with real machines: `hostler up` as a process, asked over its API as anybody would."""
+"""A control plane with real machines: `hostler up` as a process, used over its API."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 ORG = PROJECT = "default"
 WITHIN = 600.0
-"""Seconds for what takes some: a guest that is emulated, beside nine others."""
+"""Time limit in seconds for slow steps, such as an emulated guest next to nine others."""
 MEMORY_MIB = 128
 CPU_OVERCOMMIT = "100"
-"""Many of the machines rest."""
+"""Many of the machines are idle."""
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How one machine became available; seconds since it was asked for. NaN: that step was not seen."""
+    """How one machine became available, in seconds since the request. NaN: that step was not observed."""
 
     began: float
-    """Its guest was let go."""
+    """The guest executed its first instruction."""
     ready: float
-    """Its guest said that it is up."""
+    """The guest reported that it is up."""
     available: float
-    """Who asked for it knows that it can be logged into."""
+    """The client knows that the machine accepts logins."""
 
     @property
     def outside(self) -> float:
-        """What is not the guest's boot: before its first instruction, and after its word."""
+        """Return the time outside the guest's boot: before its first instruction, and after it reported ready."""
         return self.began + self.available - self.ready
 
 
 class RealPlane:
-    """While it runs."""
+    """A running control plane."""
 
     def __init__(self, settings: Settings, process: Process, client: Client) -> None:
         self.settings, self.process, self._client = settings, process, client
@@ -64,7 +64,7 @@ class RealPlane:
     async def made(
         self, *, power: Power = Power.ON, memory_mib: int = MEMORY_MIB, image: str = TINY
     ) -> tuple[VmView, Way | None]:
-        """A new machine; if it is to run, once it is available, and how that came."""
+        """Create a machine. If it is to run, wait until it is available, and return how that went."""
         spec = VmSpec(cpus=1, memory_mib=memory_mib, image=image)
         at = time.time()
         view = await self._client.vms.create(
@@ -73,13 +73,13 @@ class RealPlane:
         return await self._there(view.id, at) if power is Power.ON else (await self._settled(view.id), None)
 
     async def started(self, vm: str) -> tuple[VmView, Way]:
-        """One that was off, once it is available."""
+        """Start a machine that is off, and wait until it is available."""
         at = time.time()
         await self._client.vms.start(ORG, PROJECT, vm)
         return await self._there(vm, at)
 
     async def gone(self, *vms: str) -> None:
-        """Machines that are not needed any more."""
+        """Delete machines, and wait until they are gone."""
 
         async def away(vm: str) -> None:
             with suppress(NotFound):
@@ -89,18 +89,18 @@ class RealPlane:
         await asyncio.gather(*(away(vm) for vm in vms))
 
     async def all_gone(self) -> None:
-        """None is left."""
+        """Delete all machines."""
         await self.gone(*[view.id async for view in self._client.vms.list(ORG, PROJECT)])
 
     def folder_of(self, vm: str) -> Path:
-        """Where the node has that machine's files. NotFound: nowhere."""
+        """Return the folder of that machine's files. NotFound: there is none."""
         for found in (self.settings.data / "machines").glob(f"*/vms/{vm}"):
             return found
-        raise NotFound(f"machine {vm}: it has no folder below {self.settings.data}")
+        raise NotFound(f"machine {vm}: no folder below {self.settings.data}")
 
     async def _settled(self, vm: str) -> VmView:
         view = await self._client.vms.wait(ORG, PROJECT, vm, settled=True, within=WITHIN)
-        assert view is not None  # noqa: S101 - only who waits for its end is told so
+        assert view is not None  # noqa: S101 - None only if the wait is for its end
         return view
 
     async def _there(self, vm: str, at: float) -> tuple[VmView, Way]:
@@ -119,7 +119,7 @@ class RealPlane:
 
 @asynccontextmanager
 async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], None]) -> AsyncIterator[RealPlane]:
-    """One in that folder, with the tiny guest of `images`, or one of its own; it leaves no machine."""
+    """Run a control plane in that folder, with the tiny guest of `images` or a new one; it leaves no machine behind."""
     data = folder / "data"
     data.mkdir(mode=0o700)
     await have_image(data / "images", images, tell)
@@ -127,13 +127,13 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
     settings = load({"data": str(data), "machines": "qemu"}, {**os.environ, **environ})
     arguments = ["hostler", "up", "--machines", "qemu", "--listen", "127.0.0.1:0", "--log-level", "warning"]
     async with AsyncExitStack() as stack:
-        stack.callback(kill_below, folder)  # what is left if something went wrong
+        stack.callback(kill_below, folder)  # processes left over after an error
         process = await stack.enter_async_context(started(arguments, environ))
         url = await process.says("ready ", within=5 * PATIENCE)
         token = (data / "admin.token").read_text(encoding="ascii").strip()
         client = await stack.enter_async_context(Client(url, token))
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)  # which is seen to
+        loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)  # SIGINT ends the run cleanly
         stack.callback(loop.remove_signal_handler, signal.SIGTERM)
         plane = RealPlane(settings, process, client)
         yield plane
@@ -142,11 +142,11 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
 
 
 async def have_image(folder: Path, images: Path | None, tell: Callable[[str], None]) -> None:
-    """The tiny guest in a folder of images: of `images`, or a new one."""
+    """Provide the tiny guest in a folder of images: copied from `images`, or built."""
     if images is not None:
         named = {item.name for item in await open_images(images).list()}
         if TINY not in named:
-            raise NotFound(f"images in {images}: there is no {TINY!r}; build it there: hostler image build tiny")
+            raise NotFound(f"images in {images}: no image {TINY!r}; build it there: hostler image build tiny")
         ignored = shutil.ignore_patterns("cache", "scratch", "parts", "warm")
         await asyncio.to_thread(shutil.copytree, images, folder, ignore=ignored)
     else:
@@ -155,17 +155,17 @@ async def have_image(folder: Path, images: Path | None, tell: Callable[[str], No
 
 
 def working_in(folder: Path) -> list[int]:
-    """Processes whose working directory is that folder, or below it."""
+    """Return processes whose working directory is that folder or below it."""
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):  # it ended, or is none of ours
+        with suppress(OSError):  # it has ended, or belongs to another user
             if Path(os.readlink(f"/proc/{name}/cwd")).is_relative_to(folder):
                 found.append(int(name))
     return found
 
 
 def kill_below(folder: Path) -> None:
-    """End what still works in a folder of ours."""
+    """Kill the processes that still run in a folder of the benchmark."""
     for pid in working_in(folder):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""From a request to a login: one machine, and several at once, beside bare QEMU processes in alternating rounds."""
+"""From request to login: one machine, and several at once, compared with bare QEMU in alternating rounds."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ BARE = "bare QEMU"
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One round: the same number of machines by the control plane, and bare."""
+    """One round: the same number of machines by the control plane and by bare QEMU."""
 
     ours: Sequence[Way]
     bare: Sequence[Way]
     cpu: float = 0.0
-    """Seconds of processor time that the control plane took for its own."""
+    """Processor seconds of the control plane for its machines."""
 
     @property
     def last(self) -> tuple[float, float]:
-        """Seconds until the last of them was available."""
+        """Return the seconds until the last machine was available, for both sides."""
         return max(way.available for way in self.ours), max(way.available for way in self.bare)
 
 
 async def measure(
     plane: RealPlane, recipe: Recipe, folder: Path, *, rounds: int, count: int, tell: Callable[[str], None]
 ) -> list[Pair]:
-    """So many rounds of `count` machines at once; whoever begins takes turns, too."""
+    """Run rounds of `count` machines at once; the sides alternate in going first."""
     pairs = []
     for number in range(rounds):
         tell(f"{count} at once, round {number + 1} of {rounds}")
@@ -68,7 +68,7 @@ async def _bare(recipe: Recipe, folder: Path, number: int, count: int) -> list[W
 
 
 def one_rows(pairs: Sequence[Pair]) -> list[Row]:
-    """Of rounds with one machine each."""
+    """Return the rows of rounds with one machine each."""
     rows = [_ratio("create to SSH", pairs, ONE_RATIO)]
     both = [(pair.ours[0], pair.bare[0]) for pair in pairs]
     seen = [(ours, bare) for ours, bare in both if math.isfinite(ours.outside)]
@@ -80,7 +80,7 @@ def one_rows(pairs: Sequence[Pair]) -> list[Row]:
         )
     )
     rows.append(Row(what="… processor time of the control plane", found=_ms(pair.cpu for pair in pairs), unit="ms"))
-    if not seen:  # each step of each boot passed before it was seen
+    if not seen:  # each step of each boot passed before it was observed
         return rows
     began = _ms(ours.began for ours, _ in seen), _ms(bare.began for _, bare in seen)
     after = (
@@ -103,7 +103,7 @@ def one_rows(pairs: Sequence[Pair]) -> list[Row]:
 
 
 def at_once_rows(pairs: Sequence[Pair]) -> list[Row]:
-    """Of rounds with several."""
+    """Return the rows of rounds with several machines."""
     return [_ratio(f"{len(pairs[0].ours)} at once: create to the last SSH", pairs, AT_ONCE_RATIO)]
 
 

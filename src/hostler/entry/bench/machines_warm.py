@@ -1,4 +1,4 @@
-"""Starting from a saved state, beside booting: the same guest, in turn."""
+"""Start from a saved state compared with a boot: the same guest, alternating."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 WANTED = 3
 COLD_MIB = MEMORY_MIB + 4
-"""A shape of which no state is kept."""
+"""A size for which no state is saved."""
 
 
 async def measure(
     plane: RealPlane, settings: Settings, *, rounds: int, tell: Callable[[str], None]
 ) -> list[Row]:  # fmt: skip
-    """How many times as fast a machine that is off becomes available."""
-    tell("keeping the tiny guest warm")
+    """Measure how many times as fast a machine that is off becomes available."""
+    tell("saving the state of the booted tiny guest")
     images = open_images(settings.data / "images", settings=settings)
     await images.warm(TINY, cpus=1, memory_mib=MEMORY_MIB, progress=lambda what, *_: tell(f"warm: {what}"))
     warm, cold = [], []

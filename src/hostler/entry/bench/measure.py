@@ -1,4 +1,4 @@
-"""Clients that repeat one operation, and rounds in which two sides take turns."""
+"""Clients that repeat one operation, and rounds in which two sides alternate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Operation: TypeAlias = "Callable[[int, int], Awaitable[object]]"
 
 ROUND = 0.25
 BREATH = 16
-"""Operations after which a client lets the others go on: some engines answer without ever waiting."""
+"""Operations after which a client yields to the others: some engines answer without ever waiting."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What was measured of one side. Times in microseconds; `per_second` and `cpu_us` are medians over the rounds.
+    """The results of one side. Times in microseconds; `per_second` and `cpu_us` are medians over the rounds.
 
-    `cpu_us` is what this process worked for one operation, in all its threads: on a busy machine it is the figure to
-    trust.
+    `cpu_us` is the processor time of this process per operation, in all its threads. On a busy host it is the most
+    reliable figure.
     """
 
     per_second: float
@@ -43,7 +43,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 async def one_round(operation: Operation, clients: int, seconds: float, turn: int = 0) -> Round:
-    """Let the clients repeat the operation for so long."""
+    """Let the clients repeat the operation for some seconds."""
     times: list[float] = []
     worked = process_time()
     started = perf_counter()
@@ -68,7 +68,7 @@ async def one_round(operation: Operation, clients: int, seconds: float, turn: in
 
 
 async def alternate(sides: Sequence[Operation], clients: int, seconds: float) -> list[Figure]:
-    """Let the sides take turns until each had `seconds`; the first round of each is not counted."""
+    """Alternate between the sides until each had `seconds`; the first round of each is not counted."""
     done: list[list[Round]] = [[] for _ in sides]
     rounds = max(3, round(seconds / ROUND))
     for number in range(rounds + 1):
@@ -78,7 +78,7 @@ async def alternate(sides: Sequence[Operation], clients: int, seconds: float) ->
 
 
 def figure(rounds: Sequence[Round]) -> Figure:
-    """Several rounds as one figure."""
+    """Combine several rounds."""
     ordered = sorted(time for round_ in rounds for time in round_.times) or [0.0]
     return Figure(
         per_second=statistics.median(round_.per_second for round_ in rounds),

@@ -1,4 +1,4 @@
-"""A store of a million keys: what it costs to open, to hold and to read. Each part is a process of its own.
+"""A store of a million keys: the cost of opening, holding and reading it. Each part runs in its own process.
 
 python -m hostler.entry.bench.million fill URL COUNT     write the keys
 python -m hostler.entry.bench.million open URL COUNT     open, measure memory, read
@@ -24,7 +24,7 @@ READS = 20_000
 
 
 def million(url: str, empty_url: str, count: int) -> dict[str, Any]:
-    """Fill the store at `url`, then open it in a new process. `empty_url` tells what a process holds anyway."""
+    """Fill the store at `url`, then open it in a new process. `empty_url` gives the baseline memory of a process."""
     fill = _part("fill", url, count)
     _part("fill", empty_url, 0)
     empty = _part("open", empty_url, 0)

@@ -1,7 +1,7 @@
-"""How many machines a second find a node, in one process on one core: placement alone, without a store.
+"""Placements per second in one process on one core: the placement function alone, without a store.
 
-Each placement is `place` and `use`. The cluster starts empty and is filled to three quarters at most; machines then go
-as new ones come, so that every round works on the same load.
+Each placement is `place` and `use`. The cluster starts empty and is filled to three quarters at most. After that old
+machines are removed as new ones are placed, so that every round works on the same load.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROUND = 0.25
 RACK = 40
-"""Nodes of a rack."""
+"""Nodes per rack."""
 PROJECTS = 97
 CPUS = 64
 SHAPES = tuple(VmSpec(cpus=cpus, memory_mib=2048 * cpus, disk_gib=10 * cpus) for cpus in (1, 2, 4, 8))
@@ -37,7 +37,7 @@ REQUESTS = (
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One kind of request in a cluster of so many nodes. Times in microseconds; rates are medians over the rounds."""
+    """One kind of request in a cluster of a given size. Times in microseconds; rates are medians over the rounds."""
 
     request: str
     nodes: int
@@ -50,7 +50,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def run(sizes: Sequence[int], seconds: float, tell: Callable[[str], None]) -> list[Row]:
-    """Every kind of request in a cluster of each size."""
+    """Measure every kind of request in a cluster of each size."""
     rows = []
     for nodes in sizes:
         for request in REQUESTS:
@@ -60,7 +60,7 @@ def run(sizes: Sequence[int], seconds: float, tell: Callable[[str], None]) -> li
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The rows as text."""
+    """Return the rows as text."""
     return [
         (
             row.request,
@@ -76,7 +76,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table for a page."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * (len(HEADS) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells(rows))]) + "\n"
 
@@ -111,25 +111,25 @@ def _wanted(request: str, number: int) -> Wanted:
 def _shape(request: str, number: int) -> VmSpec:
     if request == REQUESTS[3]:
         return VmSpec(cpus=4 * CPUS, memory_mib=1024)
-    if request == REQUESTS[4]:  # what is refused is remembered, so a shape that comes again would not be counted out
+    if request == REQUESTS[4]:  # refusals are cached, so a repeated shape would not be evaluated
         return VmSpec(cpus=4 * CPUS, memory_mib=1024 + number)
     return SHAPES[number % len(SHAPES)]
 
 
 class _Load:
-    """A cluster that machines come to and go from."""
+    """A cluster to which machines are added and from which they are removed."""
 
     def __init__(self, request: str, nodes: int) -> None:
         self._request, self._number = request, 0
         self._cluster = Cluster(_nodes(nodes))
-        # Of a kind that must be apart there can be one on each node, so fewer stand at a time.
+        # With anti-affinity by node, each node can have one machine of a kind, so fewer machines exist at a time.
         average = sum(spec.cpus for spec in SHAPES) / len(SHAPES)
         self._most = int(nodes * CPUS * 0.75 / average) if request != REQUESTS[2] else nodes * PROJECTS // 20
         self._standing: deque[str] = deque()
         self.placed = self.refused = 0
 
     def round(self, seconds: float) -> tuple[list[float], float, float]:
-        """How long each placement took, and all of them on the clock and on the processor."""
+        """Return the time of each placement, and the wall time and processor time of all."""
         times: list[float] = []
         cpu = 0.0
         while sum(times) < seconds:

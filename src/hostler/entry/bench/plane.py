@@ -1,4 +1,4 @@
-"""The control plane measured: creates, placement, the API, a hundred thousand machines, a thousand agents, the CLI."""
+"""Benchmarks of the control plane: creates, placement, API, a hundred thousand machines, a thousand agents, CLI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PARTS = ("create", "place", "get", "many", "wake", "help")
 EMBEDDED, CLUSTER = 1_000, 300
-"""Creates a second that are wanted, embedded and on etcd."""
+"""Target creates per second, embedded and on etcd."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     etcd: str | None = None
-    """A store of its own: it must be empty, and is emptied."""
+    """URL of a dedicated store: it must be empty, and is emptied."""
     seconds: float = 4.0
     place_nodes: int = 5_000
     place_machines: int = 6_000
@@ -44,11 +44,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Every part that the plan names."""
+    """Run every part of the plan."""
     rows: list[Row] = []
     if plan.etcd is not None:
         async with _borrowed(plan.etcd):
-            pass  # refused before anything else has taken its time
+            pass  # checked first, before any other part has run
     for part in plan.parts:
         rows += await _part(part, plan, tell)
     return rows
@@ -94,11 +94,11 @@ async def _embedded(plan: Plan, part: str) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def _borrowed(url: str) -> AsyncIterator[Store]:
-    """An empty store, which is empty again afterwards. Invalid: somebody uses it."""
+    """Open an empty store, and empty it again afterwards. Invalid: it is in use."""
     async with open_store(url) as store:
         found = (await store.range("", limit=1, keys_only=True)).items
         if found:
-            raise Invalid(f"store {redacted(url)}: it holds {found[0].key}; give one that is empty")
+            raise Invalid(f"store {redacted(url)}: it holds {found[0].key}; give an empty one")
         try:
             yield store
         finally:

@@ -1,6 +1,6 @@
-"""The bare framework: a route of starlette that answers the same bytes each time, in the server that Hostler uses.
+"""The bare framework: a Starlette route with a constant answer, in the server that Hostler uses.
 
-python -m hostler.entry.bench.plane_bare SIZE     serves until it is ended; tells where
+python -m hostler.entry.bench.plane_bare SIZE     serves until it is ended; prints its URL
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ PATH = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
 
 
 def app(size: int) -> Starlette:
-    """Answers JSON of so many bytes. The framework is no part of the product, only of the comparison."""
+    """Return an app that answers with JSON of a given size. The framework is needed only for the comparison."""
     try:
         from starlette.applications import Starlette
         from starlette.responses import Response
         from starlette.routing import Route
     except ImportError:
-        raise SystemExit("starlette: not installed, and it is what is compared with; pip install starlette") from None
+        raise SystemExit("starlette: not installed, but needed for the comparison; pip install starlette") from None
     body = b'{"filler":"%b"}' % (b"x" * max(0, size - 13))
 
-    async def shown(request: Request) -> Response:  # noqa: ARG001 - what a route is called with
+    async def shown(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
         return Response(body, media_type="application/json")
 
     return Starlette(routes=[Route(PATH, shown)])
 
 
 async def _serve(size: int) -> None:
-    # The protocol is named, for only then does asyncio turn off the waiting for full packets.
+    # The protocol is given explicitly, because asyncio sets TCP_NODELAY only then.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
-    listener.listen(128)  # so that nobody who reads where it serves is refused
+    listener.listen(128)  # before the URL is printed, so that no client is refused
     config = uvicorn.Config(
         app(size), http="httptools", loop="none", lifespan="off", log_config=None, access_log=False, ws="none"
     )

@@ -1,4 +1,4 @@
-"""Creates through the VM service, beside the bare transaction that a create is."""
+"""Creates through the VM service, compared with the bare transaction of a create."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPEC = VmSpec(cpus=1, memory_mib=1024, disk_gib=10, image="debian-12")
 
 
 async def measure(store: Store, name: str, wanted: float, *, folder: Path, seconds: float) -> list[Row]:
-    """The service and the bare store take turns, 64 clients each. Every create has an Idempotency-Key."""
+    """Alternate between the service and the bare store, 64 clients each. Every create has an Idempotency-Key."""
     settings = load({"data": str(folder / "data")}, {}, toml="")
     numbers = itertools.count()
     recorder = Recorder(store, VM.prefix())

@@ -1,7 +1,7 @@
-"""A store full of machines that run: wishes, names, handles and commands over some nodes.
+"""A store full of running machines: specs, names, handles and commands on some nodes.
 
-Written directly, by large transactions, as the parts would write it.
-Nodes live as long as a lease does that nobody keeps alive: an hour.
+Written directly in large transactions, as the services would write it. The nodes are alive for the time of a lease that
+is not renewed: an hour.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _CPUS = 256
 
 
 def project_of(number: int) -> str:
-    """Each project has a thousand machines."""
+    """Return the project of a machine; each project has a thousand machines."""
     return f"project-{number // IN_PROJECT:04}"
 
 
 def machine(number: int) -> VirtualMachine:
-    """A wish, as the service writes it."""
+    """Return the record of a VM as the service writes it."""
     return VirtualMachine(
         id=f"{number:032x}",
         name=f"machine-{number:06}",
@@ -53,13 +53,13 @@ def machine(number: int) -> VirtualMachine:
 
 
 def first_path() -> str:
-    """Of the first machine, in the API."""
+    """Return the API path of the first machine."""
     first = machine(0)
     return f"/v1/orgs/{ORG}/projects/{first.project}/vms/{first.id}"
 
 
 def node(number: int) -> NodeRecord:
-    """A node on duty, with room."""
+    """Return a node in service with free capacity."""
     rack = f"r{number // 40}"
     return NodeRecord(
         node=f"{rack}-{number % 40}",
@@ -77,7 +77,7 @@ def node(number: int) -> NodeRecord:
 
 
 async def fill(url: str, machines: int, nodes: int, tell: Callable[[str], None]) -> float:
-    """So many machines that run on so many nodes; the seconds it took."""
+    """Write running machines on some nodes. Return the seconds it took."""
     began = time.perf_counter()
     async with open_store(url) as store:
         await fill_nodes(store, nodes)
@@ -86,7 +86,7 @@ async def fill(url: str, machines: int, nodes: int, tell: Callable[[str], None])
 
 
 async def fill_nodes(store: Store, nodes: int) -> None:
-    """So many nodes that live."""
+    """Write live nodes."""
     lease = await store.grant(LIVES)
     alive = Heartbeat(holder="bench", started_at=1_700_000_000.0)
 
@@ -99,7 +99,7 @@ async def fill_nodes(store: Store, nodes: int) -> None:
 
 
 async def wish(store: Store, numbers: range) -> None:
-    """Machines that nobody has placed yet."""
+    """Write VMs that are not placed yet."""
     await written(store, (_wished(machine(number)) for number in numbers))
 
 
@@ -126,7 +126,7 @@ def _machines(machines: int, nodes: int, tell: Callable[[str], None]) -> Iterato
 
 
 async def written(store: Store, groups: Iterator[list[Operation]]) -> None:
-    """Some transactions at once, each with as many groups as fit."""
+    """Write groups of operations in concurrent transactions, each with as many groups as fit."""
     waiting: set[asyncio.Task[object]] = set()
     batch: list[Operation] = []
     for group in groups:

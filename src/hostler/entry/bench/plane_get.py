@@ -1,4 +1,4 @@
-"""GET of one machine over HTTP, beside the bare framework with an answer of the same size."""
+"""GET of one machine over HTTP, compared with the bare framework and an answer of the same size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONNECTIONS = 16
 
 
 async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
-    """The two take turns."""
+    """Alternate between the two servers."""
     url = path_url("sqlite", folder / "get.db")
     await fill(url, 100, 10, tell)
     async with AsyncExitStack() as stack:
@@ -48,7 +48,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
 
 
 def _rows(ours: Side, bare: Side, *, size: int) -> list[Row]:
-    """The first round of each is not counted."""
+    """Return the rows without the first round of each side."""
     ratio = statistics.median(mine / theirs for mine, theirs in zip(ours.rates[1:], bare.rates[1:]))
     cpu = statistics.median(theirs / mine for mine, theirs in zip(ours.cpu_us[1:], bare.cpu_us[1:]))
     against = f"bare starlette, {size} bytes"

@@ -1,4 +1,4 @@
-"""What the command line costs before it does anything: processor time of `hostler --help`, beside Python's start."""
+"""Start-up cost of the command line: processor time of `hostler --help`, compared with Python's start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMANDS = (("hostler --help", ["--help"]), ("hostler vm list --help", ["vm", "l
 
 
 def measure(times: int) -> list[Row]:
-    """The median of so many, in turn with a Python that does nothing."""
+    """Measure the median of several runs, alternating with a Python process that does nothing."""
     rows = []
     for name, arguments in COMMANDS:
         ours, bare = [], []

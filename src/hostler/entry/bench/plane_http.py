@@ -1,6 +1,6 @@
-"""Asking a server over and over: raw HTTP/1.1 on connections that stay open, and as little work as can be.
+"""A minimal load generator: raw HTTP/1.1 requests on persistent connections.
 
-The same asker asks every server that is compared, so what it costs is the same for all.
+All compared servers get the same load generator, so its cost is the same for all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reply:
 
 
 class Line(asyncio.Protocol):
-    """One connection: one question at a time."""
+    """One connection with one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -38,11 +38,11 @@ class Line(asyncio.Protocol):
         self._waiter: asyncio.Future[Reply] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """For the loop."""
+        """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """For the loop: the answer, or a part of it."""
+        """Collect the answer."""
         data = self._data + data if self._data else data
         end = data.find(_END)
         if end >= 0:
@@ -56,12 +56,12 @@ class Line(asyncio.Protocol):
         self._data = data
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """For the loop."""
+        """Fail the pending request."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Unavailable("server: closed the connection"))
 
     async def ask(self, request: bytes) -> Reply:
-        """Send the request; the answer."""
+        """Send a request. Return the answer."""
         if self._transport is None or self._transport.is_closing():
             raise Unavailable("server: the connection is closed")
         self._waiter = asyncio.get_running_loop().create_future()
@@ -69,13 +69,12 @@ class Line(asyncio.Protocol):
         return await self._waiter
 
     def close(self) -> None:
-        """Hang up."""
         if self._transport is not None:
             self._transport.close()
 
 
 def get(url: str, path: str, token: str = "") -> bytes:
-    """A GET, as a client sends it."""
+    """Return a GET request as a client sends it."""
     lines = [f"GET {path} HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Accept: application/json"]
     if token:
         lines.append(f"Authorization: Bearer {token}")
@@ -84,7 +83,7 @@ def get(url: str, path: str, token: str = "") -> bytes:
 
 @asynccontextmanager
 async def lines(url: str, count: int) -> AsyncIterator[list[Line]]:
-    """So many connections to a server."""
+    """Open connections to a server."""
     parts = urlsplit(url)
     opened: list[Line] = []
     try:
@@ -98,7 +97,7 @@ async def lines(url: str, count: int) -> AsyncIterator[list[Line]]:
 
 
 async def loaded(opened: list[Line], request: bytes, seconds: float) -> int:
-    """Ask on all connections for so long; the number of answers. Unavailable: one was not 200."""
+    """Send requests on all connections for some seconds. Return the number of answers. Unavailable: one was not 200."""
     until = perf_counter() + seconds
     counts = [0] * len(opened)
 
@@ -114,7 +113,7 @@ async def loaded(opened: list[Line], request: bytes, seconds: float) -> int:
 
 
 async def until(what: str, done: Callable[[], Awaitable[bool]], within: float) -> float:
-    """Until it is so; the seconds that took. Unavailable: it took too long."""
+    """Wait until `done` is true. Return the seconds that took. Unavailable: it took too long."""
     started = perf_counter()
     while not await done():
         if perf_counter() - started > within:

@@ -1,4 +1,4 @@
-"""A hundred thousand machines: what a replica with its view and its controllers holds, and how it answers."""
+"""A hundred thousand machines: memory and response times of a replica with its view and controllers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 120.0
 
 
 async def measure(folder: Path, machines: int, nodes: int, pages: int, tell: Callable[[str], None]) -> list[Row]:
-    """Fill a store, start a replica once so that there is an account, then start it again and measure."""
+    """Fill a store, start a replica once to create an account, then start it again and measure."""
     url = path_url("sqlite", folder / "many.db")
     await fill(url, machines, nodes, tell)
     async with replica(url, folder) as first:
@@ -61,7 +61,7 @@ def _rows(
     memory: float,
     most: float,
 ) -> list[Row]:
-    """`start`: seconds until it was ready, of processor time until then, and until it led."""
+    """`start`: seconds until it was ready, processor seconds until then, and seconds until it led."""
     ready, worked, leading = start
     many = f"{machines:,} VMs: "
     return [
@@ -86,18 +86,18 @@ async def _answers(line: Line, request: bytes) -> bool:
 
 
 async def _page(line: Line, request: bytes, least: int) -> VmPage:
-    """A page with at least so many machines, each of which runs. Unavailable: it is not that."""
+    """Return a page with at least `least` machines, all running. Unavailable: the page is different."""
     reply = await line.ask(request)
     if reply.status != 200:
         raise Unavailable(f"list: answered {reply.status}: {reply.body[:200].decode('utf-8', 'replace')}")
     page = msgspec.json.decode(reply.body, type=VmPage)
     if len(page.items) < least or any(item.phase != "running" for item in page.items):
-        raise Unavailable(f"list: {len(page.items)} machines came, or not all run; {least} were written that do")
+        raise Unavailable(f"list: {len(page.items)} machines, or not all of them running; expected {least} running")
     return page
 
 
 async def _walk(line: Line, at: str, path: str, token: str, pages: int) -> list[float]:
-    """Page after page, from the beginning again at the end; seconds of each."""
+    """Read page after page, starting again at the end. Return the seconds of each."""
     times: list[float] = []
     after = ""
     while len(times) < pages:
@@ -112,7 +112,7 @@ async def _walk(line: Line, at: str, path: str, token: str, pages: int) -> list[
 
 
 async def _projects(line: Line, at: str, token: str, machines: int, pages: int) -> list[float]:
-    """The first page of project after project."""
+    """Read the first page of project after project. Return the seconds of each."""
     times: list[float] = []
     for number in range(pages):
         project = project_of(number * IN_PROJECT % machines)

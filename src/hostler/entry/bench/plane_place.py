@@ -1,4 +1,4 @@
-"""Durable placement: from wishes in the store to commands in the store, by the leader's own controller."""
+"""Durable placement: from VM specs in the store to commands in the store, by the leader's real controller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE = 120.0
 
 
 async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str], None]) -> list[Row]:
-    """So many machines in all, in three rounds; between them the bare transactions of as many."""
+    """Place machines in three rounds, alternating with the same number of bare transactions."""
     tell(f"durable placement: {nodes:,} nodes")
     await fill_nodes(store, nodes)
     recorder = Recorder(store, COMMAND.prefix())
@@ -63,14 +63,14 @@ async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str],
 
 
 async def _timed(count: int, work: asyncio.Task[None]) -> tuple[float, float]:
-    """How many a second, and the processor time of one."""
+    """Return the rate per second, and the processor time of one."""
     began, worked = perf_counter(), process_time()
     await work
     return count / (perf_counter() - began), (process_time() - worked) / count
 
 
 def _placed(store: Store, controller: MachineController, numbers: range) -> asyncio.Task[None]:
-    """Wish for them, and wait until each has its command."""
+    """Write the VM specs, and wait until each has its command."""
 
     async def work() -> None:
         goal = controller.counters.get("place", 0) + len(numbers)

@@ -1,4 +1,4 @@
-"""A server as a process of its own, and what it costs: processor time and memory, from /proc."""
+"""A server as a separate process, and its processor time and memory from /proc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTING = 15.0
 
 
 class Process:
-    """A running one, and the lines that it has told so far."""
+    """A running process and its output so far."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -29,7 +29,10 @@ class Process:
         self.reading = asyncio.create_task(self._read(), name="bench: reading")
 
     async def says(self, text: str, within: float = PATIENCE) -> str:
-        """What follows `text` in the first line that has it, now or later. Unavailable: it ends, or says nothing."""
+        """Return what follows `text` in the first line that contains it, now or later.
+
+        Unavailable: the process ends, or does not print it in time.
+        """
         try:
             async with asyncio.timeout(within):
                 while True:
@@ -38,25 +41,25 @@ class Process:
                         if text in line:
                             return line.partition(text)[2].strip()
                     if self.reading.done():
-                        raise Unavailable(f"server: ended before it said {text!r}: {' | '.join(self.told[-3:])}")
+                        raise Unavailable(f"server: ended before it printed {text!r}: {' | '.join(self.told[-3:])}")
                     await self._more.wait()
         except TimeoutError:
-            raise Unavailable(f"server: did not say {text!r} within {within:g} s") from None
+            raise Unavailable(f"server: did not print {text!r} within {within:g} s") from None
 
     def cpu(self) -> float:
-        """Seconds of processor time so far."""
+        """Return the processor seconds so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory_mib(self, field: str) -> float:
-        """`VmRSS` now, or `VmHWM`, the most it ever was."""
+        """Return `VmRSS`, the current memory, or `VmHWM`, the peak."""
         for line in Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii").splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) / 1024
-        raise Unavailable(f"server: /proc says nothing of {field}")
+        raise Unavailable(f"server: {field} not found in /proc")
 
     async def end(self) -> None:
-        """Ask it to end, and make it if it does not."""
+        """Ask the process to end, and kill it if it does not."""
         if self._process.returncode is None:
             self._process.terminate()
             try:
@@ -77,7 +80,7 @@ class Process:
 
 @asynccontextmanager
 async def started(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
-    """`python -m …`, ended with the scope."""
+    """Run `python -m …`, and end it with the context."""
     process = Process(
         await asyncio.create_subprocess_exec(
             sys.executable,
@@ -101,7 +104,7 @@ def token_kept(file: str) -> str:
 
 @asynccontextmanager
 async def replica(url: str, folder: Path) -> AsyncIterator[Process]:
-    """`hostler replica` on the store: view, services, API, and, as it is alone, the leader's controllers."""
+    """Run `hostler replica` on the store: view, services, API, and the controllers, as it is the only replica."""
     arguments = ["hostler", "replica", "--store", url, "--data", str(folder / "data"), "--listen", "127.0.0.1:0"]
     async with started([*arguments, "--log-level", "warning"], {"HOSTLER_CONFIG": os.devnull}) as process:
         yield process

@@ -1,4 +1,4 @@
-"""What the benchmark of the control plane found: one figure a row, beside what was wanted."""
+"""Results of the control plane benchmark: one figure per row, with its target."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _DIGITS = 100
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. Without `wanted` it is only told."""
+    """One figure. Without `wanted` it has no target."""
 
     what: str
     found: float
     unit: str
     wanted: float | None = None
     at_most: bool = False
-    """`wanted` is a ceiling, not a floor."""
+    """`wanted` is an upper limit, not a lower limit."""
     against: str = ""
     other: float | None = None
-    """The same of the bare engine or framework, in alternating rounds of this run."""
+    """The figure of the bare engine or framework, in alternating rounds of this run."""
     ratio: float | None = None
-    """How many times as much as the other side."""
+    """Our figure divided by the other side's."""
     cpu_ratio: float | None = None
-    """How many times as much with the same processor time."""
+    """The same ratio for equal processor time."""
 
     @property
     def reached(self) -> bool | None:
-        """None: nothing was wanted."""
+        """Return whether the target was reached; None: there is no target."""
         if self.wanted is None:
             return None
         return self.found <= self.wanted if self.at_most else self.found >= self.wanted
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The rows as text."""
+    """Return the rows as text."""
     return [
         (
             row.what,
@@ -56,7 +56,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table for a page."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(HEADS) + " |", "|---|--:|--:|---|---|--:|--:|--:|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells(rows))]) + "\n"
 

@@ -1,7 +1,7 @@
-"""The bare side of a write: the very transaction that a part of the control plane sent, sent again without it.
+"""The bare side of a write: the transaction that the control plane sent, sent again without the control plane.
 
-Conditions that say "not there" and all writes go to keys of their own each time; other conditions stay as they are, so
-they hold as long as nobody touches what they speak of.
+Conditions that require an absent key, and all writes, use new keys each time. Other conditions are unchanged, so they
+hold as long as their keys do not change.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Shape(msgspec.Struct, frozen=True):
     otherwise: tuple[Operation, ...]
 
     async def send(self, store: Store, turn: str) -> None:
-        """Once more, under keys of this turn. Conflict: a condition did not hold, so it was not the same work."""
+        """Send it again with keys of this turn. Conflict: a condition failed, so it was not the same work."""
         lead = PREFIX + turn
         replace = msgspec.structs.replace
         when = [c if c.operand or c.operator != "==" else replace(c, key=lead + c.key) for c in self.when]
         then = [replace(operation, key=lead + operation.key) for operation in self.then]  # type: ignore[union-attr]
         if not (await store.txn(when, then, self.otherwise)).succeeded:
-            raise Conflict("bench: what the transaction was recorded under has changed; run it again")
+            raise Conflict("bench: a key in the conditions of the recorded transaction has changed; run it again")
 
 
 class Recorder:
-    """A store that keeps the last transaction which wrote a key with `prefix`."""
+    """A store that keeps the last transaction that wrote a key with `prefix`."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix = store, prefix
@@ -50,14 +50,14 @@ class Recorder:
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        """As the store does."""
+        """Pass the transaction to the store, and record it."""
         result = await self._store.txn(when, then, otherwise)
         if result.succeeded and any(getattr(operation, "key", "").startswith(self._prefix) for operation in then):
             self.shape = Shape(tuple(when), tuple(then), tuple(otherwise))
         return result
 
     def recorded(self) -> Shape:
-        """What was kept."""
+        """Return the recorded transaction."""
         if self.shape is None:
             raise Conflict(f"bench: nothing was written under {self._prefix}")
         return self.shape

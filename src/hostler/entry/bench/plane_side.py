@@ -1,4 +1,4 @@
-"""One of two servers that are compared: they take turns under the same load."""
+"""One of two compared servers, which alternate under the same load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Side:
-    """A server, connections to it, and what was measured of it, round by round."""
+    """A server, connections to it, and its results by round."""
 
     def __init__(self, process: Process, opened: list[Line], request: bytes) -> None:
         self._process, self._opened, self._request = process, opened, request
@@ -21,9 +21,10 @@ class Side:
         self.cpu_us: list[float] = []
 
     async def round(self, seconds: float) -> None:
-        """Ask for so long."""
+        """Send requests for some seconds."""
         before = self._process.cpu()
-        count = max(1, await loaded(self._opened, self._request, seconds))  # on a busy machine none may come in time
+        # on a busy host there may be no answer in time
+        count = max(1, await loaded(self._opened, self._request, seconds))
         self.rates.append(count / seconds)
         used = max(1 / TICKS, self._process.cpu() - before)  # a short round may end within a tick
         self.cpu_us.append(used * 1e6 / count)

@@ -1,4 +1,4 @@
-"""One change wakes one agent: many agents on one store, one command written, and who hears of it."""
+"""One change wakes one agent: many agents on one store, one command written, and the agents that receive it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 TTL = 120.0
-"""Heartbeats are rare meanwhile: who wakes for them has nothing to do with the change."""
+"""Long, so that heartbeats rarely wake an agent during the measurement."""
 SETTLE = 0.3
-"""Seconds in which others could wake, after the one who should."""
+"""Seconds in which other agents could wake up after the right one."""
 PATIENCE = 180.0
 
 
 async def measure(
     store: Store, name: str, *, folder: Path, agents: int, changes: int, tell: Callable[[str], None]
 ) -> list[Row]:
-    """So many changes, each of one node's command."""
+    """Measure changes, each of one node's command."""
     tell(f"{agents:,} agents on {name}")
     rng = random.Random(2)  # noqa: S311 - the same nodes each time
     woken: list[str] = []
@@ -66,21 +66,21 @@ async def measure(
 
 
 async def _told(store: Store, node: str, number: int, woken: list[str]) -> float:
-    """Write a command; the seconds until an agent hears of it."""
+    """Write a command. Return the seconds until an agent receives it."""
     vm = machine(number)
     put = COMMAND.put(ordered(vm, None, fence=1, reasons=()), node=node, vm=vm.id)
     began = perf_counter()
     await store.txn([], [put])
     while node not in woken:
         if perf_counter() - began > PATIENCE:
-            raise Unavailable(f"agent of {node}: did not hear of its command within {PATIENCE:g} s")
+            raise Unavailable(f"agent of {node}: did not receive its command within {PATIENCE:g} s")
         await asyncio.sleep(0)
     return perf_counter() - began
 
 
 @asynccontextmanager
 async def _agents(store: Store, folder: Path, count: int) -> AsyncIterator[list[Agent]]:
-    """Registered agents with simulated machines, each in a folder of its own."""
+    """Run registered agents with simulated machines, each in its own folder."""
     clock = SystemClock()
     running: list[Agent] = []
     tasks: list[asyncio.Task[None]] = []

@@ -33,7 +33,7 @@ HEADS = (
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The rows as text."""
+    """Return the rows as text."""
     return [_cells(row) for row in rows]
 
 
@@ -50,7 +50,7 @@ def _time(us: float) -> str:
 
 
 def plain(url: str, rows: Sequence[Row], million: dict[str, Any] | None, fsync_us: float) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return everything as data for programs."""
     data: dict[str, Any] = {
         "store": url,
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
@@ -61,7 +61,7 @@ def plain(url: str, rows: Sequence[Row], million: dict[str, Any] | None, fsync_u
 
 
 def million_pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The figures of the store of a million keys as text."""
+    """Return the results of the store of a million keys as text."""
     return [
         (f"opening {found['keys']:,} keys", f"{found['open_seconds']:.3f} s"),
         ("memory per key, once open", f"{found['memory_bytes_per_key_after_open']:.1f} bytes"),
@@ -74,7 +74,7 @@ def million_pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def fdatasync_us(folder: Path) -> float:
-    """What the disk takes to make 4 KiB durable, in microseconds: the median of 200."""
+    """Return the median time of 200 fdatasync calls of 4 KiB, in microseconds."""
     times = []
     with (folder / "fdatasync").open("wb", buffering=0) as file:
         file.write(bytes(4096))
@@ -89,7 +89,7 @@ def fdatasync_us(folder: Path) -> float:
 
 
 def markdown(rows: Sequence[Row], million: dict[str, Any] | None, fsync_us: float) -> str:
-    """Tables for a page."""
+    """Return the tables in Markdown."""
     lines = [f"Median fdatasync of this disk during the run: {fsync_us:.0f} µs.", ""]
     lines += ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * 5 + "---|" + "--:|" * 5]
     lines += ["| " + " | ".join(row) + " |" for row in cells(rows)]

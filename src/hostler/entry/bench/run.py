@@ -1,4 +1,4 @@
-"""The whole benchmark of one store."""
+"""The benchmark of one store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLE = 0.5
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of the result: a store, what it is compared with, and `ratio`, the store's rate over the other's."""
+    """One line of the result: a store, the side it is compared with, and `ratio`, the store's rate over the other's."""
 
     name: str
     clients: int
@@ -35,12 +35,12 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as the other side."""
+        """Return how many times as fast as the other side the store is."""
         return None if self.other is None else self.ours.per_second / self.other.per_second
 
     @property
     def cpu_ratio(self) -> float | None:
-        """How many times as much is done with the same processor time."""
+        """Return how many times as much the store does with the same processor time."""
         return None if self.other is None else self.other.cpu_us / self.ours.cpu_us
 
 
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Measure everything in the plan. All keys are under one new prefix, which is deleted at the end."""
+    """Measure everything in the plan. All keys are below one new prefix, which is deleted at the end."""
     root = f"/hostler-bench/{secrets.token_hex(4)}/"
     rows: list[Row] = []
     async with AsyncExitStack() as stack:
@@ -109,7 +109,7 @@ async def _peer_rows(plan: Plan, store: Store, root: str, tell: Callable[[str], 
 
 
 async def _watch_rows(store: Store, root: str, clients: int, seconds: float) -> list[Row]:
-    """Each client has a watch of its own, puts, and waits until the event is in its reader's hands.
+    """Measure watches: each client has its own watch, puts a key, and waits until it has received the event.
 
     Two figures: from the call of the put, which includes making it durable, and from the put's answer, which does not.
     """
@@ -135,7 +135,7 @@ async def _watch_rows(store: Store, root: str, clients: int, seconds: float) -> 
 
 
 async def _watcher_rows(plan: Plan, store: Store, root: str, tell: Callable[[str], None]) -> list[Row]:
-    """What 1,000 watchers on distinct prefixes cost a write: none of them concerned, and one of them concerned."""
+    """Measure the cost of 1,000 watchers on distinct prefixes for a write: none of them matches, or one matches."""
     rows = []
     for clients in (plan.clients[0], plan.clients[-1]):
         for concerned in (False, True):
@@ -150,7 +150,7 @@ async def _watcher_row(store: Store, root: str, clients: int, seconds: float, *,
     async def put(client: int, turn: int) -> object:
         return await store.put(f"{root}{kind}/{(client * 37 + turn) % WATCHERS}/key", VALUE)
 
-    # One watcher that sees all is what many that see one each are compared with: an event is delivered either way.
+    # Many watchers that see one put each are compared with one that sees all: an event is delivered either way.
     few = [f"{root}{kind}/"] if concerned else []
     many = [f"{root}{'v' if concerned else 'n'}/{n}/" for n in range(WATCHERS)]
     rounds: list[list[Round]] = [[], []]
@@ -160,7 +160,7 @@ async def _watcher_row(store: Store, root: str, clients: int, seconds: float, *,
                 readers = [await _reader(stack, store.watch(prefix)) for prefix in prefixes]
                 await one_round(
                     put, clients, min(SETTLE, seconds / 2)
-                )  # the watches of the round before are still being forgotten
+                )  # the watches of the previous round are still being removed
                 rounds[side].append(await one_round(put, clients, min(ROUND, seconds), number * 1000))
                 for reader in readers:
                     reader.cancel()

@@ -1,8 +1,8 @@
-"""How fast a datacenter is simulated: a large one for an hour, a small one against the clock, placement, one fault.
+"""Speed of the simulation: a large datacenter for an hour, a small one in virtual time, placement, one fault.
 
-Real controllers, placement, elections and services on the store in memory. The large ones have light agents
-(`hostler.sim.world`): they take commands and report as agents do, and have no heartbeats to renew; the small one has
-real agents with all their heartbeats. Times are processor time, for others may use this machine, too.
+Real controllers, placement, elections and services on the in-memory store. The large worlds have light agents
+(`hostler.sim.world`): they take commands and report like agents, but renew no heartbeats. The small world has real
+agents with all their heartbeats. Times are processor time, because other processes may use this host.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ IN_RACK = 40
 HOUR = 3600.0
 PER_WORKLOAD = 1_000
 FEW_PER_WORKLOAD = 100
-"""Where clusters of different sizes are compared: the machines of a blade are then of about ten workloads in each."""
+"""Used to compare clusters of different sizes: the machines of a blade then belong to about ten workloads in each."""
 NO_MORE = 3.0
-"""How many times as much one fault may cost where a hundred times as many blades stand: memory is further away then."""
+"""Limit for the cost of one fault with a hundred times as many blades, as a factor; memory access is slower then."""
 SHAPE = VmSpec(cpus=1, memory_mib=1024, disk_gib=10)
 FAULTS = 10
 PROJECTS = 100
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what."""
+    """The size of the benchmark."""
 
     parts: tuple[str, ...] = ("scale", "ratio", "placement", "curve")
     blades: int = 10_000
@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Everything that is asked for. The large one comes first: memory is the most that was ever used."""
+    """Run all parts of the plan. The large world comes first, because memory is measured as the peak."""
     parts: dict[str, Callable[[Plan, Callable[[str], None]], list[Row]]] = {
         "scale": scale,
         "ratio": ratio,
@@ -75,7 +75,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 @contextmanager
 def _seldom() -> Iterator[None]:
-    """Let the collector run seldom: millions of objects stay for as long as a world does."""
+    """Run the garbage collector rarely: millions of objects live as long as their world."""
     before = gc.get_threshold()
     gc.set_threshold(50_000, 50, 100)
     try:
@@ -106,7 +106,7 @@ def _inventory(blades: int) -> Inventory:
 async def _filled(
     world: World, machines: int, tell: Callable[[str], None], *, per_workload: int = PER_WORKLOAD
 ) -> None:
-    """Until all nodes are on duty, and all machines run."""
+    """Wait until all nodes are in service and all machines run."""
     blades = len(world.blades)
 
     async def on_duty() -> bool:
@@ -120,13 +120,13 @@ async def _filled(
         return found >= machines
 
     if not await world.until(on_duty, within=600, every=1.0):
-        raise RuntimeError(f"bench: not all of {blades} nodes came on duty")
+        raise RuntimeError(f"bench: not all of {blades} nodes came into service")
     for number in range(0, machines, per_workload):
         count = min(per_workload, machines - number)
         wanted = WorkloadApply(name=f"w{number // per_workload}", instances=count, spec=SHAPE)
         await world.ask(lambda doors, wanted=wanted: doors.workloads.apply(doors.request, wanted))  # type: ignore[misc]
     if not await world.until(all_run, within=6_000, every=1.0):
-        raise RuntimeError(f"bench: {_running(world)} of {machines} machines came to run")
+        raise RuntimeError(f"bench: only {_running(world)} of {machines} machines run")
 
 
 def _view(world: World) -> Any:
@@ -141,7 +141,7 @@ def _running(world: World) -> int:
 
 
 def scale(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Many blades and machines, placed and run for an hour, in which one blade in a hundred fails."""
+    """Place many machines on many blades and run them for an hour, in which one blade in a hundred fails."""
     began, began_cpu = perf_counter(), process_time()
     what = f"{plan.blades:,} blades, {plan.machines:,} machines"
     laps: list[float] = []
@@ -176,7 +176,7 @@ def scale(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 
 def ratio(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Virtual seconds for each real one, of blades with real agents and their heartbeats."""
+    """Measure virtual seconds per real second, of blades with real agents and their heartbeats."""
     blades, machines = plan.ratio_blades, plan.ratio_blades * 10
     tell(f"{blades:,} blades against the clock")
 
@@ -197,7 +197,7 @@ def ratio(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 
 def placement(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """Pure placement, one by one, until all stand; workload by workload, as a leader places them."""
+    """Measure placement alone, one by one until all are placed, workload by workload, as a leader places them."""
     tell(f"placing {plan.instances:,} instances on {plan.nodes:,} nodes")
     room = max(1, plan.instances * 4 // (plan.nodes * 3))
     capacity = Capacity(cpus=room, memory_mib=room * 4096, disk_gib=room * 100)
@@ -233,7 +233,7 @@ def placement(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 
 def curve(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """What the failure of one blade with ten machines costs, by the size of the cluster it happens in."""
+    """Measure the cost of the failure of one blade with ten machines, by the size of the cluster."""
     rows: list[Row] = []
     found: list[_Cost] = []
     for blades in plan.curve:
@@ -269,16 +269,16 @@ def curve(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 
 class _Cost(msgspec.Struct, frozen=True):
-    """Of one fault, beyond what the same while costs without one."""
+    """The cost of one fault, beyond the cost of the same time without one."""
 
     seconds: float
-    """Of processor time."""
+    """Processor seconds."""
     steps: float
-    """Of the event loop: the same on every machine, and whatever else it does."""
+    """Steps of the event loop: the same on every host, whatever its load."""
 
 
 async def _one_fault(world: World, machines: int, tell: Callable[[str], None]) -> _Cost:
-    """The median over a few rounds."""
+    """Return the median over a few rounds."""
     await _filled(world, machines, tell, per_workload=FEW_PER_WORKLOAD)
     await world.sleep(300)
     gc.collect()

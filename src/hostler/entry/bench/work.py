@@ -1,4 +1,4 @@
-"""The operations that are measured, on a store and on a bare engine, made as alike as the two allow."""
+"""The measured operations on a store and on a bare engine, as similar as the two allow."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 VALUE = b'{"name":"vm-0042","node":"rack1-blade7","power":"on","image":"debian-12","memory_mib":2048,"labels":{"a":1}}'
 KEYS = 1_000
-"""Keys of the range, of which gets read one and puts overwrite one."""
+"""Keys of the range; gets read one of them, puts overwrite one."""
 
 
 def key(root: str, kind: str, number: int) -> str:
-    """A key of the usual length."""
+    """Return a key of typical length."""
     return f"{root}{kind}/{number % KEYS:06d}"
 
 
 def of_store(store: Store, root: str) -> dict[str, Operation]:
-    """What is measured on a store, by name."""
+    """Return the operations on a store by name."""
 
     async def put(client: int, turn: int) -> object:
         return await store.put(key(root, "p", client * 37 + turn), VALUE)
@@ -41,7 +41,7 @@ def of_store(store: Store, root: str) -> dict[str, Operation]:
 
 
 def of_bare(bare: Bare, root: str) -> dict[str, Operation]:
-    """The same on a bare engine."""
+    """Return the same operations on a bare engine."""
 
     async def put(client: int, turn: int) -> object:
         return await bare.put(key(root, "p", client * 37 + turn).encode(), VALUE)
@@ -63,12 +63,12 @@ def _three(root: str, client: int, turn: int) -> list[str]:
 
 
 async def prepare_store(store: Store, root: str) -> None:
-    """The keys that gets and ranges read."""
+    """Write the keys that gets and ranges read."""
     for first in range(0, KEYS, 100):
         await store.txn([], [Put(key(root, "d", number), VALUE) for number in range(first, first + 100)])
 
 
 async def prepare_bare(bare: Bare, root: str) -> None:
-    """The same on a bare engine."""
+    """Write the same keys to a bare engine."""
     for number in range(KEYS):
         await bare.put(key(root, "d", number).encode(), VALUE)

@@ -1,1 +1,1 @@
-"""`hostler doctor`: one module per group of checks; `examination` runs them, `result` is what each check returns."""
+"""`hostler doctor`: one module per group of checks; `examination` runs them, and `result` defines what they return."""

@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at in the certificates of this machine: pair, dates and names."""
+"""Checks of the certificates on this host: key pair, validity and names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 SOON = 14
-"""Days before its end at which a certificate is worth a word."""
+"""Days before expiry from which a warning is given."""
 DAY = 86400.0
 OF = "certificate"
 
 
 def certificates(settings: Settings) -> list[Finding]:
-    """Return what is to be said of the server's certificate, and of those for a store with TLS."""
+    """Return findings about the server's certificate, and about those for a store with TLS."""
     found = []
     if settings.tls_cert is not None and settings.tls_key is not None:
         addresses = [settings.listen, settings.agent_listen]
@@ -40,36 +40,43 @@ def certificates(settings: Settings) -> list[Finding]:
 
 
 def _examine(cert: Path, key: Path | None, hosts: list[str]) -> list[Finding]:
-    """`hosts`: where it is shown to others."""
+    """Check one certificate; `hosts` are the addresses at which it is presented."""
     try:
         first = x509.load_pem_x509_certificates(cert.read_bytes())[0]
     except OSError as error:
         return [
-            Finding(OF, Level.FAIL, f"{cert} cannot be read: {(error.strerror or str(error)).lower()}", "see to it")
+            Finding(
+                OF,
+                Level.FAIL,
+                f"{cert} cannot be read: {(error.strerror or str(error)).lower()}",
+                "check its path and permissions",
+            )
         ]
     except ValueError:
-        return [Finding(OF, Level.FAIL, f"{cert} is no certificate", "name a file in PEM format")]
+        return [Finding(OF, Level.FAIL, f"{cert} is not a certificate", "name a file in PEM format")]
     if key is not None and (why := _pair_problem(cert, key)):
         return [Finding(OF, Level.FAIL, f"{cert} and {key}: {why}", "name the key that the certificate was issued for")]
     begins, ends = first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp()
     now, until = time.time(), f"{first.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-    renew = "put a new one in its place, then send SIGHUP to the processes that use it, or start them again"
+    renew = "replace it, then send SIGHUP to the processes that use it, or restart them"
     if now >= ends:
-        return [Finding(OF, Level.FAIL, f"{cert} ended at {until}", renew)]
+        return [Finding(OF, Level.FAIL, f"{cert} expired at {until}", renew)]
     if now < begins:
         since = f"{first.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-        return [Finding(OF, Level.FAIL, f"{cert} counts from {since} on", "see that the clock is right")]
+        return [Finding(OF, Level.FAIL, f"{cert} is valid from {since} on", "check the clock")]
     names = _names(first)
     missing = [
         host for host in dict.fromkeys(hosts) if host not in (*names, *WILDCARDS, *WILDCARDS.values(), "localhost")
     ]
     shown = f" for {', '.join(names)}" if names else ""
     found = [
-        Finding(OF, Level.WARN, f"{cert}{shown}: not for {host}, where it is shown", f"issue one for {host} as well")
+        Finding(
+            OF, Level.WARN, f"{cert}{shown}: not valid for {host}, where it is presented", f"issue one for {host} too"
+        )
         for host in missing
     ]
     if ends - now < SOON * DAY:
-        return [*found, Finding(OF, Level.WARN, f"{cert} ends at {until}", renew)]
+        return [*found, Finding(OF, Level.WARN, f"{cert} expires at {until}", renew)]
     return found or [Finding(OF, Level.OK, f"{cert}{shown}, until {until}")]
 
 

@@ -1,4 +1,4 @@
-"""What `hostler doctor` says of deployments: what cannot be read, belongs to nothing, or was given up."""
+"""Checks of deployments: records that are unreadable or belong to nothing, and failed rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 MOST = 20
-"""Lines of one kind."""
+"""Lines per kind of finding."""
 _PAGE = 1_000
 _SPREAD = (
     "instances move one at a time, 30 s apart, unless slice_rebalance is never; if they do not, see why: hostler"
@@ -28,19 +28,19 @@ _GIVEN_UP = (Phase.BACKING_OUT, Phase.FAILED)
 
 
 async def deployments(store: Store, view: View) -> list[Finding]:
-    """Nothing where there are no blueprints and no slices. The view was refreshed."""
+    """Return the findings; empty without blueprints and slices. The caller has refreshed the view."""
     misnamed = [key for family in (BLUEPRINT, SLICE) async for key in _misnamed(store, family)]
     found = [
-        *_told(_unreadable(view), "apply the blueprint again; else look at it: hostler store get KEY", Level.FAIL),
+        *_told(_unreadable(view), "apply the blueprint again; else inspect it: hostler store get KEY", Level.FAIL),
         *_told(
-            (f"{key}: not a name that Hostler knows; nobody follows it" for key in misnamed),
-            "apply it under a name of small letters, digits and -, and hostler store delete KEY",
+            (f"{key}: not a valid name; no controller watches it" for key in misnamed),
+            "apply it under a name of lower-case letters, digits and -, then: hostler store delete KEY",
         ),
-        *_told(_homeless(view), "the leader unloads them; look again in a minute"),
-        *_told(_doubled(view), "the leader takes one of them away; look again in a minute"),
+        *_told(_homeless(view), "the leader unloads them; check again in a minute"),
+        *_told(_doubled(view), "the leader removes one of them; check again in a minute"),
         *_told([line async for line in _crowded(view)], _SPREAD),
         *_told(_firing(view), "see what was measured: hostler blueprint status NAME; its thresholds are its alerts"),
-        *_told(_given_up(view), "mend and apply it again, or go back: hostler blueprint rollback NAME"),
+        *_told(_given_up(view), "fix and apply it again, or roll back: hostler blueprint rollback NAME"),
     ]
     if found or not (view.blueprints.entries or view.slices.entries):
         return found
@@ -54,7 +54,7 @@ def _told(lines: Iterable[str], advice: str, level: Level = Level.WARN) -> Itera
     for line in told[:MOST]:
         yield Finding("deployments", level, line, advice)
     if len(told) > MOST:
-        yield Finding("deployments", level, f"{len(told) - MOST} more such", advice)
+        yield Finding("deployments", level, f"{len(told) - MOST} more of this kind", advice)
 
 
 async def _misnamed(store: Store, family: Key[Any]) -> AsyncIterator[str]:
@@ -72,12 +72,12 @@ async def _misnamed(store: Store, family: Key[Any]) -> AsyncIterator[str]:
 def _unreadable(view: View) -> Iterator[str]:
     for mirror in (view.blueprints, view.owners, view.deployments, view.retries, view.alerts, view.slices):
         for key in mirror.unreadable:
-            yield f"{key} cannot be read: what it is about stays as it is"
+            yield f"{key} cannot be read; its object is not changed"
 
 
 def _homeless(view: View) -> Iterator[str]:
     named = {spec.base for entry in view.blueprints.entries.values() for spec in entry.value.slices}
-    # What a blueprint says that cannot be read, nobody knows.
+    # The content of an unreadable blueprint is unknown, so its owned slices count as named.
     damaged = {one.parts["blueprint"] for one in view.blueprints.unreadable.values()}
     named |= {one.parts["base"] for one in view.owners.entries.values() if one.value.blueprint in damaged}
     counts: dict[str, int] = {}
@@ -86,7 +86,7 @@ def _homeless(view: View) -> Iterator[str]:
         if base_of(artifact) not in named:
             counts[artifact] = counts.get(artifact, 0) + len(entry.value.each())
     for artifact in sorted(counts):
-        yield f"{artifact}: no blueprint names it, and there are instances of it: {counts[artifact]}"
+        yield f"{artifact}: in no blueprint, but has instances: {counts[artifact]}"
 
 
 def _doubled(view: View) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _doubled(view: View) -> Iterator[str]:
             nodes.setdefault((entry.parts["artifact"], number), []).append(entry.parts["node"])
     for (artifact, number), some in sorted(nodes.items()):
         if len(some) > 1:
-            yield f"{artifact}#{number} is on {' and '.join(sorted(some))}: a number is one instance's"
+            yield f"{artifact}#{number} is on {' and '.join(sorted(some))}: instance numbers must be unique"
 
 
 async def _crowded(view: View) -> AsyncIterator[str]:

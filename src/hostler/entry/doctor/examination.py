@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at. It works while nothing runs, changes no record, and asks nobody's leave."""
+"""The checks of `hostler doctor`. They work while nothing runs, change no record, and need no token."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 WITHIN = 5.0
 LOW_MIB, EMPTY_MIB = 2_048, 256
 DRIFT = 2.0
-"""Seconds between two clocks that are worth a word."""
+"""Clock difference in seconds from which a warning is given."""
 EPOCH = 1_735_689_600.0
-"""2025: a calendar before that was never set."""
+"""Start of 2025: an earlier date means that the clock was never set."""
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """Look at everything, in the order in which it depends on each other."""
+    """Run all checks, in order of their dependencies."""
     folder = DataFolder(settings.data)
     found = [
         *_folder(folder),
@@ -95,29 +95,31 @@ async def examine(settings: Settings) -> list[Finding]:
     return [*found, *await boards(settings, nodes)]
 
 
-# What this machine has
+# This host
 
 
 def _folder(folder: DataFolder) -> list[Finding]:
     path = folder.path
     if not path.exists():
-        return [Finding("data folder", Level.WARN, f"{path} does not exist yet", "hostler up makes it")]
+        return [Finding("data folder", Level.WARN, f"{path} does not exist yet", "hostler up creates it")]
     if not os.access(path, os.W_OK | os.X_OK):
         return [
-            Finding("data folder", Level.FAIL, f"{path} cannot be written", "give yourself the right, or name another")
+            Finding("data folder", Level.FAIL, f"{path} cannot be written", "change its permissions, or name another")
         ]
     found = []
     holder = folder.holder()
     used = f", used by process {holder}" if holder else ", no hostler up runs here"
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        found.append(Finding("data folder", Level.WARN, f"{path}: others may look into it", f"chmod 700 {path}"))
+        found.append(Finding("data folder", Level.WARN, f"{path}: accessible to other users", f"chmod 700 {path}"))
     else:
         found.append(Finding("data folder", Level.OK, f"{path}{used}"))
     if folder.token_file.exists() and stat.S_IMODE(folder.token_file.stat().st_mode) & 0o077:
         file = folder.token_file
         found.append(
-            Finding("admin token", Level.FAIL, f"{file}: others can read it", f"chmod 600 {file}; hostler user recover")
+            Finding(
+                "admin token", Level.FAIL, f"{file}: other users can read it", f"chmod 600 {file}; hostler user recover"
+            )
         )
     return found
 
@@ -140,9 +142,9 @@ def _clock() -> list[Finding]:
     clock = SystemClock()
     first = clock.now()
     if clock.wall() < EPOCH:
-        return [Finding("clock", Level.FAIL, f"the calendar says {time.strftime('%Y-%m-%d')}", "set it; run NTP")]
+        return [Finding("clock", Level.FAIL, f"the date is {time.strftime('%Y-%m-%d')}", "set it; run NTP")]
     if clock.now() < first:
-        return [Finding("clock", Level.FAIL, "the monotonic clock goes back", "this kernel cannot be relied on")]
+        return [Finding("clock", Level.FAIL, "the monotonic clock runs backwards", "use another kernel")]
     return [Finding("clock", Level.OK, f"{time.strftime('%Y-%m-%d %H:%M:%S %Z')}")]
 
 
@@ -150,18 +152,18 @@ def _clock() -> list[Finding]:
 
 
 def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Finding]]:
-    """Who is at the address: our server, somebody else, or nobody."""
+    """Check the server's address: Hostler, another program, or nothing answers."""
     url = folder.read(folder.server_file)
     if url is not None:
         answer = _asked(url)
         if answer is not None:
-            simulated = folder.read(folder.simulation_file) is not None  # then its Date is no clock's
+            simulated = folder.read(folder.simulation_file) is not None  # its Date header is simulated time
             return Finding("server", Level.OK, f"{url} answers"), [] if simulated else _drift(url, answer)
         if folder.holder() is not None:
-            return Finding("server", Level.FAIL, f"{url} does not answer", f"look into {folder.log_file}"), []
+            return Finding("server", Level.FAIL, f"{url} does not answer", f"see {folder.log_file}"), []
     host, port = split_address(settings.listen)
     if port and _taken(host, port):
-        # A replica does not say in the data folder where it serves.
+        # A replica does not write its address to the data folder.
         host = WILDCARDS.get(host, host)
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for url in (f"https://{place}", f"http://{place}")[:: 1 if settings.tls_cert else -1]:
@@ -169,15 +171,15 @@ def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Findi
             if answer is not None:
                 return Finding("server", Level.OK, f"{url} answers"), _drift(url, answer)
         advice = "stop that program, or listen elsewhere: --listen HOST:PORT"
-        return Finding("server", Level.FAIL, f"{settings.listen} is in use by a program that is no Hostler", advice), []
+        return Finding("server", Level.FAIL, f"{settings.listen} is in use by another program", advice), []
     advice = "start it: hostler up"
-    if is_cluster(settings.store):  # `up` would be a control plane of its own if it were given another store
-        advice = "start the replica of this machine: hostler replica, or the service that runs it"
-    return Finding("server", Level.WARN, f"none runs here; {settings.listen} is free", advice), []
+    if is_cluster(settings.store):  # `up` would start a separate control plane if it were given another store
+        advice = "start the replica of this host: hostler replica, or its service"
+    return Finding("server", Level.WARN, f"not running here; {settings.listen} is free", advice), []
 
 
 def _asked(url: str) -> str | None:
-    """The Date of its answer; None: there was none."""
+    """Return the Date header of the server's answer; None: there was no answer."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 443
     connection: http.client.HTTPConnection
@@ -203,8 +205,8 @@ def _drift(url: str, date: str) -> list[Finding]:
     except (TypeError, ValueError):
         return []
     apart = abs(time.time() - theirs)
-    if apart > DRIFT + 1:  # a date has whole seconds
-        return [Finding("clocks", Level.WARN, f"{url} is {apart:.0f} s apart from here", "run NTP on both")]
+    if apart > DRIFT + 1:  # the header has whole seconds
+        return [Finding("clocks", Level.WARN, f"the clock of {url} differs by {apart:.0f} s", "run NTP on both")]
     return []
 
 
@@ -219,14 +221,14 @@ def _taken(host: str, port: int) -> bool:
     return False
 
 
-# The store, and what is in it
+# The store and its records
 
 
 async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | None, list[Finding]]:
     path = local_path(settings.store)
     shown = redacted(settings.store)
     if path is not None and not path.exists():
-        return None, [Finding("store", Level.WARN, f"{shown} does not exist yet", "hostler up makes it")]
+        return None, [Finding("store", Level.WARN, f"{shown} does not exist yet", "hostler up creates it")]
     store = await stack.enter_async_context(open_store(settings.store))
     members = await _members(store)
     if any(finding.level is Level.FAIL for finding in members):
@@ -240,7 +242,7 @@ async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | Non
     refused = "" if maintained(store) is None else await _write_refused(store)
     if refused:
         said, _, advice = refused.partition("; ")
-        told = Finding("store", Level.FAIL, f"{shown} takes no writes: {said}", advice or REPAIR)
+        told = Finding("store", Level.FAIL, f"{shown} refuses writes: {said}", advice or REPAIR)
     elif status.fraction >= FILLING:
         told = Finding("store", Level.WARN, f"{shown}: {fill_of(status)}", REPAIR)
     elif status.alarms:
@@ -250,10 +252,10 @@ async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | Non
 
 
 async def identity(store: Store, memory: Memory | None) -> list[Finding]:
-    """Whether the store was copied or moved away, or is not the one that this folder obeyed last."""
+    """Check whether the store was copied or moved away, or is not the one that this folder last belonged to."""
     found = await read_identity(store)
     if found.moved is not None:
-        advice = "name the store that took over with --store; if this one is to go on: hostler store activate"
+        advice = "name the store that took over with --store; to keep using this one: hostler store activate"
         if found.moved.read_only:
             advice = "name the store in service with --store"
         return [Finding("store", Level.FAIL, f"nothing starts on it: {moved_away(found.moved)}", advice)]
@@ -268,7 +270,7 @@ async def identity(store: Store, memory: Memory | None) -> list[Finding]:
 
 
 async def _members(store: Store) -> list[Finding]:
-    """Of a store that several servers keep: those that do not answer, by name."""
+    """Check the members of a store cluster; report by name those that do not answer."""
     kept = maintained(store)
     members = () if kept is None else await kept.members()
     dead = [one for one in members if not one.answers]
@@ -281,13 +283,13 @@ async def _members(store: Store) -> list[Finding]:
     enough = len(members) - len(dead) >= needed
     advice = f"start them: {needed} of {len(members)} must answer"
     if enough:
-        advice = f"start {'it' if len(dead) == 1 else 'them'} again, or replace it"
+        advice = f"start {'it' if len(dead) == 1 else 'them'} again, or replace"
     known = "; ".join(dict.fromkeys(one.advice for one in dead if one.advice))
     return [Finding("store", Level.WARN if enough else Level.FAIL, told, known or advice)]
 
 
 async def _write_refused(store: Store) -> str:
-    """What the store says to a write; empty: it takes it. A lease without a key is the least that can be written."""
+    """Return the store's error on a write; empty: it accepts writes. A lease without a key is the smallest write."""
     try:
         await (await store.grant(WITHIN)).revoke()
     except (Unavailable, Uncertain) as error:
@@ -299,7 +301,7 @@ def _store_failed(settings: Settings, what: str) -> Finding:
     said, _, advice = what.partition("; ")
     if advice == "try again later":
         advice = ""
-    shared = "start it, or check the address and the network" if is_cluster(settings.store) else "look at the file"
+    shared = "start it, or check the address and the network" if is_cluster(settings.store) else "check the file"
     return Finding("store", Level.FAIL, f"{redacted(settings.store)}: {said}", advice or shared)
 
 
@@ -317,7 +319,7 @@ async def _plane(store: Store) -> list[Finding]:
 
 
 async def locks_without_lease(store: Store) -> list[Finding]:
-    """Report locks of virtual machines that never expire: another program put them without a lease."""
+    """Report locks of VMs that never expire: another program created them without a lease."""
     keys: list[str] = []
     after: str | None = None
     while True:
@@ -340,16 +342,16 @@ async def _leader(store: Store) -> Finding:
         others = f", {waiting} stand by" if waiting else ""
         return Finding("leader", Level.OK, f"{scene.leader.address} with fence {scene.leader.fence}{others}")
     if scene.standing_by:
-        advice = "wait for the ttl of the last one; then look into the replicas' logs"
-        return Finding("leader", Level.FAIL, f"nobody leads, though {len(scene.standing_by)} stand by", advice)
-    return Finding("leader", Level.WARN, "nobody leads: nothing is placed or moved", "hostler up, or hostler replica")
+        advice = "wait for the ttl of the last leader; then see the replicas' logs"
+        return Finding("leader", Level.FAIL, f"no leader, though {len(scene.standing_by)} stand by", advice)
+    return Finding("leader", Level.WARN, "no leader: nothing is placed or moved", "hostler up, or hostler replica")
 
 
 async def nodes(store: Store) -> list[Finding]:
     members = await MEMBER.list(store, strict=False)
     alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
     if not members.entries:
-        return [Finding("nodes", Level.WARN, "there are none", "hostler up, or hostler agent --node NAME")]
+        return [Finding("nodes", Level.WARN, "no nodes", "hostler up, or hostler agent --node NAME")]
     found = []
     awaited: list[str] = []
     for entry in members.entries:
@@ -365,23 +367,23 @@ async def nodes(store: Store) -> list[Finding]:
                 advice += f"; if they are off for good: hostler node confirm-off {record.node}"
             found.append(Finding("nodes", Level.WARN, f"{record.node} was shut down", advice))
         elif record.off is None:
-            advice = f"see to it; if it is certainly off: hostler node confirm-off {record.node}"
-            found.append(Finding("nodes", Level.WARN, f"{record.node} is silent", advice))
+            advice = f"check the node; if it is certainly off: hostler node confirm-off {record.node}"
+            found.append(Finding("nodes", Level.WARN, f"{record.node} is unreachable", advice))
     if awaited:
         verb = "has" if len(awaited) == 1 else "have"
         since = "since this store was copied, restored or activated"
         what = f"{few(awaited)} {verb} not registered {since}; the machines of such a node wait"
-        advice = "start their agents on this store; of one that is off for good: hostler node confirm-off NODE"
+        advice = "start their agents on this store; for a node that is off for good: hostler node confirm-off NODE"
         found.append(Finding("nodes", Level.WARN, what, advice))
     serving = len(members.entries) - len(found) - max(0, len(awaited) - 1)
     if serving:
         total = counted(len(members.entries), "node")
-        found.insert(0, Finding("nodes", Level.OK, f"{serving:,} of {total} as they should be"))
+        found.insert(0, Finding("nodes", Level.OK, f"{serving:,} of {total} healthy"))
     return found
 
 
 async def _standing_nodes(store: Store) -> dict[str, bool]:
-    """Each node that machines may be on, and whether it is alive."""
+    """Return each node that may have machines, and whether it is alive."""
     alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
     members = (await MEMBER.list(store, strict=False)).entries
     standing = [each for each in members if each.value.lifecycle is not Lifecycle.DECOMMISSIONED]
@@ -394,12 +396,12 @@ async def _brake(store: Store) -> list[Finding]:
         return []
     record = entry.value
     what = f"it holds: {len(record.nodes)} of {counted(record.of, 'node')} became unreachable together, {record.cause}"
-    advice = "repair that, and the nodes return by themselves; if they are lost for good: hostler node brake release"
+    advice = "repair that, and the nodes register again; if they are lost for good: hostler node brake release"
     return [Finding("brake", Level.WARN, what, advice)]
 
 
 async def _clocks(store: Store) -> list[Finding]:
-    """Whoever started in the future has another calendar."""
+    """Report processes whose start time is in the future: their clocks are ahead."""
     now = time.time()
     starts = [
         (entry.value.started_at, entry.parts["node"]) for entry in (await ALIVE.list(store, strict=False)).entries
@@ -408,19 +410,19 @@ async def _clocks(store: Store) -> list[Finding]:
     advice = "run NTP on the leader and on the nodes; until then machines, labs, tokens and audit do not expire"
     level = Level.FAIL
     if dispute is not None and not dispute.value.node:
-        level, advice = Level.WARN, "check the date; nothing expires for an hour, so that it can be set right"
+        level, advice = Level.WARN, "check the date; nothing expires for an hour, so that it can be corrected"
     disputes = [] if dispute is None else [Finding("clocks", level, dispute.value.why, advice)]
     replicas = (await REPLICA.list(store, strict=False)).entries
     starts += [(entry.value.started_at, entry.value.address) for entry in replicas]
     return disputes + [
-        Finding("clocks", Level.WARN, f"{who} is at least {at - now:.0f} s ahead of this machine", "run NTP on both")
+        Finding("clocks", Level.WARN, f"{who} is at least {at - now:.0f} s ahead of this host", "run NTP on both")
         for at, who in starts
         if at > now + DRIFT
     ]
 
 
 async def _records(store: Store) -> list[Finding]:
-    """What cannot be read, and what belongs to nothing."""
+    """Report records that are unreadable or belong to nothing."""
     from hostler.engine.controllers.consistency_check import inspected, names_without_vm
     from hostler.engine.view import View
 
@@ -430,10 +432,10 @@ async def _records(store: Store) -> list[Finding]:
     mirrors += tuple(view.inventory.mirrors.values())
     unreadable = [key for mirror in mirrors for key in mirror.unreadable]
     found = [
-        Finding("records", Level.FAIL, f"{key} cannot be read", f"look at it: hostler store get {shlex.quote(key)}")
+        Finding("records", Level.FAIL, f"{key} cannot be read", f"inspect it: hostler store get {shlex.quote(key)}")
         for key in unreadable
     ]
-    advice = "the leader mends it; look again in a minute"
+    advice = "the leader repairs it; check again in a minute"
     lines = [line for line in inspected(view, {}) if not line.startswith(tuple(unreadable))]
     found += [Finding("records", Level.WARN, line, advice) for line in lines]
     lost = await names_without_vm(store, view, {})
@@ -444,8 +446,8 @@ async def _records(store: Store) -> list[Finding]:
 
 
 def _free(line: str) -> str:
-    """How to give a name free that stands for no machine."""
+    """Return the advice for a name that belongs to no machine."""
     key, colon, _ = line.partition(": ")
     return (
-        f"hostler store delete {shlex.quote(key)}" if colon and key.startswith("/") else "delete those, and look again"
+        f"hostler store delete {shlex.quote(key)}" if colon and key.startswith("/") else "delete those, and check again"
     )

@@ -1,4 +1,4 @@
-"""What `hostler doctor` says of the inventory: what does not fit together in it, and nodes that it does not know."""
+"""Checks of the inventory: inconsistent records, and nodes that are not in it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from hostler.model.inventory import Hardware
 
 MOST = 20
-"""Lines of one kind."""
+"""Lines per kind of finding."""
 _FILE = "correct the file and load it again: hostler inventory show -o yaml, hostler inventory load FILE"
 
 
 def inventory(view: View) -> list[Finding]:
-    """Nothing where there is no inventory."""
+    """Return the findings; empty without an inventory."""
     mirrors = view.inventory.mirrors.values()
     records: dict[str, Hardware] = {key: entry.value for mirror in mirrors for key, entry in mirror.entries.items()}
     if not records:
@@ -33,28 +33,28 @@ def inventory(view: View) -> list[Finding]:
     whole = inventory_from(records)
     found: list[Finding] = []
     for lines, advice in (
-        (_unlisted(view), "add its blade to the inventory, or stop its agent and hostler node remove it"),
+        (_unlisted(view), "add its blade to the inventory, or stop its agent and remove it: hostler node remove"),
         (_homeless(records), _FILE),
         (_wrong(whole), _FILE),
     ):
         told = list(lines)
         found += [Finding("inventory", Level.WARN, line, advice) for line in told[:MOST]]
         if len(told) > MOST:
-            found.append(Finding("inventory", Level.WARN, f"{len(told) - MOST} more such", advice))
+            found.append(Finding("inventory", Level.WARN, f"{len(told) - MOST} more of this kind", advice))
     racks, blades = len(whole.racks), sum(len(full.blades) for full in whole.racks)
     return found or [Finding("inventory", Level.OK, f"{counted(racks, 'rack')}, {counted(blades, 'blade')}")]
 
 
 def _unlisted(view: View) -> Iterator[str]:
     for node in sorted(view.inventory.unlisted(), key=natural):
-        yield f"node {node} is not in the inventory, though its rack is: it takes no machines"
+        yield f"node {node} is not in the inventory, but its rack is: no machines are placed on it"
 
 
 def _homeless(records: dict[str, Hardware]) -> Iterator[str]:
-    """What stands in something that is not there."""
+    """Yield records whose rack or zone has no record."""
     racks = {rack for key in records if (rack := rack_of(key)) and RACK.fill(rack=rack) not in records}
     for rack in sorted(racks, key=natural):
-        yield f"rack {rack} has no record, though there are things in it"
+        yield f"rack {rack} has no record, but other records refer to it"
     for full in inventory_from(records).racks:
         top = full.rack
         if top.zone and ZONE.fill(region=top.region, zone=top.zone) not in records:

@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at where labs are set up: the catalogue, and the door."""
+"""Checks of labs: the catalogue, and Redis."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WITHIN = 5.0
 
 
 async def labs(settings: Settings) -> list[Finding]:
-    """Nothing where nobody set anything of labs."""
+    """Return the findings; empty without any lab settings."""
     found = [] if settings.labs is None else [_catalogue(settings)]
-    # Who started the control plane may have named it on the command line alone.
+    # The Redis URL may have been given on the command line of the control plane only.
     redis = settings.redis or DataFolder(settings.data).read(DataFolder(settings.data).redis_file)
     if redis is not None:
         found.append(await _redis(redis))
@@ -34,7 +34,7 @@ async def labs(settings: Settings) -> list[Finding]:
 
 
 async def lab_problems(store: Store, settings: Settings) -> list[Finding]:
-    """What is wrong with labs on the nodes that there are."""
+    """Return problems of the lab catalogue with the existing nodes."""
     try:
         catalogue = own_catalogue(settings)
     except (Invalid, NotFound):
@@ -57,24 +57,29 @@ def _catalogue(settings: Settings) -> Finding:
         catalogue = own_catalogue(settings)
     except (Invalid, NotFound) as error:
         what, _, advice = str(error).partition("; ")
-        return Finding("labs", Level.FAIL, what, advice or "correct it: no process that is given it starts")
+        return Finding("labs", Level.FAIL, what, advice or "correct it: no process starts with it")
     known = None if catalogue is None else catalogue.labs
     many = "every id is a lab" if known is None else counted(len(known), "lab")
     return Finding("labs", Level.OK, f"{settings.labs}: {many}")
 
 
 async def _redis(url: str) -> Finding:
-    """It is asked for its workers, which changes nothing there."""
+    """Check Redis by listing its workers, which changes nothing."""
     name = redacted(url)
     try:
         async with asyncio.timeout(WITHIN), open_inbox(url) as inbox:
             workers = len(await inbox.workers())
     except (Unavailable, TimeoutError) as error:
         why = str(error).partition("; ")[0].rpartition(": ")[2] or f"no answer within {WITHIN:g} s"
-        return Finding("redis", Level.FAIL, f"{name}: {why}", "start it; labs run on, and are taken once it answers")
+        return Finding(
+            "redis",
+            Level.FAIL,
+            f"{name}: {why}",
+            "start it; running labs continue, and requests are taken once it answers",
+        )
     except HostlerError as error:
         what, _, advice = str(error).partition("; ")
         return Finding("redis", Level.FAIL, f"{name}: {what.rpartition(': ')[2]}", advice or "correct the URL")
     if not workers:
-        return Finding("redis", Level.WARN, f"{name} answers, but nobody takes requests", "hostler up --redis URL")
+        return Finding("redis", Level.WARN, f"{name} answers, but no worker takes requests", "hostler up --redis URL")
     return Finding("redis", Level.OK, f"{name} answers; {counted(workers, 'worker')} of labs")

@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at where machines are real: QEMU, acceleration, images, room on the disk; or a token."""
+"""Checks of machine drivers: QEMU, acceleration, images and disk space; or the Hetzner token."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TOOLS = (QEMU, "qemu-img", "setpriv")
 GET_QEMU = "install it: apt-get install --no-install-recommends qemu-system-x86 qemu-utils"
 WITHIN = 10.0
 SHARE = 20
-"""One part of so many of the disk is what is kept free at most."""
+"""At most one part in this many of the disk is reserved."""
 
 
 async def machines(settings: Settings) -> list[Finding]:
-    """Of this host, or of Hetzner Cloud. Where nobody uses QEMU, and it is not there, nothing is wrong."""
+    """Check this host, or Hetzner Cloud. A host without QEMU has no findings if no setting uses it."""
     if settings.machines == "hetzner":
         return [await _hetzner(settings)]
     used = settings.machines == "qemu"
@@ -49,7 +49,7 @@ async def machines(settings: Settings) -> list[Finding]:
 async def _hetzner(settings: Settings) -> Finding:
     try:
         async with asyncio.timeout(WITHIN):
-            return Finding("hetzner", Level.OK, f"it takes the token: {await hetzner_answers(settings)}")
+            return Finding("hetzner", Level.OK, f"the token is accepted: {await hetzner_answers(settings)}")
     except TimeoutError:
         return Finding("hetzner", Level.FAIL, f"Hetzner Cloud does not answer within {WITHIN:g} s", "try again")
     except HostlerError as error:
@@ -69,7 +69,7 @@ async def _qemu(*, used: bool) -> Finding:
             )
             said, _ = await process.communicate()
     except (OSError, TimeoutError) as error:
-        return Finding("qemu", level, f"{QEMU} does not say its version: {error}", "install it anew")
+        return Finding("qemu", level, f"{QEMU} does not report its version: {error}", "reinstall it")
     first = said.decode(errors="replace").partition("\n")[0].strip()
     return Finding(
         "qemu", Level.OK if process.returncode == 0 else level, first or f"{QEMU}: code {process.returncode}"
@@ -85,9 +85,9 @@ def _acceleration(settings: Settings) -> list[Finding]:
         what, _, advice = str(error).partition("; ")
         return [Finding("acceleration", Level.FAIL, what, advice)]
     if known is None:
-        return [Finding("acceleration", Level.OK, "not tried yet; the first machine that starts finds out")]
+        return [Finding("acceleration", Level.OK, "not tested yet; the first start of a machine does")]
     accelerator, why = known
-    advice = "guests run some 10 times slower than they could" if accelerator == "tcg" else ""
+    advice = "guests run about 10 times slower than with KVM" if accelerator == "tcg" else ""
     level = Level.WARN if accelerator == "tcg" else Level.OK
     return [Finding("acceleration", level, f"{accelerator}: {why}", advice)]
 
@@ -105,7 +105,7 @@ async def _images(settings: Settings, folder: Path, *, used: bool) -> Finding:
     names = ", ".join(f"{named.name} ({counted(named.used_by, 'machine')})" for named in found)
     if settings.image in {named.name for named in found}:
         return Finding("images", Level.OK, names)
-    missing = f"no {settings.image!r}, of which machines are made that name no image"
+    missing = f"no image {settings.image!r}, the default of machines that name none"
     advice = f"hostler image build {settings.image}" if settings.image in ("tiny", "debian") else "hostler image add"
     return Finding("images", Level.WARN if used else Level.OK, f"{names}; {missing}" if names else missing, advice)
 
@@ -118,24 +118,30 @@ def _room(settings: Settings) -> list[Finding]:
     kept = min(settings.disk_reserve_gib * 2**30, usage.total / SHARE)
     if usage.free >= kept:
         return []
-    what = f"{usage.free / 2**30:.1f} GiB are free, and {kept / 2**30:.1f} GiB are kept: no further machine is made"
+    what = f"{usage.free / 2**30:.1f} GiB free, {kept / 2**30:.1f} GiB reserved: no more machines are created"
     return [Finding("room", Level.WARN, what, "delete machines, snapshots or images, or get a larger disk")]
 
 
 async def refusals(store: Store) -> list[Finding]:
-    """Nodes that live and take no more."""
+    """Report live nodes that do not accept machines."""
     alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
     return [
-        Finding("nodes", Level.WARN, f"{entry.value.node} takes no more: {entry.value.refuses}", "see to that node")
+        Finding(
+            "nodes",
+            Level.WARN,
+            f"{entry.value.node} accepts no machines: {entry.value.refuses}",
+            "fix that on the node",
+        )
         for entry in (await MEMBER.list(store, strict=False)).entries
         if entry.value.refuses and entry.parts["node"] in alive
     ]
 
 
 async def shared_hosts(store: Store) -> list[Finding]:
-    """Return a finding for every host of which one node promises all and another one a share.
+    """Report every host on which one node offers the whole capacity and another a share.
 
-    Placement counts what is on any of them against those that promise all of it. A share is promised in any case.
+    Placement counts machines on any of its nodes against the nodes that offer the whole host. A share is always
+    offered.
     """
     hosts: dict[str, list[NodeRecord]] = {}
     for entry in (await MEMBER.list(store, strict=False)).entries:
@@ -148,7 +154,7 @@ async def shared_hosts(store: Store) -> list[Finding]:
         shares = sorted(record.node for record in records if record.facts.get(HOST_SHARE))
         if whole and shares:
             both = f"{', '.join(whole)} and {', '.join(shares)}"
-            what = f"{both} are on one host: the former promise all of it, the latter a share"
+            what = f"{both} are on one host: the former offer all of its capacity, the latter a share"
             advice = (
                 f"set nodes = {len(records)} (HOSTLER_NODES) for each of these agents, or give them one data folder"
             )
@@ -157,8 +163,8 @@ async def shared_hosts(store: Store) -> list[Finding]:
 
 
 def paused(view: View) -> list[Finding]:
-    """Return a finding for every guest that is paused because its node has no room."""
-    advice = "free some space on its node, or enlarge it; the guest goes on by itself"
+    """Return a finding for every guest that is paused because its node has no free disk space."""
+    advice = "free some space on its node, or enlarge it; the guest then resumes"
     found = []
     for entry in view.handles.entries.values():
         handle = entry.value

@@ -1,6 +1,7 @@
-"""What `hostler doctor` looks at where nodes are switched off or reset.
+"""Checks of power switching and watchdogs.
 
-No command is run and no watchdog opened: that would do it. Management boards are asked for the state of their systems.
+No power command is run and no watchdog is opened, as that would trigger them. Management boards are only asked for the
+state of their systems.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 AT_ONCE = 16
-"""Boards that are asked at the same time."""
+"""Management boards that are asked at the same time."""
 MOST = 20
-"""Nodes that are named one by one."""
+"""Nodes that are listed by name."""
 
 
 def power(settings: Settings) -> list[Finding]:
-    """The commands of `power_command` and `power`; nothing where none is set."""
+    """Check the commands of `power_command` and `power`; empty if none is set."""
     found = [_command(settings.power_command[0], "power_command", settings)] if settings.power_command else []
     for node, url in settings.power.items():
         if url.startswith(COMMAND):
@@ -45,20 +46,20 @@ def power(settings: Settings) -> list[Finding]:
 
 def _command(program: str, setting: str, settings: Settings) -> Finding:
     if "/" in program and not program.startswith("/"):
-        return Finding("power", Level.FAIL, f"{program} is no whole path", f"write {setting} with one, from /")
+        return Finding("power", Level.FAIL, f"{program} is not an absolute path", f"use an absolute path in {setting}")
     found = shutil.which(program)
     if found is None:
-        what = "cannot be run" if os.path.exists(program) else "is not there"
+        what = "cannot be run" if os.path.exists(program) else "not found"
         advice = "make it executable: chmod +x" if os.path.exists(program) else f"install it, or correct {setting}"
-        return Finding("power", Level.FAIL, f"{program} {what}", f"{advice}; silent nodes are not switched off")
+        return Finding("power", Level.FAIL, f"{program} {what}", f"{advice}; unreachable nodes are not switched off")
     if os.stat(found).st_mode & stat.S_IWOTH:
-        return Finding("power", Level.FAIL, f"{found}: everybody can write to it", f"chmod o-w {found}")
+        return Finding("power", Level.FAIL, f"{found}: writable by all users", f"chmod o-w {found}")
     grace, limit = settings.power_grace, settings.power_timeout
-    return Finding("power", Level.OK, f"{found}, {grace:g} s after a node fell silent, for at most {limit:g} s")
+    return Finding("power", Level.OK, f"{found}, {grace:g} s after a node became unreachable, for at most {limit:g} s")
 
 
 async def boards(settings: Settings, nodes: Mapping[str, bool]) -> list[Finding]:
-    """Read the state of each node that `power` names, and of `nodes`, with whether each is alive."""
+    """Read the power state of each node in `power` and in `nodes`, which maps each node to whether it is alive."""
     if not settings.power:
         return []
     try:
@@ -88,11 +89,11 @@ async def boards(settings: Settings, nodes: Mapping[str, bool]) -> list[Finding]
     unreached = sorted(node for node in nodes if not reader.reaches(node))
     if unreached:
         shown = ", ".join(unreached[:MOST]) + (f" and {len(unreached) - MOST:,} more" if len(unreached) > MOST else "")
-        advice = "write an entry into power; machines of such a node wait until it is back or is confirmed off"
+        advice = "add an entry to power; machines of such a node wait until it returns or is confirmed off"
         found.append(Finding("power", Level.WARN, f"no switch for {counted(len(unreached), 'node')}: {shown}", advice))
     wrong.sort(key=lambda finding: finding.what)
     if len(wrong) > MOST:
-        more = f"{counted(len(wrong) - MOST, 'node')} more cannot be switched off, either"
+        more = f"{counted(len(wrong) - MOST, 'node')} more cannot be switched off"
         wrong[MOST:] = [Finding("power", Level.FAIL, more, "correct those above first")]
     return [*found, *wrong]
 
@@ -100,7 +101,7 @@ async def boards(settings: Settings, nodes: Mapping[str, bool]) -> list[Finding]
 async def _state(reader: PowerReader, node: str, *, alive: bool) -> str | None:
     state = await reader.read_state(node)
     if alive and state == "off":
-        what = "its management board says that it is off, while its agent is alive"
+        what = "its management board reports off, but its agent is alive"
         raise Invalid(f"{what}; the URL names another system: correct it before this node fails")
     return state
 
@@ -111,7 +112,7 @@ def _failed(error: str) -> Finding:
 
 
 def watchdog(settings: Settings) -> list[Finding]:
-    """Nothing where none is set. The device is not opened: that would start it."""
+    """Check the watchdog device; empty if none is set. The device is not opened, as that would start it."""
     path = settings.watchdog
     if path is None:
         return []
@@ -119,11 +120,11 @@ def watchdog(settings: Settings) -> list[Finding]:
         mode = path.stat().st_mode
     except OSError as error:
         why = (error.strerror or "cannot be read").lower()
-        advice = "load the driver of this host's watchdog (such as softdog), or take `watchdog` out of the settings"
+        advice = "load the driver of this host's watchdog (such as softdog), or remove `watchdog` from the settings"
         return [Finding("watchdog", Level.FAIL, f"{path}: {why}", f"{advice}; agents do not start")]
     if not stat.S_ISCHR(mode):
-        return [Finding("watchdog", Level.FAIL, f"{path} is no device", "name the device, such as /dev/watchdog")]
+        return [Finding("watchdog", Level.FAIL, f"{path} is not a device", "name the device, such as /dev/watchdog")]
     if not os.access(path, os.W_OK):
-        advice = "give the agent's user the right to write to it, by a udev rule; agents do not start"
-        return [Finding("watchdog", Level.FAIL, f"{path}: no right to write to it", advice)]
-    return [Finding("watchdog", Level.OK, f"{path}, fed while no fenced machine runs past its hold")]
+        advice = "let the agent's user write to it with a udev rule; agents do not start"
+        return [Finding("watchdog", Level.FAIL, f"{path}: no write permission", advice)]
+    return [Finding("watchdog", Level.OK, f"{path}, fed while no fenced machine runs past its lease")]

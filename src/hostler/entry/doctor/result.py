@@ -1,4 +1,4 @@
-"""What `hostler doctor` says of one thing."""
+"""The result of one check of `hostler doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Level(enum.StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Level(enum.StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """One finding: the subject, its level, the observation, and the next action."""
 
     of: str
     level: Level

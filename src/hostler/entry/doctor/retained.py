@@ -1,4 +1,4 @@
-"""What `hostler doctor` says of disks: which are retained and until when, and who may lose one with its node."""
+"""Checks of disks: which are retained and until when, and which are lost with their node."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 MOST = 5
-"""That are named."""
+"""Names that are listed."""
 
 
 async def retained(store: Store, settings: Settings) -> list[Finding]:
-    """Of the whole cluster."""
+    """Return the findings of the whole cluster."""
     return [*await _kept(store, settings), *await _old_fences(store)]
 
 
@@ -35,7 +35,7 @@ async def _kept(store: Store, settings: Settings) -> list[Finding]:
         f" until {utc_time(entry.value.kept_since + settings.retention)[:10]}"
         for entry in entries
     ]
-    what = f"{counted(len(entries), 'machine')} out of service and kept: {few(named)}"
+    what = f"{counted(len(entries), 'machine')} retained: {few(named)}"
     found = [Finding("retained", Level.WARN, what, "hostler vm retained list; restore what is needed")]
     members = {entry.parts["node"]: entry.value for entry in (await MEMBER.list(store, strict=False)).entries}
     lost = [
@@ -44,16 +44,16 @@ async def _kept(store: Store, settings: Settings) -> list[Finding]:
         if not keeps_disk(members.get(entry.parts["node"]), entry.value)
     ]
     if lost:
-        what = f"no node has the disks of {few(lost)}: the nodes were removed, or work at another place"
+        what = f"no node has the disks of {few(lost)}: the nodes were removed, or use another data folder"
         advice = (
-            "start their agents on the folders that have the disks; or delete the records: hostler vm retained delete"
+            "start their agents with the data folders of these disks, or delete the records: hostler vm retained delete"
         )
         found.append(Finding("retained", Level.WARN, what, advice))
     return found
 
 
 async def _old_fences(store: Store) -> list[Finding]:
-    """Virtual machines and workloads from before `fence` meant that machines return with their disks."""
+    """Report VMs and workloads from before `fence` meant that machines return with their disks."""
     names = [
         f"{entry.value.org}/{entry.value.project}/{entry.value.name}"
         for entry in (await VM.list(store, strict=False)).entries
@@ -77,6 +77,6 @@ async def _old_fences(store: Store) -> list[Finding]:
 
 
 def few(names: list[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f", and {len(names) - MOST} more" if len(names) > MOST else ""
     return ", ".join(names[:MOST]) + more

@@ -1,4 +1,4 @@
-"""What `hostler doctor` says where slices run: whether each can have a user of its own, and where artifacts are."""
+"""Checks of slices: whether each can have a user of its own, and whether agents can fetch artifacts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def slices(settings: Settings) -> list[Finding]:
-    """Nothing, where they can, or where the agent is not root and nobody asked for it."""
+    """Return the findings; empty if separate users work, or if the agent is not root and they are not required."""
     level = Level.FAIL if settings.slice_users == "required" else Level.WARN
     try:
         why, advice = await why_no_slice_users(settings)
@@ -27,15 +27,15 @@ async def slices(settings: Settings) -> list[Finding]:
 
 
 async def repository(store: Store, settings: Settings) -> list[Finding]:
-    """Return a finding for every replica from which agents of other machines cannot fetch artifacts."""
+    """Return a finding for every replica from which agents of other hosts cannot fetch artifacts."""
     if not is_cluster(settings.store) or "://" in settings.artifacts:
         return []
     return [
         Finding(
             "artifacts",
             Level.WARN,
-            f"replica {entry.value.address} does not say where others reach it: what is published there alone cannot"
-            " be fetched by agents of other machines",
+            f"replica {entry.value.address} has no address for others: artifacts that are only there cannot"
+            " be fetched by agents of other hosts",
             "start it with --address HOST:PORT, or let it listen on that address",
         )
         for entry in (await REPLICA.list(store, strict=False)).entries

@@ -1,10 +1,10 @@
-"""The HTTP API: one table of routes, from which the router, the OpenAPI document and the test of rights are made.
+"""The HTTP API: one table of routes, from which the router, the OpenAPI document and the tests of permissions derive.
 
-    table     every route: who may, what goes in, what comes out, which errors
-    app       one request: find the route, know the caller, read the body, ask the service, answer
-    problem   the one translator of errors into problem documents
-    events    Server-Sent Events from the store's own changes
-    serve     uvicorn inside the loop that is there already
+    table     every route: permissions, input, output and errors
+    app       one request: find the route, authenticate, read the body, call the service, answer
+    problem   the only translation of errors into problem documents
+    events    Server-Sent Events from changes in the store
+    serve     uvicorn in the running event loop
 
-Not here: any decision about machines, nodes or people. A handler asks one service, and says what it answered.
+Not here: decisions about machines, nodes or users. A handler calls one service and returns its answer.
 """

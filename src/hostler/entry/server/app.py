@@ -1,7 +1,7 @@
-"""One request: find the route, know the caller, read the body, ask the service, answer.
+"""One request: find the route, authenticate the caller, read the body, call the service, answer.
 
-A plain ASGI app with a router of its own: paths are split before they are decoded, so that no encoded slash makes
-another path of it, every route is found in as many steps as it has segments, and nothing stands between.
+A plain ASGI app with its own router. Paths are split before they are decoded, so that an encoded slash never changes
+the route. Finding a route takes one step per segment.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ if TYPE_CHECKING:
 
 NOBODY = Caller("", Rights())
 _REFUSALS = {401: CREDENTIAL, 403: RIGHT, 429: BUDGET}
-"""What the audit log calls an answer with that status."""
+"""The refusal kind in the audit log for each status."""
 _SIGN_INS = frozenset({"session.login", "session.sign_in"})
 _ACCOUNTS = ("user", "token")
 """Tags of routes that write accounts."""
 SWITCHING = 101
 SMALL = 64 * 1024
-"""Bytes of a body that are read on the loop, whatever it is: that takes a millisecond."""
+"""Largest body in bytes that is decoded in the event loop; decoding takes about a millisecond."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _IF_MATCH = re.compile(rb'"(\d{1,18})"|(\d{1,18})')
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 
 
 class _Branch:
-    """A place in the tree of paths."""
+    """A node in the tree of paths."""
 
     __slots__ = ("any", "methods", "named", "takes_rest")
 
@@ -81,7 +81,7 @@ class _Branch:
 
 
 class Router:
-    """Finds routes by path, segment by segment. A segment that is spelled out comes before one in braces."""
+    """Finds routes by path, segment by segment. A literal segment takes precedence over one in braces."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._root = _Branch()
@@ -89,7 +89,7 @@ class Router:
             self._add(route)
 
     def find(self, method: str, path: str) -> tuple[Route, list[str]]:
-        """The route, and the segments in braces, still encoded. Refusal: there is none."""
+        """Return the route and the segments in braces, still encoded. Refusal: there is no such route."""
         found: list[str] = []
         branch = self._root
         for segment in path.split("/")[1:]:
@@ -97,7 +97,7 @@ class Router:
             if following is None:
                 following = branch.any
                 if following is None or not (segment or following.takes_rest):
-                    raise Refusal(NOT_FOUND, f"path {path[:200]!r}: there is none such; see /docs")
+                    raise Refusal(NOT_FOUND, f"path {path[:200]!r}: not found; see /docs")
                 if following.takes_rest:
                     branch = following
                     break
@@ -109,9 +109,9 @@ class Router:
         if route is not None and (method != "HEAD" or route.media != "text/event-stream"):
             return route, found
         if not branch.methods:
-            raise Refusal(NOT_FOUND, f"path {path[:200]!r}: there is none such; see /docs")
+            raise Refusal(NOT_FOUND, f"path {path[:200]!r}: not found; see /docs")
         allowed = ", ".join(sorted(branch.methods))
-        message = f"method {method[:20]}: {path[:200]!r} has none such; use {allowed}"
+        message = f"method {method[:20]}: not allowed on {path[:200]!r}; use {allowed}"
         raise Refusal(NOT_ALLOWED, message, ((b"allow", allowed.encode()),))
 
     def _add(self, route: Route) -> None:
@@ -124,12 +124,12 @@ class Router:
                 branch = branch.named.setdefault(segment, _Branch())
         branch.takes_rest = route.takes_rest
         if route.method in branch.methods:
-            raise ValueError(f"route {route.method} {route.path}: it stands in the table twice")
+            raise ValueError(f"route {route.method} {route.path}: defined twice")
         branch.methods[route.method] = route
 
 
 class App:
-    """The ASGI app. `start` before the first request, `close` to let streams end, `aclose` at last."""
+    """The ASGI app. Call `start` before the first request, `close` to end streams, then `aclose`."""
 
     def __init__(self, services: Services, plan: ServerPlan) -> None:
         self._services, self._plan, self._proxies = services, plan, Proxies(plan.trusted_proxies)
@@ -165,21 +165,21 @@ class App:
 
     @cached_property
     def _document(self) -> bytes:
-        """The OpenAPI document, built when it is first requested: it takes longer than the rest of a start."""
+        """Return the OpenAPI document, built on first request: building it takes longer than the rest of the start."""
         return msgspec.json.encode(document(self.routes))
 
     async def start(self) -> None:
-        """Begin to follow the store."""
+        """Start to follow the store."""
         self._following = asyncio.create_task(self.feed.run(), name="events: feed")
         self._noting = asyncio.create_task(self.refusals.run(), name="audit: refusals")
 
     def close(self) -> None:
-        """Let every stream end."""
+        """End every stream."""
         self.feed.close()
         self.terminals.close()
 
     async def aclose(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.close()
         await self.terminals.aclose()
         tasks = [task for task in (self._following, self._noting) if task is not None]
@@ -192,7 +192,7 @@ class App:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         started = perf_counter()
         self._proxies.believe(scope)
-        method = scope.get("method", "GET")  # a WebSocket has none, and begins as a GET
+        method = scope.get("method", "GET")  # a WebSocket has no method, and starts as a GET
         headers = dict(scope["headers"])
         raw = Raw(scope, receive, send, headers, id=self._request_id(headers))
         name, caller, is_counted, unread = "", NOBODY, False, scope["type"] == "http" and incoming.announced(headers)
@@ -208,7 +208,7 @@ class App:
             is_counted = True
             self._admit(route, caller, scope)
             if scope["type"] == "websocket" and route.status != SWITCHING:
-                raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
+                raise Refusal(INVALID, f"path {route.path}: not a WebSocket; send the request without an upgrade")
             parts = incoming.named_parts(route.path, self._parts[name], segments)
             check_access(route, caller, parts)
             if route.door is None:
@@ -228,7 +228,7 @@ class App:
                 await _respond(raw, status, answer, self._more_headers(query), unread=unread)
         except incoming.Disconnected:
             return
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is answered
+        except Exception as error:  # noqa: BLE001 - every error is answered
             error = self._counted(error, caller, raw, name, is_counted=is_counted)
             told = tell(error, instance=raw.id)
             status = told.problem.status
@@ -249,10 +249,13 @@ class App:
                 ms=round(seconds * 1000, 2),
             )
 
-    # Inside
+    # Internal
 
     def _admit(self, route: Route, caller: Caller, scope: Any) -> None:
-        """Spend of the caller's budget. OverBudget: it must wait. Unavailable: it has too many connections."""
+        """Spend from the caller's request budget.
+
+        OverBudget: the caller must wait. Unavailable: too many connections.
+        """
         if caller is NOBODY:
             self._budget.spend_anonymous(source_of(scope))
             return
@@ -261,17 +264,17 @@ class App:
         if not state or state[CONNECTION].is_proven:
             return
         if not state[CONNECTION].prove(reserved=caller.is_administrator):
-            raise Unavailable("connections: all places are taken; close some, or try again in a moment")
+            raise Unavailable("connections: limit reached; close some, or try again in a moment")
 
     def _spend(self, caller: Caller, *, writes: bool = True, of_accounts: bool = False) -> None:
-        """Spend of an account's budget; administrators have none. OverBudget: it must wait."""
+        """Spend from an account's request budget; administrators have no limit. OverBudget: the caller must wait."""
         if not caller.is_administrator:
             self._budget.spend(caller, writes=writes, of_accounts=of_accounts)
 
     def _counted(self, error: Exception, caller: Caller, raw: Raw, name: str, *, is_counted: bool) -> Exception:
-        """Count a refused request for the audit log; what it is answered.
+        """Count a refused request for the audit log. Return the error to answer with.
 
-        One that was refused before its caller was known (no such path, a guess) spends of its address's budget.
+        A request that was refused before its caller was known (no such path, a wrong token) counts against its address.
         """
         status, source = tell(error).problem.status, source_of(raw.scope)
         if not is_counted and 400 <= status < 500:
@@ -292,7 +295,7 @@ class App:
             return False
 
     async def _met(self, raw: Raw) -> Caller:
-        """Who asks, by the token in a header, or in a browser's cookie."""
+        """Return the caller, by the token in a header or in a browser's cookie."""
         source = source_of(raw.scope)
         if browser_session.has_cookie(raw):
             return await browser_session.met(self._services, raw, source)
@@ -300,9 +303,12 @@ class App:
         return await self._services.users.meet(raw.token, source)
 
     async def _at_door(self, route: Route, raw: Raw) -> tuple[Caller, dict[str, Any]]:
-        """Who comes to the door of a machine, by token or by ticket, and the query; of which nothing stays."""
+        """Return the caller of a machine channel, by token or ticket, and the query.
+
+        Remove the query from the scope.
+        """
         source, asked = source_of(raw.scope), raw.scope["query_string"]
-        raw.scope["query_string"] = b""  # uvicorn would tell the whole address to a log that wants to know everything
+        raw.scope["query_string"] = b""  # uvicorn's debug log would contain the whole URL, with the ticket
         query = incoming.query(asked, route.query)
         if b"authorization" not in raw.headers:
             return await bearer_of(self._services, raw, route, query["ticket"], source), query
@@ -327,7 +333,7 @@ class App:
                 body = _decoded(route, data, raw.headers)
             request = _request(route, caller, data, raw)
         if query.get("stale") and not self._services.was_read():
-            raise Unavailable("view: the store has not been read yet, so there is nothing old to tell; try again")
+            raise Unavailable("view: the store has not been read yet, so there is no cached state; try again")
         return Asked(
             route=route,
             services=self._services,
@@ -364,12 +370,12 @@ class App:
 
 
 def build(services: Services, plan: ServerPlan | None = None) -> App:
-    """The server's app, for `serve.Server`."""
+    """Return the server's app, for `serve.Server`."""
     return App(services, plan or ServerPlan())
 
 
 def source_of(scope: Any) -> str:
-    """Where a request came from; what a trusted proxy said of that is in the scope by now."""
+    """Return the client address of a request; a trusted proxy's headers are already applied to the scope."""
     client = scope.get("client")
     return client[0] if client else ""
 
@@ -377,7 +383,7 @@ def source_of(scope: Any) -> str:
 def _decoded(route: Route, data: bytes, headers: dict[bytes, bytes]) -> Any:
     if route.body is None:
         if data.strip() not in (b"", b"{}"):
-            raise Invalid(f"body: {route.method} {route.path} takes none; leave it out")
+            raise Invalid(f"body: {route.method} {route.path} takes no body; leave it out")
         return None
     if not data and route.body_optional:
         return None
@@ -396,7 +402,7 @@ def _request(route: Route, caller: Caller, data: bytes, raw: Raw) -> Request:
         if found is None:
             raise Invalid('If-Match: must be one revision, "123", or *; take it from ETag or from `revision`')
         if not route.conditional:
-            raise Invalid(f"If-Match: {route.method} {route.path} takes none; leave it out")
+            raise Invalid(f"If-Match: {route.method} {route.path} does not support it; leave it out")
         expected = int(found[1] or found[2])
     if key is None or not route.idempotent:
         return Request(caller, if_match=expected)

@@ -1,4 +1,4 @@
-"""The routes of artifacts: what slices are made of. Files come and go in pieces, by way of a folder of their own."""
+"""Routes of artifacts, which slices are loaded from. Files are streamed through a temporary folder."""
 
 from __future__ import annotations
 
@@ -34,28 +34,29 @@ FILE = ONE + "/file"
 LARGEST = 64 * 1024 * 1024
 CHUNK = 1024 * 1024
 COMING, GOING = 4, 32
-"""Files that come or go at once in one process: each takes its size on disk meanwhile. Others wait. One account has
-half of them at most: whoever keeps all of theirs busy keeps nobody else waiting."""
+"""Concurrent uploads and downloads per process; each needs its size on disk. Further requests wait.
+
+One account gets at most half of them, so that it cannot block the others.
+"""
 WAIT_WITHIN = 60.0
 ALL_WITHIN = 600.0
 SLOWEST, GRACE = 128 * 1024, 15.0
-"""Bytes per second that a file must come or go with, after so many seconds."""
+"""Minimum transfer rate in bytes per second, enforced after a grace period in seconds."""
 NAME = Parameter(
     "name",
-    "What the file is called: a wheel, or a module.",
+    "The file name: of a wheel, or of a module.",
     pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,250}\.(whl|py)$",
     example="greeting-1.0.0-py3-none-any.whl",
 )
 
 
 async def listed(asked: Asked) -> Answer:
-    """All of them."""
     found = await asked.services.artifacts.list()
     names = [info.artifact for info in found]
     start = 0
     if asked.after is not None:
         if asked.after not in names:
-            raise Invalid(f"query after = {asked.after[:80]!r}: there is no such artifact; begin again without")
+            raise Invalid(f"query after = {asked.after[:80]!r}: artifact not found; start again without it")
         start = names.index(asked.after) + 1
     page = found[start : start + asked.limit]
     more = start + asked.limit < len(found)
@@ -63,12 +64,15 @@ async def listed(asked: Asked) -> Answer:
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     return Answer(_view(await asked.services.artifacts.find(asked.parts["artifact"])))
 
 
 async def given(asked: Asked) -> None:
-    """The file of one. Another process of the control plane gets what is here: it asks each replica by itself."""
+    """Send the file of an artifact.
+
+    Another process of the control plane gets the file only from this replica's own folder, because it asks each replica
+    itself.
+    """
     raw, artifacts = asked.raw, asked.services.artifacts
     if raw.peer and asked.services.own_artifacts is not None:
         artifacts = asked.services.own_artifacts
@@ -89,15 +93,14 @@ async def given(asked: Asked) -> None:
                         await raw.send({"type": "http.response.body", "body": chunk, "more_body": True})
                         pace.went(len(chunk))
                     await raw.send({"type": "http.response.body", "body": b""})
-            except (TimeoutError, OSError):  # it has begun, and cannot be refused any more
+            except (TimeoutError, OSError):  # the answer has begun, so it can no longer be an error
                 cut(raw.send)
 
 
 async def published(asked: Asked) -> Answer:
-    """One more."""
     artifact, name = str(Artifact.parse(asked.parts["artifact"])), asked.query["name"]
     if name is None:
-        raise Invalid("query name: say what the file is called, such as name=greeting-1.0.0-py3-none-any.whl")
+        raise Invalid("query name: missing; give the file name, such as name=greeting-1.0.0-py3-none-any.whl")
     kind = asked.raw.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/octet-stream":
         said = kind[:80].decode("latin-1") or "nothing"
@@ -118,13 +121,13 @@ def _view(info: ArtifactInfo) -> ArtifactView:
 
 
 class _Pace:
-    """Lets a file go on while it comes or goes fast enough."""
+    """Keeps a transfer alive while it is fast enough."""
 
     def __init__(self, limit: asyncio.Timeout) -> None:
         self._limit, self._began, self._bytes = limit, asyncio.get_running_loop().time(), 0
 
     def went(self, size: int) -> None:
-        """So many bytes more."""
+        """Count the bytes of one chunk."""
         self._bytes += size
         self._limit.reschedule(self._began + min(GRACE + self._bytes / SLOWEST, ALL_WITHIN))
 
@@ -134,21 +137,21 @@ _SLOTS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary
 
 
 def _slot(most: int, account: str = "") -> asyncio.Semaphore:
-    """It is there while somebody has it, or waits for it."""
+    """Return the semaphore of an account, or of all; it exists while a request holds it or waits for it."""
     slots = _SLOTS.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     return slots.setdefault((most, account), asyncio.Semaphore(most))
 
 
 @asynccontextmanager
 async def _under_way(most: int, account: str) -> AsyncIterator[Path]:
-    """A folder for one file, when there is room for one more. Unavailable: there was none for too long."""
+    """Yield a folder for one file, once a slot is free. Unavailable: no slot became free in time."""
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WAIT_WITHIN):
                 await stack.enter_async_context(_slot((most + 1) // 2, account))
                 await stack.enter_async_context(_slot(most))
         except TimeoutError:
-            raise Unavailable(f"artifacts: {most} files are under way already; try again") from None
+            raise Unavailable(f"artifacts: {most} transfers are in progress; try again") from None
         folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="hostler-artifact-")
         try:
             yield Path(folder.name)
@@ -157,9 +160,9 @@ async def _under_way(most: int, account: str) -> AsyncIterator[Path]:
 
 
 async def _received(asked: Asked, path: Path) -> None:
-    """The body, into a file. Refusal: it is too large, or too slow."""
+    """Write the body to a file. Refusal: it is too large or too slow."""
     raw = asked.raw
-    too_large = Refusal(TOO_LARGE, f"body: at most {LARGEST} bytes are taken; leave out what the slice does not need")
+    too_large = Refusal(TOO_LARGE, f"body: larger than {LARGEST} bytes; leave out what the slice does not need")
     length = raw.headers.get(b"content-length")
     if length is not None and int(length) > LARGEST:
         raise too_large
@@ -175,13 +178,13 @@ async def _received(asked: Asked, path: Path) -> None:
                     await asyncio.to_thread(file.write, chunk)
                     pace.went(len(chunk))
     except TimeoutError:
-        raise Refusal(TIMEOUT, f"body: {size} bytes came, and then too few in time; send it again") from None
+        raise Refusal(TIMEOUT, f"body: too slow after {size} bytes; send it again") from None
     if not size:
-        raise Invalid("body: it is empty; send the file")
+        raise Invalid("body: empty; send the file")
 
 
 async def _chunks(raw: Raw, within: float) -> AsyncIterator[bytes]:
-    """The body in pieces that are worth writing; TimeoutError: nothing comes."""
+    """Yield the body in large chunks. TimeoutError: no data arrives."""
     held = bytearray()
     while True:
         async with asyncio.timeout(within):
@@ -213,7 +216,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=ONE,
         name="artifact.get",
-        summary="An artifact: its file, the file's checksum, and what it needs",
+        summary="An artifact: its file, the file's checksum, and its dependencies",
         handler=shown,
         access=Access.LOGGED_IN,
         answer=ArtifactView,
@@ -232,7 +235,7 @@ ROUTES: tuple[Route, ...] = (
         method="PUT",
         path=FILE,
         name="artifact.publish",
-        summary="Publish an artifact: a wheel of pure Python, or a module",
+        summary="Publish an artifact: a pure Python wheel, or a module",
         handler=published,
         access=Access.DEPLOYERS,
         also=(201,),
@@ -240,7 +243,7 @@ ROUTES: tuple[Route, ...] = (
         query=(NAME,),
         idempotent=False,
         streamed=True,
-        about="The body is the file, at most 64 MiB. 201: it is new; 200: the same file was there already. 409: another"
-        " file stands under that name, and stays: what is published is never replaced.",
+        about="The body is the file, at most 64 MiB. 201: it is new. 200: the same file was published before. 409:"
+        " another file is published under that name; a published file is never replaced.",
     ),
 )

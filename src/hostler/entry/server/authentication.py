@@ -1,6 +1,6 @@
-"""Who asks: the token in `Authorization: Bearer`; at the door of a machine also a ticket.
+"""Authentication: the token in `Authorization: Bearer`, or a ticket for channels to machines.
 
-A browser has its token in a cookie (`entry.server.browser`).
+A browser sends its token in a cookie (`entry.server.browser_session`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_TOKEN = 512
 
 
 def needs_token(route: Route, headers: dict[bytes, bytes], source: str) -> bool:
-    """Whether a request has to say who asks."""
+    """Return whether a request must be authenticated."""
     if route.access is Access.NEARBY:
         return not is_nearby(source) or any(name in headers for name in HEADERS)
     return route.access is not Access.ANYONE
 
 
 def is_nearby(source: str) -> bool:
-    """Whether an address is this very machine's loopback. A proxy there is told by the headers that it adds."""
+    """Return whether an address is this host's loopback. A local proxy is recognized by the headers that it adds."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:
@@ -43,28 +43,26 @@ def is_nearby(source: str) -> bool:
 
 
 def token_of(headers: dict[bytes, bytes]) -> str:
-    """The token that was sent. Unauthenticated: none was."""
+    """Return the token that was sent. Unauthenticated: there is none."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     token = token.strip()
     if scheme.lower() != b"bearer" or not token or len(token) > MAX_TOKEN or not token.isascii():
-        raise Unauthenticated("token: none was sent; send Authorization: Bearer with a token")
+        raise Unauthenticated("token: missing; send Authorization: Bearer with a token")
     return token.decode()
 
 
 def caller_of(services: Services, token: str, source: str) -> Caller:
-    """The caller that the token stands for. Unauthenticated: it stands for nobody."""
+    """Return the caller of a token. Unauthenticated: the token is not valid."""
     return services.users.authenticate(token, source)
 
 
 async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | None, source: str) -> Caller:
-    """Who a ticket was issued to: the one of the token that it was issued for. It is not used up by this.
+    """Return the caller to whom a ticket was issued, by the token it was issued for. This does not redeem the ticket.
 
-    Unauthenticated: it counts for nothing at this door, or the token does no longer.
+    Unauthenticated: the ticket is not valid for this channel, or its token is no longer valid.
     """
     if shown is None or route.door is None:
-        raise Unauthenticated(
-            "token: none was sent; send Authorization: Bearer with a token, or ?ticket= with a ticket"
-        )
+        raise Unauthenticated("token: missing; send Authorization: Bearer with a token, or ?ticket= with a ticket")
     if not await services.tickets.seals.fits(shown):
         services.users.check_guesses(source)
     try:
@@ -76,12 +74,15 @@ async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | Non
 
 
 def shows_ticket(headers: dict[bytes, bytes]) -> bool:
-    """Whether another process of the control plane asks, as agents ask each other (`entry.peers`)."""
+    """Return whether the client is another process of the control plane, which presents a ticket (`entry.peers`)."""
     return headers.get(b"authorization", b"").partition(b" ")[0].lower() == b"ticket"
 
 
 async def peer_of(services: Services, raw: Raw, route: Route, segments: list[str], source: str) -> Caller:
-    """The process that shows a ticket for this very path, which is used up by this. Unauthenticated: it is none."""
+    """Redeem a ticket for exactly this path, and return the process that presented it.
+
+    Unauthenticated: it is not valid.
+    """
     ticket = raw.headers[b"authorization"].partition(b" ")[2].strip().decode("latin-1")
     services.users.check_guesses(source)
     try:
@@ -97,18 +98,18 @@ async def peer_of(services: Services, raw: Raw, route: Route, segments: list[str
 
 
 def check_one(shown: str | None) -> None:
-    """Invalid: a ticket came beside a token, and one of them may be somebody else's."""
+    """Check that not both a token and a ticket were sent. Invalid: they may belong to different callers."""
     if shown is not None:
-        raise Invalid("ticket: a token was sent as well; send the one or the other")
+        raise Invalid("ticket: a token was sent too; send only one of them")
 
 
 def digest_shown(raw: Raw) -> str:
-    """The SHA-256 of the token that was shown, or that the ticket stands on."""
+    """Return the SHA-256 of the token that was sent, or that the ticket was issued for."""
     return digest_of(raw.token) if raw.ticket is None else raw.ticket.value.token
 
 
 def check_origin(headers: dict[bytes, bytes]) -> None:
-    """Refusal: a browser shows a page of another server, and that page wants in. No other program sends an Origin."""
+    """Check the Origin header. Refusal: a browser page of another server made the request. Only browsers send it."""
     origin = headers.get(b"origin")
     if origin is None:
         return
@@ -118,4 +119,4 @@ def check_origin(headers: dict[bytes, bytes]) -> None:
         place = ""
     if not place or place != headers.get(b"host", b"").decode("latin-1").lower():
         said = origin[:80].decode("latin-1")
-        raise Refusal(FORBIDDEN, f"origin {said!r}: it is not this server's; open the page from this server")
+        raise Refusal(FORBIDDEN, f"origin {said!r}: not this server; open the page from this server")

@@ -1,4 +1,4 @@
-"""Reading what came with a request: bounded, in time, and strict."""
+"""Reading of request bodies, paths and queries: limited in size and time, and strictly checked."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ LINGER_WITHIN = 1.0
 
 
 class Disconnected(Exception):
-    """The caller went away before all of it was there: there is nobody to answer."""
+    """The client disconnected before the request was complete, so no answer is sent."""
 
 
 def announced(headers: dict[bytes, bytes]) -> bool:
-    """Whether a body comes with the request."""
+    """Return whether the request has a body."""
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
 async def read(raw: Raw, plan: ServerPlan, most: int | None = None) -> bytes:
-    """All of the body. Refusal: it is too large, or too slow."""
+    """Return the whole body. Refusal: it is too large or too slow."""
     length = raw.headers.get(b"content-length")
     most = most or plan.max_body
     if length is not None and int(length) > most:
@@ -62,16 +62,16 @@ async def read(raw: Raw, plan: ServerPlan, most: int | None = None) -> bytes:
                     return b"".join(chunks)
     except TimeoutError:
         raise Refusal(
-            TIMEOUT, f"body: {size} bytes came within {plan.body_within:g} s; send it again, without pauses"
+            TIMEOUT, f"body: only {size} bytes arrived within {plan.body_within:g} s; send it again, without pauses"
         ) from None
 
 
 def _too_large(most: int) -> Refusal:
-    return Refusal(TOO_LARGE, f"body: at most {most} bytes are taken; send less")
+    return Refusal(TOO_LARGE, f"body: larger than {most} bytes; send less")
 
 
 async def linger(raw: Raw) -> None:
-    """Take in some of what the caller still sends, so that it reads the answer before the connection is reset."""
+    """Read some of what the client still sends, so that it reads the answer before the connection is reset."""
     taken = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_WITHIN):
@@ -83,7 +83,7 @@ async def linger(raw: Raw) -> None:
 
 
 def check_media(headers: dict[bytes, bytes]) -> None:
-    """Refusal: the body is not said to be JSON."""
+    """Check the Content-Type. Refusal: it is not JSON."""
     kind = headers.get(b"content-type", b"")
     if kind.partition(b";")[0].strip().lower() != b"application/json":
         said = kind[:80].decode("latin-1") or "nothing"
@@ -94,12 +94,15 @@ LABS = "/v1/labs/{user}"
 
 
 def path_parts(segments: list[str]) -> list[str]:
-    """The parts of a path, decoded. Invalid: one cannot be a part of any key."""
+    """Return the decoded parts of a path. Invalid: one cannot be a part of any key."""
     return [check_part(_decoded(segment), "path") for segment in segments]
 
 
 def named_parts(path: str, names: Sequence[str], segments: list[str]) -> dict[str, str]:
-    """The same by name, of a route. Invalid also: no web user id where one belongs, which may hold more."""
+    """Return the decoded parts of a route's path by name. Invalid: a part is not valid, or not a web user id.
+
+    Web user ids may contain characters that other parts may not.
+    """
     is_lab = path.startswith(LABS)
     parts: dict[str, str] = {}
     for name, segment in zip(names, segments):
@@ -117,11 +120,11 @@ def _decoded(segment: str) -> str:
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
-        raise Invalid(f"path {segment[:80]!r}: it is not UTF-8; percent-encode the UTF-8 bytes") from None
+        raise Invalid(f"path {segment[:80]!r}: not UTF-8; percent-encode the UTF-8 bytes") from None
 
 
 def query(text: bytes, known: tuple[Parameter, ...]) -> dict[str, Any]:
-    """The query, typed and with defaults. Invalid: unknown, twice, or not what it should be."""
+    """Return the query, typed and with defaults. Invalid: a parameter is unknown, repeated, or has a wrong value."""
     values: dict[str, Any] = {parameter.name: parameter.default for parameter in known}
     if not text:
         return values
@@ -134,7 +137,7 @@ def query(text: bytes, known: tuple[Parameter, ...]) -> dict[str, Any]:
 
 
 def query_texts(text: bytes) -> dict[str, str]:
-    """The query as it came, decoded. Invalid: a name is given twice."""
+    """Return the decoded query without types. Invalid: a name is repeated."""
     found: dict[str, str] = {}
     for pair in text.split(b"&"):
         if not pair:
@@ -154,7 +157,7 @@ def _query_text(piece: bytes) -> str:
     try:
         text = unquote_to_bytes(piece.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
-        raise Refusal(INVALID, "query: it is not UTF-8; percent-encode the UTF-8 bytes") from None
+        raise Refusal(INVALID, "query: not UTF-8; percent-encode the UTF-8 bytes") from None
     if "\x00" in text:
         raise Invalid("query: must not hold NUL")
     return text

@@ -1,9 +1,9 @@
-"""Browsers: a session whose token is in a cookie that no script reads, and proof that our own page asks.
+"""Browser sessions: a token in a cookie that scripts cannot read, and CSRF protection.
 
-A browser sends a cookie with whatever any page asks of this server, also a page of another server on this machine: to
-cookies all ports are one. So the cookie alone lets nobody write: `Hostler-Csrf` has to come along, which is derived
-from the token and told to our page only; and where the browser says whose page asks, it must be ours. WebSockets take
-no cookie at all, but tickets.
+A browser sends the cookie with every request to this server, also with requests of pages from other servers on this
+host, because cookies ignore ports. So the cookie alone does not permit writes. A write needs the header `Hostler-Csrf`,
+which is derived from the token and known only to our own page, and if the browser names the origin of the request, it
+must be this server. WebSockets accept no cookie, only tickets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PATH = "/v1/sessions/browser"
 TICKETS = "/v1/sessions/tickets"
 PAGE = "/#/sign-in"
-"""Where the page takes a ticket, which comes behind it: no browser sends that part of an address to a server."""
+"""The page that takes a ticket from the URL fragment; browsers never send the fragment to a server."""
 HEADER = b"hostler-csrf"
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{1,512}")
@@ -41,15 +41,15 @@ _READS = ("GET", "HEAD")
 
 
 def has_cookie(raw: Raw) -> bool:
-    """Whether a browser asks: cookies came, no header says who it is, and it is no stream."""
+    """Return whether the request uses a browser session: it has cookies, no Authorization, and is not a stream."""
     return b"cookie" in raw.headers and b"authorization" not in raw.headers and raw.scope["type"] == "http"
 
 
 async def met(services: Services, raw: Raw, source: str) -> Caller:
-    """Who the cookie stands for. Unauthenticated: nobody that counts; Refusal: it is not our page that asks."""
+    """Return the caller of the cookie. Unauthenticated: it is not valid. Refusal: another page made the request."""
     token = _token_of(raw)
     if raw.headers.get(b"sec-fetch-site", b"").lower() == b"cross-site":
-        raise Refusal(CSRF, "cookie: a page of another server asks; open the page from this server")
+        raise Refusal(CSRF, "cookie: the request comes from a page of another server; open the page from this server")
     try:
         caller = await services.users.meet(token, source)
     except Unauthenticated as error:
@@ -57,18 +57,21 @@ async def met(services: Services, raw: Raw, source: str) -> Caller:
     if raw.scope["method"] not in _READS:
         _check_ours(raw)
         if not hmac.compare_digest(raw.headers.get(HEADER, b""), csrf_of(token).encode()):
-            raise Refusal(CSRF, "Hostler-Csrf: none that fits the cookie; reload the page, or sign in again")
+            raise Refusal(
+                CSRF,
+                "Hostler-Csrf: missing, or does not match the cookie; reload the page, or sign in again",
+            )
     raw.token, raw.cookie = token, True
     return caller
 
 
 def csrf_of(token: str) -> str:
-    """What our page shows with each write. Who knows it knows nothing of the token."""
+    """Return the CSRF value that our page sends with each write. It does not reveal the token."""
     return hmac.new(token.encode(), b"hostler csrf", hashlib.sha256).hexdigest()
 
 
 def cleared(raw: Raw) -> tuple[tuple[bytes, bytes], ...]:
-    """The headers that make the browser forget its cookie."""
+    """Return the headers that delete the browser's cookie."""
     name = _name_of(raw)
     return () if name is None else (_cookie(name, "", 0), *_former_cleared(raw))
 
@@ -77,12 +80,12 @@ def cleared(raw: Raw) -> tuple[tuple[bytes, bytes], ...]:
 
 
 async def signed_in(asked: Asked) -> Answer:
-    """A session, in a cookie."""
+    """Start a session, and put its token in a cookie."""
     raw, users = asked.raw, asked.services.users
     _check_ours(raw)
     name = _name_of(raw)
     if name is None:
-        raise Invalid("Host: the request names no server that a cookie could be for; send Host: name:port")
+        raise Invalid("Host: missing or invalid, so no cookie can be set; send Host: name:port")
     issued = await _begun(asked, asked.body)
     await _end_replaced(asked)
     ends_at = issued.expires_at or 0.0
@@ -92,7 +95,7 @@ async def signed_in(asked: Asked) -> Answer:
 
 
 async def shown(asked: Asked) -> Answer:
-    """The session that the cookie holds; nothing to who has none, for a browser calls every 401 an error."""
+    """Return the session of the cookie; 204 without a cookie, because browsers log every 401 as an error."""
     raw, users = asked.raw, asked.services.users
     if b"authorization" in raw.headers:
         raise _no_session()
@@ -106,11 +109,11 @@ async def shown(asked: Asked) -> Answer:
 
 
 async def ticketed(asked: Asked) -> Answer:
-    """What signs a browser in, once."""
+    """Issue a one-time ticket that signs a browser in."""
     return written(await asked.services.tickets.issue_web(asked.request, digest_shown(asked.raw), PAGE))
 
 
-# Inside
+# Internal
 
 
 async def _begun(asked: Asked, body: SignIn) -> TokenIssued:
@@ -125,7 +128,7 @@ async def _begun(asked: Asked, body: SignIn) -> TokenIssued:
         case (None, None, None, str(ticket)):
             return await _by_ticket(asked, ticket, source)
         case _:
-            raise Invalid("sign in: takes a name and a password, or a token, or a ticket; give one of the three")
+            raise Invalid("sign in: needs a name and a password, or a token, or a ticket; give one of the three")
 
 
 async def _by_ticket(asked: Asked, shown: str, source: str) -> TokenIssued:
@@ -144,23 +147,26 @@ async def _by_ticket(asked: Asked, shown: str, source: str) -> TokenIssued:
 
 
 async def _end_replaced(asked: Asked) -> None:
-    """The browser forgets the cookies that it came with, so nobody could end those sessions any more."""
+    """End the sessions of the cookies that the browser sent: it is about to lose them."""
     users = asked.services.users
     for name in _names_of(asked.raw):
-        with suppress(HostlerError):  # it counts for nothing, or will in time; the new session is there already
+        with suppress(HostlerError):  # the session is invalid or will expire; the new session already exists
             await users.logout(Request(await users.meet(_token_of(asked.raw, name), asked.source)))
 
 
 def _no_session() -> Unauthenticated:
-    return Unauthenticated("session: none of a browser; sign in with POST /v1/sessions/browser")
+    return Unauthenticated("session: not a browser session; sign in with POST /v1/sessions/browser")
 
 
 def _check_ours(raw: Raw) -> None:
-    """Refusal: the browser says that another page asks."""
+    """Check that our own page made the request. Refusal: the browser names another page."""
     site = raw.headers.get(b"sec-fetch-site", b"same-origin").lower()
     if site != b"same-origin":
         said = site[:40].decode("latin-1")
-        raise Refusal(CSRF, f"Sec-Fetch-Site {said!r}: another page asks; open the page from this server")
+        raise Refusal(
+            CSRF,
+            f"Sec-Fetch-Site {said!r}: the request comes from another page; open the page from this server",
+        )
     try:
         check_origin(raw.headers)
     except Refusal as error:
@@ -168,9 +174,10 @@ def _check_ours(raw: Raw) -> None:
 
 
 def _names_of(raw: Raw) -> tuple[str, ...]:
-    """What the cookies of this server are called. Cookies know no ports, so it says which. Empty: no Host does.
+    """Return the names of this server's cookies; empty if the Host header is missing or invalid.
 
-    The first counts. By https there is another: its name while the server took the proxy's word for nothing.
+    Cookies ignore ports, so the name contains the port. The first name is the one in use. Over https there is a second:
+    the name from before the server trusted the proxy's headers.
     """
     found = _HOST.fullmatch(raw.headers.get(b"host", b""))
     if found is None:
@@ -186,20 +193,20 @@ def _name_of(raw: Raw) -> str | None:
 
 
 def _token_of(raw: Raw, name: str | None = None) -> str:
-    """The token in the cookie of this server, or of that name; of two by one name, one is somebody else's."""
+    """Return the token in this server's cookie, or in the cookie of that name; duplicates are refused as ambiguous."""
     values = _values(raw, name)
     if not values:
-        raise Unauthenticated("token: none was sent; send Authorization: Bearer with a token, or sign in")
+        raise Unauthenticated("token: missing; send Authorization: Bearer with a token, or sign in")
     if len(values) > 1 or not _TOKEN.fullmatch(values[0]):
-        raise _worthless(raw, "cookie: none that counts; sign in again")
+        raise _worthless(raw, "cookie: not valid; sign in again")
     return values[0].decode()
 
 
 def _values(raw: Raw, name: str | None = None) -> list[bytes]:
-    """What came in cookies by that name, or by the name of this server's."""
+    """Return the values of cookies of that name, or of this server's name."""
     meant = (name or _name_of(raw) or "").encode()
     found: list[bytes] = []
-    for header, text in raw.scope["headers"]:  # a browser may send several
+    for header, text in raw.scope["headers"]:  # a browser may send several Cookie headers
         if header == b"cookie":
             pairs = (pair.partition(b"=") for pair in text.split(b";"))
             found += [value.strip() for key, _, value in pairs if key.strip() == meant != b""]
@@ -207,7 +214,7 @@ def _values(raw: Raw, name: str | None = None) -> list[bytes]:
 
 
 def _former_cleared(raw: Raw) -> tuple[tuple[bytes, bytes], ...]:
-    """The header that makes the browser forget the cookie from before https, if it has one: that goes by http, too."""
+    """Return the header that deletes the cookie from before https, if the browser has one: it is sent over http too."""
     return tuple(_cookie(name, "", 0) for name in _names_of(raw)[1:] if _values(raw, name))
 
 
@@ -234,7 +241,7 @@ ROUTES: tuple[Route, ...] = (
         errors=(401, 403, 429),
         idempotent=False,
         about="Give a name and a password, or a token, or a ticket. The session's token is in the cookie only. A"
-        " session whose cookie came along ends: the new one takes its place. Requests with the cookie that write need"
+        " session whose cookie was sent ends, replaced by the new one. Writes with the cookie need"
         " the header `Hostler-Csrf` with the answer's `csrf`.",
     ),
     Route(
@@ -247,19 +254,19 @@ ROUTES: tuple[Route, ...] = (
         also=(NOTHING,),
         answer=BrowserSession,
         errors=(400, 401, 403, 429),
-        about="204 without a cookie of this server. A cookie that counts for nothing is answered 401, and forgotten; a"
-        " token in a header is answered 401: it is no browser's.",
+        about="204 without a cookie of this server. 401 for an invalid cookie, which is deleted, and for a"
+        " token in a header.",
     ),
     Route(
         method="POST",
         path=TICKETS,
         name="session.ticket",
-        summary="A ticket that signs a browser in as the caller, once, within 60 s",
+        summary="Issue a ticket that signs a browser in as the caller, once, within 60 s",
         handler=ticketed,
         access=Access.LOGGED_IN,
         status=201,
         answer=TicketView,
         idempotent=False,
-        about="The session ends no later than the token would with which the ticket was asked for.",
+        about="The session ends no later than the token that the ticket was requested with.",
     ),
 )

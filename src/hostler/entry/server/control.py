@@ -1,4 +1,4 @@
-"""The routes about the control plane itself: who leads, which replicas live, what was written by whom, events."""
+"""Routes of the control plane itself: leader, replicas, audit log, events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVENTS = "/v1/events"
 DAY = Parameter("day", "Only of this day.", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", example="2026-11-15")
 POSITION = Parameter(
     "after",
-    "Events after this one: an event's id, or the `revision` of a list. `Last-Event-ID` comes before it.",
+    "Events after this one: an event's id, or the `revision` of a list. `Last-Event-ID` takes precedence.",
     pattern=r"^[0-9]{1,18}(\.[0-9]{1,9})?$",
     example="1041.0",
 )
@@ -31,7 +31,6 @@ async def _leader(asked: Asked) -> LeaderRecord | None:
 
 
 async def leader(asked: Asked) -> Answer:
-    """Who leads."""
     record = await _leader(asked)
     return Answer(
         LeaderView(
@@ -44,7 +43,6 @@ async def leader(asked: Asked) -> Answer:
 
 
 async def replicas(asked: Asked) -> Answer:
-    """Those that live."""
     leads = await _leader(asked)
     listing = await REPLICA.list(asked.services.store, strict=False)
     items = [
@@ -60,7 +58,7 @@ async def replicas(asked: Asked) -> Answer:
 
 
 async def audit(asked: Asked) -> Answer:
-    """What was written: to those who do not belong everywhere, only what concerns them."""
+    """Return the audit log; callers who do not belong everywhere see only their projects and accounts."""
     query, services = asked.query, asked.services
     wanted = audit_queries.Wanted(
         day=query["day"] or "", who=query["who"] or "", verb=query["verb"] or "", subject=query["subject"] or ""
@@ -81,7 +79,7 @@ async def audit(asked: Asked) -> Answer:
 
 
 def _name(view: View, key: str) -> str:
-    """What is known of a machine by its id, and of a token by nothing that may be told, is called by its name."""
+    """Return the name of a VM that is audited by its id, or the owner of a token, whose digest is secret."""
     vm, token = view.vms.entries.get(key), view.tokens.entries.get(key)
     return vm.value.name if vm is not None else f"of {token.value.user}" if token is not None else ""
 
@@ -91,7 +89,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/leader",
         name="control.leader",
-        summary="Who leads",
+        summary="The leader",
         handler=leader,
         access=Access.LOGGED_IN,
         answer=LeaderView,
@@ -100,7 +98,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/replicas",
         name="control.replicas",
-        summary="The replicas that live",
+        summary="The running replicas",
         handler=replicas,
         access=Access.LOGGED_IN,
         answer=ReplicaPage,
@@ -110,9 +108,9 @@ ROUTES: tuple[Route, ...] = (
         path="/v1/audit",
         name="control.audit",
         is_long=True,
-        summary="Every write: who, what, from which revision to which",
-        about="Only what is about your projects and accounts within reach, unless you belong everywhere. A page may"
-        " be short, or empty, and not be the last.",
+        summary="The audit log: every write with its account, subject and revisions",
+        about="Only entries about your projects and accounts, unless you belong everywhere. A page may"
+        " be short or empty without being the last.",
         handler=audit,
         access="manage_accounts",
         answer=AuditPage,
@@ -120,10 +118,10 @@ ROUTES: tuple[Route, ...] = (
             LIMIT,
             AFTER,
             DAY,
-            Parameter("newest", "The newest first; otherwise the oldest.", "boolean", default=False),
+            Parameter("newest", "Newest first; default: oldest first.", "boolean", default=False),
             Parameter("who", "Only by this account."),
-            Parameter("verb", "Only such writes: `vm.create`, or how it begins: `vm.`.", example="vm."),
-            Parameter("subject", "Only of what has this in its key or its name."),
+            Parameter("verb", "Only this verb: `vm.create`, or a prefix: `vm.`.", example="vm."),
+            Parameter("subject", "Only subjects whose key or name contains this."),
         ),
         errors=(400,),
     ),
@@ -131,7 +129,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=EVENTS,
         name="control.events",
-        summary="What changes, as Server-Sent Events; resumable by Last-Event-ID",
+        summary="Changes as Server-Sent Events; resumable with Last-Event-ID",
         handler=streamed,
         access=Access.LOGGED_IN,
         answer=EventView,
@@ -139,14 +137,14 @@ ROUTES: tuple[Route, ...] = (
         query=(
             POSITION,
             Parameter("org", "Only machines of this org; labs are of `labs`."),
-            Parameter("project", "Only machines of this project, or labs of this user; needs `org`."),
+            Parameter("project", "Only machines of this project, or labs of this user; requires `org`."),
             Parameter(
                 "kinds",
                 f"Only these kinds: {', '.join(KINDS)}.",
                 pattern=rf"^({'|'.join(KINDS)})(,({'|'.join(KINDS)}))*$",
                 example="vm,handle",
             ),
-            Parameter("beat", "Seconds between two signs of life.", "integer", minimum=1, maximum=60),
+            Parameter("beat", "Seconds between two keepalives.", "integer", minimum=1, maximum=60),
         ),
     ),
 )

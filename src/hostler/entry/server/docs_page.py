@@ -1,4 +1,4 @@
-"""The docs page: one HTML file that reads `/openapi.json`. It names no other address."""
+"""The API docs page: one HTML file that reads `/openapi.json` and refers to no other address."""
 
 from __future__ import annotations
 
@@ -79,4 +79,4 @@ fetch("/openapi.json").then(answer => answer.json()).then(show)
 
 STYLE = PAGE.partition(b"<style>")[2].partition(b"</style>")[0]
 SCRIPT = PAGE.partition(b"<script>")[2].partition(b"</script>")[0]
-"""As the policy of the page has to know them."""
+"""The inline style and script, which the page's Content-Security-Policy names by hash."""

@@ -1,11 +1,11 @@
-"""Server-Sent Events: one stream per caller, from where it left off.
+"""Server-Sent Events: one stream per client, resumable.
 
     id: 1041.0
     data: {"type":"put","kind":"vm",…}
 
-A block with an id and no data only moves the position that a cut-off client resumes from. `event: reset` means that
-history was compacted, or the store was put back to an older state: list again; what follows is everything after the
-revision it names.
+A block with an id and no data only moves the position from which a disconnected client resumes. `event: reset` means
+that history was compacted, or that the store was restored to an older state: the client lists again, and gets
+everything after the revision that the event names.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Answer, Asked
 
 BATCH = 200
-"""Events that are sent at once, at most."""
+"""Most events per write."""
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the token, at most."""
+"""Longest time in seconds between two checks of the token."""
 SEND_WITHIN = 60.0
-"""Seconds in which a reader must take what was sent."""
+"""Seconds for a client to read what was sent."""
 
 
 async def streamed(asked: Asked) -> Answer | None:
-    """Answers until the caller goes, the token no longer counts, or the server closes."""
+    """Stream events until the client disconnects, the token becomes invalid, or the server closes."""
     stream = Stream(asked)
     feed = asked.feed
     if feed.floor is None or feed.closing:
@@ -62,7 +62,7 @@ async def _followed(asked: Asked, stream: Stream) -> None:
 
 
 class Stream:
-    """One caller's events."""
+    """The events of one client."""
 
     def __init__(self, asked: Asked) -> None:
         self._asked, self._feed, self._raw = asked, asked.feed, asked.raw
@@ -70,7 +70,7 @@ class Stream:
         self._caller: Caller = asked.caller
         self._org, self._project = asked.query["org"], asked.query["project"]
         if self._project is not None and self._org is None:
-            raise Invalid("query project: it needs org too; add org")
+            raise Invalid("query project: requires org; add org")
         self._kinds = _kinds(asked.query["kinds"])
         last = asked.raw.headers.get(b"last-event-id")
         given = last.decode("latin-1") if last is not None else asked.query["after"]
@@ -81,21 +81,21 @@ class Stream:
         self._beat_every: float = asked.query["beat"] or asked.plan.heartbeat
         self.wake = asyncio.Event()
         self.begun = False
-        """Whether the answer has begun: no other can be given then."""
+        """Whether the answer has begun, so that it can no longer be an error."""
         self._gone = False
         self._history: tuple[asyncio.Task[None], asyncio.Queue[tuple[Position, Item | None] | HostlerError]] | None = (
             None
         )
 
     async def listen(self) -> None:
-        """Until the caller has gone."""
+        """Wait until the client disconnects."""
         while (await self._raw.receive())["type"] != "http.disconnect":
             pass
         self._gone = True
         self.wake.set()
 
     async def run(self) -> None:
-        """Send until there is a reason to end."""
+        """Send events until the stream ends."""
         await self._begin()
         with suppress(TimeoutError):
             while not self._gone:
@@ -113,16 +113,16 @@ class Stream:
             await self._send(b"", more=False)
 
     def leave_history(self) -> None:
-        """Stop reading the store's history, if that is going on."""
+        """Stop reading the store's history."""
         if self._history is not None:
             self._history[0].cancel()
             self._history = None
 
-    # Inside
+    # Internal
 
     async def _begin(self) -> None:
         ahead = self._position[0] > self._feed.head[0]
-        # A position of the future is that of a store that was put back to an older state, or this replica lags.
+        # A position in the future comes from a store that was restored to an older state, or this replica lags behind.
         reset = ahead and self._position[0] > await revision_now(self._feed.store)
         headers = [
             (b"content-type", b"text/event-stream"),
@@ -148,7 +148,7 @@ class Stream:
         return None
 
     async def _step(self) -> bool:
-        """Send what there is next; False: nothing yet."""
+        """Send the next events. Return False if there are none yet."""
         before = self._position
         if self._feed.covers(before):
             self.leave_history()
@@ -162,7 +162,7 @@ class Stream:
         return self._position != before
 
     async def _from_history(self) -> list[Item]:
-        """What the store's own history has next; nothing, if it has to be waited for."""
+        """Return the next events from the store's history; empty if they have not arrived yet."""
         if self._history is None:
             queue: asyncio.Queue[tuple[Position, Item | None] | HostlerError] = asyncio.Queue(BATCH)
             task = asyncio.create_task(self._read_history(self._position, queue), name="events: history")
@@ -204,7 +204,7 @@ class Stream:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _reset(self) -> None:
-        """What lies between is lost: the caller lists again, and gets everything after this."""
+        """Tell the client that events are lost: it lists again, and gets everything after this position."""
         self.leave_history()
         self._turned_back = self._feed.turned_back
         self._position = self._told = self._feed.head
@@ -221,7 +221,7 @@ class Stream:
         return self._caller.sees(item.org, item.project)
 
     async def _beat(self) -> None:
-        """A sign of life, and how far the caller may resume from though nothing concerned it."""
+        """Send a keepalive with the position to resume from, even if no event matched the client's filters."""
         now = asyncio.get_running_loop().time()
         if now < self._next_beat:
             return
@@ -237,7 +237,7 @@ class Stream:
                 await self.wake.wait()
 
     async def _send(self, data: bytes, *, more: bool = True) -> None:
-        """TimeoutError: the caller does not read."""
+        """Send data. TimeoutError: the client does not read."""
         async with asyncio.timeout(SEND_WITHIN):
             await self._raw.send({"type": "http.response.body", "body": data, "more_body": more})
 

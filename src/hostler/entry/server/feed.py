@@ -1,10 +1,11 @@
-"""What changes in the store, numbered, for any number of readers.
+"""Changes in the store, numbered, for any number of readers.
 
-One watch of the whole store serves all streams. What it saw last is kept in memory; who is further behind reads the
-store's own history, at its own pace, until it has caught up. So a slow reader costs no memory and misses nothing.
+One watch of the whole store serves all streams. The latest changes are kept in memory. A reader that is further behind
+reads the store's own history, at its own pace, until it has caught up. So a slow reader uses no memory and misses
+nothing.
 
-A position is (revision, index): the changes of one transaction share the revision, and the index counts them, all of
-them, in the order of the store. So a position means the same to every replica and under every filter.
+A position is (revision, index): the changes of one transaction share the revision, and the index counts all of them in
+the order of the store. So a position means the same to every replica and under every filter.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
 
 Position: TypeAlias = tuple[int, int]
 WHOLE = 2**62
-"""As an index: after everything in that revision."""
+"""Index of a position after everything in its revision."""
 LOOK_EVERY = 5.0
-"""Seconds between two looks whether the store was put back: a watch of a revision to come is silent for ever."""
+"""Seconds between two checks for a restored store: a watch from a future revision receives nothing."""
 
 MIRRORED_WITHIN = 1.0
-"""Seconds that a change is held back for a mirror that does not have it yet."""
+"""Seconds for which a change is held back until its cache has it."""
 
 FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     (kind, key.prefix(), key)
@@ -66,12 +67,12 @@ _DISCREET = ("blueprint", "deployment")
 _SHAPED = ("vm", "workload")
 _FEEDS = ("pdu", "tor")
 _MANY = ("vm", "handle", "lab", "slice", "endpoint")
-"""Kinds of which there may be hundreds of thousands. Nobody renews them, and their keys say whose they are."""
+"""Kinds with up to hundreds of thousands of records. They are not renewed, and their keys name the owner."""
 KINDS = tuple(dict.fromkeys(kind for kind, _, _ in FAMILIES))
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A change that may concern somebody, ready to be sent."""
+    """A change that may concern a client, encoded for sending."""
 
     position: Position
     kind: str
@@ -82,30 +83,30 @@ class Item(msgspec.Struct, frozen=True):
 
 
 def spelled(position: Position) -> str:
-    """The id of an event."""
+    """Return the id of an event."""
     revision, index = position
     return str(revision) if index == WHOLE else f"{revision}.{index}"
 
 
 def position_of(text: str) -> Position:
-    """The position that an id spells. Invalid: it is none."""
+    """Return the position of an id. Invalid: it is not an id."""
     revision, dot, index = text.partition(".")
     digits = revision if not dot else revision + index
     if not (digits.isascii() and digits.isdigit() and revision and (index or not dot) and len(digits) <= 27):
-        raise Invalid(f"position {text[:80]!r}: must read revision or revision.index; send the id of the last event")
+        raise Invalid(f"position {text[:80]!r}: must be revision or revision.index; send the id of the last event")
     if int(revision) >= 2**62 or (dot and int(index) >= WHOLE):
-        raise Invalid(f"position {text[:80]!r}: there is no such revision; send the id of the last event")
+        raise Invalid(f"position {text[:80]!r}: revision out of range; send the id of the last event")
     return int(revision), int(index) if dot else WHOLE
 
 
 class Numbering:
-    """Gives each event of a watch its position. It starts with the first event of a revision."""
+    """Assigns each event of a watch its position. It starts with the first event of a revision."""
 
     def __init__(self) -> None:
         self._last: Position = (0, 0)
 
     def next(self, event: Event) -> Position:
-        """The position of the event after the last."""
+        """Return the position of the next event."""
         revision = event.kv.mod_revision
         index = self._last[1] + 1 if revision == self._last[0] else 0
         self._last = (revision, index)
@@ -113,16 +114,16 @@ class Numbering:
 
 
 def start_of(position: Position) -> int:
-    """The revision to watch from, so that nothing after `position` is missed and numbers come out right."""
+    """Return the revision to watch from, so that nothing after `position` is missed and the numbering is right."""
     revision, index = position
     return max(1, revision + 1 if index == WHOLE else revision)
 
 
 def item_of(event: Event, position: Position) -> Item | None:
-    """What is told of an event; None: nothing."""
+    """Return what clients are sent about an event; None: nothing."""
     kind, _, parts = _family(event.kv.key)
     if parts is None or (event.previous is not None and event.previous.value == event.kv.value):
-        return None  # a foreign key, or a renewal that changed nothing
+        return None  # a key outside the families, or a renewal that changed nothing
     org, project = _home(event, kind, parts)
     view = EventView(
         type=event.type,
@@ -143,7 +144,7 @@ def _family(key: str) -> tuple[str, Key[Any] | None, dict[str, str] | None]:
 
 
 def _home(event: Event, kind: str, parts: dict[str, str]) -> tuple[str | None, str | None]:
-    """Org and project of who may hear of it; None: everybody may."""
+    """Return org and project whose members may see the event; None: everyone may."""
     if kind == "lab":
         return ORG, lab_project(parts["user"])
     if kind != "workload":
@@ -152,11 +153,11 @@ def _home(event: Event, kind: str, parts: dict[str, str]) -> tuple[str | None, s
     try:
         return Workload.decode(b"" if written is None else written.value).home
     except HostlerError:
-        return "", ""  # nobody can say whose it is: it is told to those who belong everywhere
+        return "", ""  # the owner is unknown: only callers who belong everywhere see it
 
 
 def _feed_name(event: Event, rack: str) -> str:
-    """`r1/pdu1`: the key has no name, the record has."""
+    """Return for example `r1/pdu1`: the record has the name, the key has not."""
     written = event.kv if event.type == "put" else event.previous
     record = None if written is None else _decoded(written.value)
     return f"{rack}/{fold(str((record or {}).get('name', '')))}".rstrip("/")
@@ -167,7 +168,7 @@ def _record(event: Event, kind: str) -> dict[str, Any] | None:
     if record is None:
         return None
     try:
-        if kind in _DISCREET:  # one text for all readers: it holds what everybody may know
+        if kind in _DISCREET:  # one text for all readers: it may hold only what everyone may see
             record = redaction.plain(record)
         if kind in _SHAPED:
             return _without_user_data(record)
@@ -182,11 +183,11 @@ def _decoded(value: bytes) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(value, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # somebody else's writing; that it changed is told
+        return None  # written by another program; the change itself is still sent
 
 
 def _without_user_data(record: dict[str, Any]) -> dict[str, Any]:
-    """Of a machine or a workload that it has user_data; what that holds is for those who may change it, who read it."""
+    """Hide the user_data of a machine or workload: only those who may change it may read it, by a request."""
     spec = record.get("spec")
     if not isinstance(spec, dict) or not spec.get("user_data"):
         return record
@@ -194,17 +195,17 @@ def _without_user_data(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(record: dict[str, Any]) -> dict[str, Any]:
-    """Of a lab what was said to its user is among its news, as everywhere else."""
+    """Merge the messages to a lab's user into its events, as the API does."""
     rest = {name: value for name, value in record.items() if name != "messages"}
     try:
         both = [*record.get("news", ()), *record.get("messages", ())]
         return rest | {"news": sorted(both, key=lambda one: (one["number"], one["at"]))}
     except (TypeError, KeyError):
-        return record  # somebody else's writing, as it is
+        return record  # written by another program; sent unchanged
 
 
 def _in_short(record: dict[str, Any]) -> dict[str, Any]:
-    """Of a slice how many instances are in each state: there may be hundreds under one key."""
+    """Replace the instances of a slice with counts by state: one key may hold hundreds of instances."""
     short: dict[str, Any] = {name: record[name] for name in ("state", "timestamp") if name in record}
     instances = record.get("instances")
     if not isinstance(instances, dict):
@@ -217,56 +218,56 @@ def _in_short(record: dict[str, Any]) -> dict[str, Any]:
 
 
 async def revision_now(store: Store) -> int:
-    """The store's newest revision, linearizable."""
+    """Return the store's newest revision; a linearizable read."""
     return (await store.range(CLUSTER.fill(), limit=1, keys_only=True)).revision
 
 
 class Feed:
-    """The newest changes. `run` keeps it up until it is cancelled.
+    """The latest changes. `run` keeps them current until it is cancelled.
 
-    `mirrors`: what requests are answered from. A change is published once its mirror has it, so a client that reads
-    because of an event gets a state that is at least as new.
+    `mirrors` are the caches that requests are answered from. A change is published only after its cache has it, so that
+    a client that reads because of an event gets a state at least as new.
     """
 
     def __init__(self, store: Store, *, clock: Clock, history: int, mirrors: Iterable[Mirror[Any]] = ()) -> None:
         self.store = store
         self._mirrors = {mirror.family: mirror for mirror in mirrors}
         self._behind: dict[Key[Any], int] = {}
-        """Mirrors that did not reach this revision in time: nothing waits for them until they have."""
+        """Caches that did not reach this revision in time; changes do not wait for them until they have."""
         self._clock, self._history = clock, history
         self._positions: list[Position] = []
         self._items: list[Item] = []
         self.floor: Position | None = None
-        """Every change after this, up to `head`, is here. None: not begun yet."""
+        """Every change after this, up to `head`, is in memory. None: not started yet."""
         self.head: Position = (0, WHOLE)
         self.turned_back = 0
-        """How often the store was found at an older state: positions from before mean nothing then."""
+        """How often the store was restored to an older state: earlier positions are invalid then."""
         self.closing = False
         self.streams = 0
         self.held: Counter[str] = Counter()
-        """How many of them, by whom they count for."""
+        """The number of streams by the account that they count for."""
         self._listeners: set[asyncio.Event] = set()
         self._former = Former([prefix for kind, prefix, _ in FAMILIES if kind not in _MANY])
 
     def listen(self, wake: asyncio.Event) -> None:
-        """Set `wake` whenever there is something new."""
+        """Set `wake` on every new change."""
         self._listeners.add(wake)
 
     def leave(self, wake: asyncio.Event) -> None:
-        """Never mind."""
+        """Stop setting `wake`."""
         self._listeners.discard(wake)
 
     def close(self) -> None:
-        """Let every stream end."""
+        """End every stream."""
         self.closing = True
         self._tell()
 
     def covers(self, position: Position) -> bool:
-        """Whether everything after `position` is here."""
+        """Return whether every change after `position` is in memory."""
         return self.floor is not None and self.floor <= position
 
     def since(self, position: Position, limit: int) -> tuple[list[Item], Position]:
-        """Changes after `position`, and the position after them. Only where it covers that."""
+        """Return changes after `position`, and the position after them. Requires `covers(position)`."""
         first = bisect.bisect_right(self._positions, position)
         found = self._items[first : first + limit]
         if first + limit < len(self._items):
@@ -274,7 +275,7 @@ class Feed:
         return found, max(self.head, position)
 
     async def run(self) -> None:
-        """Follow the store; after an outage, go on where it was, and anew where the store was put back."""
+        """Follow the store. Continue after an outage, and start again after the store was restored."""
         backoff = Backoff(0.05, 1.0)
         while True:
             try:
@@ -291,10 +292,10 @@ class Feed:
             except HostlerError:
                 await self._clock.sleep(backoff.next())
 
-    # Inside
+    # Internal
 
     async def _begin(self) -> None:
-        """If that is to be done, or must be done again because the store was put back since it was last seen."""
+        """Start, or start again if the store was restored since the last read."""
         known = self.head[0]
         revision = await revision_now(self.store)
         back = revision < known
@@ -306,11 +307,11 @@ class Feed:
             self._tell()
 
     async def _look(self) -> None:
-        """Until the store is found at an older state."""
+        """Wait until the store is found at an older state."""
         while True:
             await self._clock.sleep(LOOK_EVERY)
             known = self.head[0]
-            with suppress(Unavailable, Uncertain):  # the watch goes on by itself
+            with suppress(Unavailable, Uncertain):  # the watch reconnects by itself
                 if await revision_now(self.store) < known:
                     return
 
@@ -324,7 +325,7 @@ class Feed:
                     self._take(self._former.completed(event), position)
 
     async def _mirrored(self, event: Event) -> None:
-        """Wait until the mirror of this change has it, for a bounded time."""
+        """Wait for a limited time until the cache of this change has it."""
         _, family, _ = _family(event.kv.key)
         mirror = None if family is None else self._mirrors.get(family)
         revision = event.kv.mod_revision

@@ -1,4 +1,4 @@
-"""Routes for machines that watch over us, and for people who look: no store, and no token but for the figures."""
+"""Routes for monitoring and for readers of the API docs: no store access, and no token except for metrics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ALLOWED = policy(script=hashed(SCRIPT), style=hashed(STYLE))
 
 
 async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes it
-    """The process answers."""
+    """Answer if the process runs."""
     return Answer(text=b"ok\n", media=b"text/plain; charset=utf-8")
 
 
 async def ready(asked: Asked) -> Answer:
-    """The store takes writes, what is in memory follows it, and the process was not asked to end."""
+    """Answer if the store accepts writes, the cache follows it, and the process was not asked to end."""
     if asked.services.stopping():
-        raise Refusal(UNAVAILABLE, "replica: it is stopping; ask another one")
+        raise Refusal(UNAVAILABLE, "replica: shutting down; ask another one")
     view = asked.services.view
     if not asked.services.was_read():
         raise Refusal(UNAVAILABLE, "view: the store has not been read yet; wait")
@@ -34,12 +34,11 @@ async def ready(asked: Asked) -> Answer:
 
 
 async def docs(asked: Asked) -> Answer:  # noqa: ARG001
-    """The API, for people."""
     return Answer(text=PAGE, media=HTML, headers=(_ALLOWED, *GUARDS))
 
 
 def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False) -> tuple[Route, ...]:
-    """The routes; `openapi` and `metrics` are handlers of the app that they belong to."""
+    """Return the routes; `openapi` and `metrics` are handlers of the app."""
     text = "text/plain"
     figures = Access.NEARBY if open_metrics is None else Access.ANYONE if open_metrics else Access.LOGGED_IN
     return (
@@ -47,7 +46,7 @@ def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = Fa
             method="GET",
             path="/healthz",
             name="health.alive",
-            summary="The process lives",
+            summary="Liveness: the process runs",
             handler=alive,
             access=Access.ANYONE,
             media=text,
@@ -56,7 +55,7 @@ def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = Fa
             method="GET",
             path="/readyz",
             name="health.ready",
-            summary="It can serve: the store takes writes, and was read",
+            summary="Readiness: the store accepts writes, and was read",
             handler=ready,
             access=Access.ANYONE,
             media=text,
@@ -65,7 +64,7 @@ def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = Fa
             method="GET",
             path="/metrics",
             name="health.metrics",
-            summary="Figures for Prometheus",
+            summary="Prometheus metrics",
             handler=metrics,
             access=figures,
             media=text,
@@ -82,7 +81,7 @@ def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = Fa
             method="GET",
             path="/docs",
             name="health.docs",
-            summary="This API for people",
+            summary="This API as an HTML page",
             handler=docs,
             access=Access.ANYONE,
             media="text/html",

@@ -1,8 +1,8 @@
-"""The routes by which slices are called: by their names, and by the paths that blueprints map to their methods.
+"""Routes that call slices: by their names, and by the paths that blueprints map to their methods.
 
-One value is answered as JSON. The results of a stream go out as they come, one JSON value per line. Of a stream that
-breaks off the last line is the problem, and the answer has no proper end: nobody takes a part for the whole. The call's
-time is also that of who reads.
+A single value is answered as JSON. The results of a stream are sent as they arrive, one JSON value per line. If a
+stream breaks off, its last line is the problem document and the response has no proper end, so that no client takes a
+part for the whole. The time limit of a call includes the time in which the client reads the answer.
 """
 
 from __future__ import annotations
@@ -27,34 +27,33 @@ if TYPE_CHECKING:
 
 WITHIN, MAX_WITHIN = 30.0, 3600.0
 MAX_BODY = 8 * 1024 * 1024
-"""Bytes of the arguments."""
+"""Largest size of the arguments in bytes."""
 LISTEN_AFTER = 0.05
-"""Seconds after which it is looked whether the caller is still there: most calls are answered before."""
+"""Seconds after which the server starts to check whether the client is still connected; most calls end before."""
 GRACE = 2.0
-"""Seconds after the call's time in which the end of a stream must have been taken."""
+"""Seconds after the time limit of the call within which the client must have read the end of a stream."""
 NDJSON = b"application/x-ndjson"
 BLUEPRINT_ROUTES = "/v1/routes"
 _SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6})?")
 
 
 async def invoked(asked: Asked) -> Answer | None:
-    """A call."""
     arguments = b"{}" if asked.body is None else asked.body.text
     within = _within(asked.query["within"])
     return await _answered(asked, asked.parts["artifact"], asked.parts["method"], arguments, within)
 
 
 async def routed(asked: Asked) -> Answer | None:
-    """A call by a path of a blueprint."""
+    """Call the method that a path of a blueprint is mapped to."""
     if asked.raw.cookie:
-        raise Refusal(FORBIDDEN, "cookie: routes of slices take none; send Authorization: Bearer with a token")
+        raise Refusal(FORBIDDEN, "cookie: not accepted by routes of slices; send Authorization: Bearer with a token")
     verb = asked.route.method
     raw_path = asked.raw.scope["raw_path"].decode("ascii", "replace")
     segments = raw_path.split("/")[4:]
     match = _calls(asked).route(asked.parts["blueprint"], verb, [] if segments == [""] else decoded(segments))
     if match.target is None:
         allowed = ", ".join(match.verbs)
-        message = f"method {verb}: {raw_path[:200]!r} has none such; use {allowed}"
+        message = f"method {verb}: not allowed on {raw_path[:200]!r}; use {allowed}"
         raise Refusal(NOT_ALLOWED, message, ((b"allow", allowed.encode()),))
     query = query_texts(asked.raw.scope["query_string"])
     within = _within(query.pop(RESERVED, f"{WITHIN:g}"))
@@ -64,7 +63,7 @@ async def routed(asked: Asked) -> Answer | None:
 
 def _calls(asked: Asked) -> InvokeService:
     if asked.services.calls is None:
-        raise Unavailable("invoke: this process calls no slices; ask another")
+        raise Unavailable("invoke: this process does not call slices; ask another")
     return asked.services.calls
 
 
@@ -101,7 +100,7 @@ async def _answered(asked: Asked, target: str, method: str, arguments: bytes, wi
 
 
 class _Presence:
-    """Looks, after a moment, whether the caller is still there, and cancels the work when not."""
+    """Checks, after a short delay, whether the client is still connected, and cancels the call if not."""
 
     __slots__ = ("_listening", "_receive", "_timer", "_work", "gone")
 
@@ -112,7 +111,7 @@ class _Presence:
         self.gone = False
 
     def end(self) -> None:
-        """The call is over."""
+        """Stop checking: the call has ended."""
         self._timer.cancel()
         if self._listening is not None:
             self._listening.cancel()
@@ -132,7 +131,7 @@ async def _streamed(asked: Asked, items: Items, ends_at: float, served: list[tup
     try:
         async with asyncio.timeout_at(ends_at + GRACE):
             await _sent(asked, items, served)
-    except TimeoutError:  # items end in time by themselves: it is the caller that does not read
+    except TimeoutError:  # the items end in time by themselves, so it is the client that does not read
         cut(asked.raw.send, linger=0.0)
     finally:
         await items.aclose()
@@ -175,18 +174,18 @@ ROUTES: tuple[Route, ...] = (
         query=(
             Parameter(
                 "within",
-                "Seconds that the call has, tries and all; at most 3600.",
+                "Time limit of the call in seconds, including retries; at most 3600.",
                 default=f"{WITHIN:g}",
                 pattern=f"^{_SECONDS.pattern}$",
                 example="2.5",
             ),
         ),
-        about="The body is a JSON object of arguments, the answer what the method returns; `Hostler-Instance` names"
-        " the node, artifact and number of the instance that answered. What a method streams comes"
-        " as application/x-ndjson; a stream that breaks off ends with a problem document, and without a proper end."
-        " 404: no such slice or method. 503: nobody takes the call now; it did not start. 502: the method raised. 504:"
-        " its time was over. Who may call a slice is said in its blueprint: members of * with the right"
-        " modify_workloads, or everybody with a token.",
+        about="The body is a JSON object of arguments, the answer is the method's result; `Hostler-Instance` names the"
+        " node, artifact and number of the instance that answered. A method that streams is answered as"
+        " application/x-ndjson; a stream that breaks off ends with a problem document, and without a proper end."
+        " 404: no such slice or method. 503: no instance takes the call now; it did not start. 502: the method raised"
+        " an error. 504: the time limit passed. The blueprint says who may call a slice: members of * with the right"
+        " modify_workloads, or everyone with a token.",
         idempotent=False,
         max_body=MAX_BODY,
         quiet=True,
@@ -202,10 +201,11 @@ ROUTES: tuple[Route, ...] = (
             body=None if verb == "GET" else Arguments,
             body_optional=True,
             errors=(403, 405, 502, 504),
-            about="`path` is all that follows, slashes included: one pattern for the routes of all blueprints, which"
-            " `routes` of their slices name. Parts of the path and of the query that a route names, and the fields of"
-            " a JSON object in the body, are the method's arguments. The query `within` sets the call's seconds."
-            " Answers, limits and who may call are those of /v1/invoke. 404: the blueprint has no such route.",
+            about="`path` is the rest of the URL path, slashes included: one pattern for the routes of all blueprints,"
+            " which the `routes` of their slices define. Parts of the path and of the query that a route names, and the"
+            " fields of a JSON object in the body, are the method's arguments. The query `within` sets the time limit"
+            " in"
+            " seconds. Answers, limits and permissions are those of /v1/invoke. 404: the blueprint has no such route.",
             idempotent=False,
             max_body=MAX_BODY,
             quiet=True,

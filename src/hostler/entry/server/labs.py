@@ -1,4 +1,4 @@
-"""The routes of labs: what the queues in Redis can do, with an answer."""
+"""Routes of labs: the operations of the queues in Redis, with an answer."""
 
 from __future__ import annotations
 
@@ -18,65 +18,58 @@ if TYPE_CHECKING:
 LABS = "/v1/labs"
 ONE = LABS + "/{user}"
 LAB_ID = Parameter("labId", "Only if it is this lab.", "integer", minimum=1, maximum=2**31 - 1)
-SEEN = "Of users whose project `labs/{user}` the caller sees; others have none."
+SEEN = "Only users whose project `labs/{user}` the caller sees; others appear to have no lab."
 USED = (
-    "For the user whose lab it is, by the membership `labs/{user}`; and for those who see that and have the right"
+    "For the user of the lab, by the membership `labs/{user}`, and for accounts that see that project and have the"
+    " right"
     " modify_workloads."
 )
-LED = "For those who see `labs/{user}` and have the right modify_workloads."
+LED = "For accounts that see `labs/{user}` and have the right modify_workloads."
 _AS_IT_WAS = (LabEvent.ALREADY, LabEvent.STOPPED, LabEvent.EXTENDED, LabEvent.MESSAGE)
-"""What is done when it is answered; all else goes on afterwards."""
+"""Events that are complete when they are answered; all others continue in the background."""
 
 
 async def listed(asked: Asked) -> Answer:
-    """All that the caller sees."""
     page = await asked.services.labs.list(asked.caller, limit=asked.limit, after=asked.after, stale=asked.stale)
     return Answer(page)
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     return Answer(await asked.services.labs.get(asked.caller, asked.parts["user"], stale=asked.stale))
 
 
 async def started(asked: Asked) -> Answer:
-    """Asked for."""
     user = asked.body.user
     done = await asked.services.labs.start(asked.request, user, asked.body.lab_id)
     return _answered(user, done, location=f"{LABS}/{user}")
 
 
 async def stopped(asked: Asked) -> Answer:
-    """To be gone."""
     user = asked.parts["user"]
     return _answered(user, await asked.services.labs.stop(asked.request, user, asked.query["labId"]))
 
 
 async def extended(asked: Asked) -> Answer:
-    """Lives longer."""
     user, body = asked.parts["user"], asked.body
     lab_id = None if body.lab_id is UNSET else body.lab_id
     return _answered(user, await asked.services.labs.extend(asked.request, user, body.minutes, lab_id))
 
 
 async def said(asked: Asked) -> Answer:
-    """To its user."""
     user = asked.parts["user"]
     return _answered(user, await asked.services.labs.message(asked.request, user, asked.body.text))
 
 
 async def told(asked: Asked) -> Answer:
-    """What happened."""
     return Answer(await asked.services.labs.news(asked.caller, asked.parts["user"]))
 
 
 async def offered(asked: Asked) -> Answer:
-    """The catalogue."""
     return Answer(await asked.services.labs.offers(asked.caller))
 
 
 def _answered(user: str, done: Written[LabAnswer], *, location: str | None = None) -> Answer:
-    """Refusal: the rules do not allow it. That was noted for the user all the same."""
+    """Return the answer. Refusal: the lab rules do not allow the request; the refusal is recorded for the user."""
     news = done.value.news
     if news.event in (LabEvent.REFUSED, LabEvent.IGNORED):
         raise Refusal(LAB_REFUSED, f"lab of {user}: {news.reason}")
@@ -109,8 +102,8 @@ ROUTES: tuple[Route, ...] = (
         body=LabStart,
         answer=LabAnswer,
         errors=(403, 404),
-        about=f"{USED} 202: it was asked for, and is on its way. 200: it is there already. 409: the rules do not allow"
-        " it, such as a lab that is not in the catalogue, or another one that runs.",
+        about=f"{USED} 202: the lab was requested. 200: it exists already. 409: the lab rules do not allow"
+        " it, for example a lab that is not in the catalogue, or while another one runs.",
     ),
     Route(
         method="GET",
@@ -136,39 +129,39 @@ ROUTES: tuple[Route, ...] = (
         query=(LAB_ID,),
         conditional=True,
         errors=(403,),
-        about=f"{USED} 202: its machine goes. 200: it was gone at once, or goes already. 409: another lab is there.",
+        about=f"{USED} 202: its machine is being deleted. 200: it is gone, or already stopping. 409: another lab runs.",
     ),
     Route(
         method="POST",
         path=ONE + "/extend",
         name="lab.extend",
-        summary="Let a user's lab live longer",
+        summary="Extend a user's lab",
         handler=extended,
         access=Access.LOGGED_IN,
         body=LabExtend,
         answer=LabAnswer,
         conditional=True,
         errors=(403,),
-        about=f"{LED} 409: it waits for its turn, or stops.",
+        about=f"{LED} 409: it is waiting or stopping.",
     ),
     Route(
         method="POST",
         path=ONE + "/message",
         name="lab.message",
-        summary="Say something to the user of a lab",
+        summary="Send a message to the user of a lab",
         handler=said,
         access=Access.LOGGED_IN,
         body=LabMessage,
         answer=LabAnswer,
         conditional=True,
         errors=(403,),
-        about=f"{LED} One line of 1 to 500 characters. It is among the events of the lab, and shown at its terminal.",
+        about=f"{LED} One line of 1 to 500 characters. It appears in the events of the lab and in its terminal.",
     ),
     Route(
         method="GET",
         path=ONE + "/events",
         name="lab.events",
-        summary="What happened to a user's labs last, oldest first",
+        summary="The last events of a user's labs, oldest first",
         handler=told,
         access=Access.LOGGED_IN,
         answer=LabNewsPage,
@@ -178,7 +171,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/lab-catalogue",
         name="lab.catalogue",
-        summary="Which labs there are, and how many run, wait, and are ready ahead",
+        summary="The lab catalogue, with the number of running, waiting and pre-started labs",
         handler=offered,
         access=Access.LOGGED_IN,
         answer=LabOffers,

@@ -1,4 +1,4 @@
-"""Structured logs: one line of JSON each (or of text for people), to a stream or nowhere."""
+"""Structured logs: one line of JSON (or text) per event, to a stream or discarded."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 OFF = logging.CRITICAL + 10
 _WITHOUT_VALUES = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-"""Values of variables would put tokens into the log."""
+"""Without values of variables, which would put tokens into the log."""
 _KIND = "_kind"
 _ERROR = 400
-"""The first HTTP status that is a refusal or a failure."""
+"""The first HTTP status that is an error."""
 
 
 class RateLimit:
     """Drops lines of a kind that come too often; the next line of that kind says how many (`suppressed`).
 
-    Limited are warnings and errors, what other packages log, and refused requests. Other lines record what was done;
-    none of them is dropped.
+    Limited are warnings and errors, lines of other packages, and refused requests. All other lines record actions and
+    are never dropped.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class RateLimit:
 
         self._requests = TokenBuckets(5.0, 200.0, now=now)
         self._warnings = TokenBuckets(1.0, 50.0, now=now)
-        self._foreign = TokenBuckets(0.1, 10.0, now=now)  # tracebacks of 25 kB, some of them
+        self._foreign = TokenBuckets(0.1, 10.0, now=now)  # some have tracebacks of 25 kB
         self._suppressed: dict[str, int] = {}
 
     def __call__(self, _: Any, level: str, event: EventDict) -> EventDict:
@@ -62,7 +62,7 @@ class RateLimit:
 
 
 def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
-    """For the whole process. `level` is debug, info, warning, error or off; the stream is stderr unless given.
+    """Configure logging for the whole process; `level` is debug, info, warning, error or off. Default stream: stderr.
 
     `form`: json, or text for people.
     """
@@ -84,21 +84,21 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
         logger_factory=structlog.WriteLoggerFactory(file=_Tolerant(stream)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
-    # What uvicorn and asyncio say goes the same way.
+    # Logs of uvicorn and asyncio go through structlog too.
     handler = _Bridge()
     root = logging.getLogger()
     root.handlers[:] = [old for old in root.handlers if not isinstance(old, _Bridge)] + [handler]
 
 
 def logger(**bound: Any) -> FilteringBoundLogger:
-    """A logger that says `bound` with each line. Warnings go to stderr if nobody said otherwise."""
+    """Return a logger that adds `bound` to each line. Without `configure`, warnings go to stderr."""
     if not structlog.is_configured():
         configure("warning")
     return structlog.get_logger(**bound)  # type: ignore[no-any-return]
 
 
 class _Tolerant:
-    """A stream, or wherever standard error goes now. One that is closed or full is no reason for the work to fail."""
+    """A stream, or the current standard error. A closed or full stream does not raise an error."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -114,7 +114,7 @@ class _Tolerant:
 
 
 class _Bridge(logging.Handler):
-    """Hands records of the standard library to structlog; only what is a warning or worse."""
+    """Passes records of the standard library's logging to structlog, from level warning on."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,6 +1,6 @@
-"""Reads that go through thousands of records, such as decisions and the audit log: few at once, one of each account.
+"""Limit of reads that scan thousands of records, such as decisions and the audit log: one per account at a time.
 
-Each of them takes the event loop's time for up to a second, in pieces. An account that asks for many waits for itself.
+Each read uses the event loop for up to a second, in slices. Requests of one account wait for each other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller
 
 AT_ONCE = 2
-"""Reads at once, of all accounts but administrators."""
+"""Concurrent reads of all accounts except administrators."""
 WITHIN = 5.0
 """Seconds that a read waits for its turn."""
 
 
 class LongReads:
-    """One per server."""
+    """The limit of one server."""
 
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(AT_ONCE)
@@ -32,7 +32,7 @@ class LongReads:
 
     @asynccontextmanager
     async def turn(self, caller: Caller, what: str) -> AsyncIterator[None]:
-        """Hold a turn; administrators need none. Unavailable: others, or others of the account, take too long."""
+        """Wait for a turn and hold it; administrators need none. Unavailable: other reads take too long."""
         if caller.is_administrator:
             yield
             return
@@ -41,7 +41,9 @@ class LongReads:
             async with asyncio.timeout(WITHIN):
                 await own.acquire()
         except TimeoutError:
-            raise Unavailable(f"{what}: other such reads of {caller.name} are under way; make one at a time") from None
+            raise Unavailable(
+                f"{what}: another long read of {caller.name} is in progress; send one at a time"
+            ) from None
         try:
             await self._wait(what)
             try:
@@ -56,4 +58,4 @@ class LongReads:
             async with asyncio.timeout(WITHIN):
                 await self._all.acquire()
         except TimeoutError:
-            raise Unavailable(f"{what}: other such reads are under way; try again in a moment") from None
+            raise Unavailable(f"{what}: too many long reads are in progress; try again in a moment") from None

@@ -1,4 +1,4 @@
-"""Figures for Prometheus. Counting a request costs two dictionary lookups; everything else is done when asked."""
+"""Prometheus metrics. Counting a request costs two dictionary lookups; everything else is computed on request."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 _LABELS = tuple(str(bound) for bound in (*BOUNDS, "+Inf"))
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
 PHASES_EVERY = 5.0
-"""Seconds for which a count of all machines and labs is good enough."""
+"""Seconds for which a count of all machines and labs is reused."""
 CHUNK = 2000
-"""Machines that are counted before others get their turn."""
+"""Machines that are counted before other tasks may run."""
 
 
 class _Timing(msgspec.Struct):
@@ -43,7 +43,7 @@ class _Timing(msgspec.Struct):
 
 
 class Metrics:
-    """The counts of one server, in a registry of its own."""
+    """The metrics of one server, in a registry of its own."""
 
     def __init__(self, services: Services, feed: Feed) -> None:
         self._services, self._feed = services, feed
@@ -57,7 +57,7 @@ class Metrics:
         self._registry.register(self)
 
     def count(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One request was answered."""
+        """Count an answered request."""
         key = (route, method, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         timing = self._timings.get((route, method))
@@ -67,18 +67,18 @@ class Metrics:
         timing.total += seconds
 
     async def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in Prometheus format."""
         await self._count_phases()
         self._store = await self._services.overview.store_status()
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Implement the collector interface of the registry."""
         yield self._counted()
         yield self._timed()
         yield from self._state()
 
-    # Inside
+    # Internal
 
     async def _count_phases(self) -> None:
         now = self._services.clock.now()
@@ -105,7 +105,7 @@ class Metrics:
 
     def _counted(self) -> Metric:
         family = CounterMetricFamily(
-            "hostler_http_requests", "Requests that were answered.", labels=("route", "method", "status")
+            "hostler_http_requests", "Answered requests.", labels=("route", "method", "status")
         )
         for (route, method, status), count in self._requests.items():
             family.add_metric((route, method, str(status)), count)
@@ -113,7 +113,7 @@ class Metrics:
 
     def _timed(self) -> Metric:
         family = HistogramMetricFamily(
-            "hostler_http_request_seconds", "From the request to its answer.", labels=("route", "method")
+            "hostler_http_request_seconds", "Time from the request to its answer.", labels=("route", "method")
         )
         for key, timing in self._timings.items():
             running, buckets = 0, []
@@ -144,10 +144,18 @@ class Metrics:
         stale = view.stale_for()
         for name, about, value in (
             ("hostler_leader", "1 while this process leads.", float(self._services.leads())),
-            ("hostler_store_healthy", "1 while the store takes writes.", float(view.writable())),
-            ("hostler_store_stale_seconds", "Since the store last answered.", stale if math.isfinite(stale) else -1.0),
-            ("hostler_brake_held", "1 while no node is fenced, because many are unreachable.", float(_held(view))),
-            ("hostler_event_streams", "Event streams that are open.", float(self._feed.streams)),
+            ("hostler_store_healthy", "1 while the store accepts writes.", float(view.writable())),
+            (
+                "hostler_store_stale_seconds",
+                "Seconds since the store last answered.",
+                stale if math.isfinite(stale) else -1.0,
+            ),
+            (
+                "hostler_brake_held",
+                "1 while fencing is suspended because many nodes are unreachable.",
+                float(_held(view)),
+            ),
+            ("hostler_event_streams", "Open event streams.", float(self._feed.streams)),
         ):
             yield GaugeMetricFamily(name, about, value=value)
         alerts = GaugeMetricFamily(
@@ -158,7 +166,7 @@ class Metrics:
             alerts.add_metric(where, float(entry.value.state is AlertState.FIRING))
         yield alerts
         yield from self._store_figures()
-        counted = CounterMetricFamily("hostler_work", "What this process did.", labels=("what",))
+        counted = CounterMetricFamily("hostler_work", "Work done by this process.", labels=("what",))
         for what, number in sorted(self._services.counters().items()):
             counted.add_metric((what,), number)
         yield counted
@@ -169,7 +177,7 @@ class Metrics:
             return
         yield GaugeMetricFamily("hostler_store_size_bytes", "The store's size.", value=float(status.size_bytes))
         if status.quota_bytes is not None:
-            about = "The size at which the store takes no more writes."
+            about = "The size at which the store refuses writes."
             yield GaugeMetricFamily("hostler_store_quota_bytes", about, value=float(status.quota_bytes))
         about = "1 while the store raises the alarm: NOSPACE is full, CORRUPT is damaged."
         alarms = GaugeMetricFamily("hostler_store_alarm", about, labels=("alarm",))

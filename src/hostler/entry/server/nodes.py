@@ -1,4 +1,4 @@
-"""The routes of nodes."""
+"""Routes of nodes."""
 
 from __future__ import annotations
 
@@ -16,44 +16,36 @@ ONE = NODES + "/{node}"
 
 
 async def listed(asked: Asked) -> Answer:
-    """All."""
     page = await asked.services.nodes.list(asked.caller, limit=asked.limit, after=asked.after, stale=asked.stale)
     return Answer(page)
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     return Answer(await asked.services.nodes.get(asked.caller, asked.parts["node"], stale=asked.stale))
 
 
 async def drained(asked: Asked) -> Answer:
-    """Being emptied."""
     return written(await asked.services.nodes.drain(asked.request, asked.parts["node"], asked.body or Drain()))
 
 
 async def activated(asked: Asked) -> Answer:
-    """On duty again."""
     return written(await asked.services.nodes.activate(asked.request, asked.parts["node"]))
 
 
 async def confirmed_off(asked: Asked) -> Answer:
-    """Somebody stands for it that nothing runs there."""
     return written(await asked.services.nodes.confirm_off(asked.request, asked.parts["node"]))
 
 
 async def forgotten(asked: Asked) -> Answer:
-    """Taken out of the list."""
     retained = asked.query["forget_retained"]
     return written(await asked.services.nodes.forget(asked.request, asked.parts["node"], forget_retained=retained))
 
 
 async def brake_shown(asked: Asked) -> Answer:
-    """Whether it holds."""
     return Answer(await asked.services.nodes.brake(asked.caller))
 
 
 async def brake_released(asked: Asked) -> Answer:
-    """An operator lets the nodes be fenced."""
     return written(await asked.services.nodes.release_brake(asked.request))
 
 
@@ -75,7 +67,7 @@ def _change(verb: str, summary: str, handler: Handler, right: Right) -> Route:
 BRAKE = "/v1/brake"
 FORGET_RETAINED = Parameter(
     "forget_retained",
-    "Forget its retained machines as well: their records go, their disks stay in the node's folder.",
+    "Delete the records of its retained machines too; their disks stay in the node's folder.",
     "boolean",
     default=False,
 )
@@ -84,7 +76,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=BRAKE,
         name="brake.get",
-        summary="Whether the brake on mass failure holds, because of which nodes, and what they have in common",
+        summary="The brake on mass failure: whether it holds, for which nodes, and what they have in common",
         about="While it holds, no node is switched off and no machine is taken from an unreachable node.",
         handler=brake_shown,
         access=Access.LOGGED_IN,
@@ -94,7 +86,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=f"{BRAKE}/release",
         name="brake.release",
-        summary="Let the nodes be fenced that hold the brake, one at a time",
+        summary="Release the brake: its nodes are fenced one at a time",
         handler=brake_released,
         access="modify_inventory",
         answer=BrakeView,
@@ -114,17 +106,17 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=ONE,
         name="node.get",
-        summary="A node, and how full it is",
+        summary="A node and its allocation",
         handler=shown,
         access=Access.LOGGED_IN,
         answer=NodeView,
         query=(STALE,),
     ),
-    _change("drain", "Empty a node: its machines are moved or stopped, one by one", drained, "modify_inventory"),
-    _change("activate", "Put a drained node on duty again", activated, "modify_inventory"),
+    _change("drain", "Drain a node: its machines are moved or stopped, one by one", drained, "modify_inventory"),
+    _change("activate", "Put a drained node back in service", activated, "modify_inventory"),
     _change(
         "confirm-off",
-        "Stand for it that a silent node is off: its machines are started elsewhere",
+        "Confirm that an unreachable node is off: its machines are started elsewhere",
         confirmed_off,
         "perform_repairs",
     ),
@@ -132,8 +124,8 @@ ROUTES: tuple[Route, ...] = (
         method="DELETE",
         path=ONE,
         name="node.forget",
-        summary="Forget a node that is decommissioned, or silent and empty",
-        about="A node that keeps retained machines is refused unless `forget_retained` is true.",
+        summary="Delete the record of a node that is decommissioned, or unreachable and empty",
+        about="A node with retained machines is refused unless `forget_retained` is true.",
         handler=forgotten,
         access="modify_inventory",
         answer=NodeView,

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the types that it names."""
+"""The OpenAPI 3.1 document, built from the table of routes and their types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REF = "#/components/schemas/{name}"
 _UNKNOWN = "hostler:unknown"
 INPUT = "Input"
-"""Ends the name of a type that is both taken, strictly, and given, with room for more fields."""
+"""Suffix of a type that is used both as a strict input and as an output that may gain fields."""
 PART = {
     "type": "string",
     "minLength": 1,
@@ -30,15 +30,15 @@ PART = {
     "pattern": r"^[^/\x00-\x1f\x7f-\x9f\u2028\u2029]+$",
     "not": {"enum": [".", ".."]},
 }
-"""What `keys.part.check_part` lets through, as far as a schema can say it."""
+"""What `keys.part.check_part` accepts, as far as a schema can express it."""
 PROJECT = {**PART, "maxLength": MAX_USER}
-"""That of a lab is named after a web user id, which is longer where it is escaped."""
+"""A lab's project is named after a web user id, which gets longer by escaping."""
 WEB_USER = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"}
-"""What `keys.lab.check_user` lets through."""
+"""What `keys.lab.check_user` accepts."""
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole document, of what is listed."""
+    """Return the document of all listed routes."""
     routes = [route for route in routes if route.listed]
     given_ones = (kind for route in routes for kind in (route.answer, route.brief) if kind is not None)
     bodies = (route.body for route in routes if route.body is not None)
@@ -74,10 +74,10 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def _components(answers: tuple[Any, ...], bodies: tuple[Any, ...]) -> tuple[dict[str, Any], dict[Any, dict[str, str]]]:
-    """All schemas; and for each type that is taken, the reference to it.
+    """Return all schemas, and the reference of each input type.
 
-    Types do not change while the process runs, and inspecting them takes longer than all else of a server's start:
-    every further server of a process has the same schemas.
+    Types do not change while the process runs, and inspecting them is the slowest part of a server's start. So all
+    servers of a process share the schemas.
     """
     _, given = msgspec.json.schema_components([*answers, Problem], ref_template=REF)
     references, taken = msgspec.json.schema_components(bodies, ref_template=REF)
@@ -150,16 +150,16 @@ def _security(route: Route) -> list[dict[str, list[str]]]:
 def _who(route: Route) -> str:
     who = {
         Access.ANYONE: "Needs no token.",
-        Access.NEARBY: "For everybody with a token; from the server's own machine also without.",
-        Access.LOGGED_IN: "For everybody with a token.",
+        Access.NEARBY: "For everyone with a token; from the server's own host also without one.",
+        Access.LOGGED_IN: "For everyone with a token.",
         Access.PROJECT: "For members of the project.",
-        Access.SELF: "For the account itself, and for those with the right manage_accounts.",
+        Access.SELF: "For the account itself, and for accounts with the right manage_accounts.",
         Access.DEPLOYERS: "For members of * (everything) with the right modify_workloads.",
         Access.ADMINISTRATORS: "For members of * (everything) with the right manage_accounts.",
     }
     if isinstance(route.access, Access):
         return who[route.access]
-    within = "members of the project with" if route.in_project else "those with"
+    within = "members of the project with" if route.in_project else "accounts with"
     return f"For {within} the right {route.access}."
 
 
@@ -183,21 +183,21 @@ def _headers(route: Route) -> Iterable[dict[str, Any]]:
         yield {
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "The same request with the same key is done once, and answered alike, for a day.",
+            "description": "A repeated request with the same key within a day is executed once, and answered the same.",
             "schema": {"type": "string", "pattern": r"^[!-.0-~]{1,255}$", "minLength": 1, "maxLength": 255},
         }
     if route.writes and route.conditional:
         yield {
             "name": "If-Match",
             "in": "header",
-            "description": "Only if this is still its revision.",
+            "description": "Only if this is still the current revision.",
             "schema": {"type": "string", "pattern": r'^("[0-9]{1,18}"|[0-9]{1,18}|\*)$'},
         }
     if route.media == "text/event-stream":
         yield {
             "name": "Last-Event-ID",
             "in": "header",
-            "description": "The id of the last event that was seen.",
+            "description": "The id of the last received event.",
             "schema": {"type": "string", "pattern": r"^[0-9]{1,18}(\.[0-9]{1,9})?$"},
         }
 
@@ -217,7 +217,7 @@ def _responses(route: Route) -> dict[str, Any]:
         success["content"] = {route.media: {"schema": {} if "json" in route.media else {"type": "string"}}}
     found = {str(status): success for status in (route.status, *route.also)}
     if NOTHING in route.also:
-        found[str(NOTHING)] = {"description": "Nothing to tell"}
+        found[str(NOTHING)] = {"description": "No content"}
     return found | {str(status): {"$ref": f"#/components/responses/{status}"} for status in route.statuses}
 
 

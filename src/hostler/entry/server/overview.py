@@ -1,4 +1,4 @@
-"""The route of everything at a glance."""
+"""The route of the overview."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hostler.model.overview_api import Overview
 
 
 async def overview(asked: Asked) -> Answer:
-    """How it all stands."""
     view = await asked.services.overview.get(asked.caller)
     return Answer(msgspec.structs.replace(view, simulation=asked.services.sim is not None))
 
@@ -19,9 +18,9 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/overview",
         name="control.overview",
-        summary="Everything at a glance: who leads, the store, nodes, machines, labs, deployments, what needs a look",
-        about="Machines and labs are counted as far as you see them. It is answered from memory: also while the store"
-        " does not answer, and then says so.",
+        summary="Overview: leader, store, nodes, machines, labs, deployments, and what needs attention",
+        about="Counts only machines and labs that the caller sees. Answered from memory, also while the store does not"
+        " answer; the answer then says so.",
         handler=overview,
         access=Access.LOGGED_IN,
         answer=Overview,

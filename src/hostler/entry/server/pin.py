@@ -1,6 +1,6 @@
 """Addresses with the digest of a certificate: `http://HOST:PORT`, or `https://HOST:PORT#sha256:DIGEST`.
 
-The digest is all that needs to be trusted there: the store says which process has which address.
+The digest is all that the client has to trust: the store vouches for the address of each process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIN = "sha256:"
 
 
 def pin_of(cert: Path | None) -> str:
-    """What the address of a server with that certificate ends in."""
+    """Return the suffix of the address of a server with that certificate."""
     if cert is None:
         return ""
     text = cert.read_text(encoding="ascii")
@@ -29,7 +29,7 @@ def pin_of(cert: Path | None) -> str:
 
 
 def read_pinned(address: str) -> tuple[str, aiohttp.Fingerprint | None]:
-    """The URL of an address, and the certificate that must be shown there. ValueError: the address does not say."""
+    """Return the URL of an address and the certificate that the server must present. ValueError: it has no digest."""
     url, _, pinned = address.partition("#")
     if urlsplit(url).scheme == "http":
         return url, None

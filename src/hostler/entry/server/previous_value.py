@@ -1,6 +1,6 @@
-"""What stood under a key before it changed, where somebody has to know.
+"""Previous values of changed keys, for the kinds of events that need them.
 
-Kept here, for to be told it with every event costs etcd many times what the write did.
+They are kept here because requesting them with every event costs etcd many times as much as the write itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PAGE = 1000
 
 
 class Former:
-    """The newest values under some prefixes, as far as events have told of them."""
+    """The latest values under some prefixes, updated by events."""
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = tuple(dict.fromkeys(prefixes))
         self._values: dict[str, KeyValue] = {}
 
     async def read(self, store: Store, revision: int) -> None:
-        """All of them, as they stood at `revision`. Compacted: that is no longer known."""
+        """Read all values as of `revision`. Compacted: that revision is no longer available."""
         found: dict[str, KeyValue] = {}
         for prefix in self._prefixes:
             after: str | None = None
@@ -38,7 +38,7 @@ class Former:
         self._values = found
 
     def completed(self, event: Event) -> Event:
-        """The event with what stood there before, if that is kept here; to be asked once for each, in their order."""
+        """Return the event with its previous value, if that is kept here. Call once for each event, in order."""
         key = event.kv.key
         if not key.startswith(self._prefixes):
             return event

@@ -1,4 +1,4 @@
-"""RFC 9457: the one translator of errors into problem documents, and the list of all of them."""
+"""RFC 9457: the only translation of errors into problem documents, and the list of all problem types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCHEME = "about:hostler/"
 
 
 class Sort(msgspec.Struct, frozen=True):
-    """A sort of problem. `next` is said where the error itself does not say it."""
+    """A type of problem. `next` is used if the error itself gives no advice."""
 
     name: str
     status: int
@@ -47,28 +47,31 @@ class Sort(msgspec.Struct, frozen=True):
     retry_after: int | None = None
 
 
-INVALID = Sort("invalid", 400, "What was asked cannot be", "correct the request")
-UNAUTHENTICATED = Sort("unauthenticated", 401, "Nobody knows who asks", "send Authorization: Bearer with a valid token")
-FORBIDDEN = Sort("forbidden", 403, "A right is missing", "ask somebody who manages accounts")
-CSRF = Sort(
-    "csrf", 403, "It does not show that this server's own page asks", "open the page from this server, and reload it"
+INVALID = Sort("invalid", 400, "The request is not valid", "correct the request")
+UNAUTHENTICATED = Sort(
+    "unauthenticated", 401, "The caller is not authenticated", "send Authorization: Bearer with a valid token"
 )
-NOT_FOUND = Sort("not-found", 404, "There is no such thing", "check the name; list what there is")
-NOT_ALLOWED = Sort("method-not-allowed", 405, "This path has no such method", "use one of those in Allow")
-TIMEOUT = Sort("timeout", 408, "The body did not come in time", "send it again, without pauses")
-CONFLICT = Sort("conflict", 409, "Somebody else was first", "read again, then retry")
+FORBIDDEN = Sort("forbidden", 403, "A right is missing", "ask an account manager")
+CSRF = Sort(
+    "csrf",
+    403,
+    "The request does not come from this server's own page",
+    "open the page from this server, and reload it",
+)
+NOT_FOUND = Sort("not-found", 404, "Not found", "check the name; list what exists")
+NOT_ALLOWED = Sort("method-not-allowed", 405, "The path does not support this method", "use one of those in Allow")
+TIMEOUT = Sort("timeout", 408, "The body did not arrive in time", "send it again, without pauses")
+CONFLICT = Sort("conflict", 409, "Conflict with another change", "read again, then retry")
 LOCK_HELD = Sort(
     "lock-held", 409, "Another operation holds the lock of the machine", "try again when that operation is done"
 )
-LAB_REFUSED = Sort(
-    "lab-refused", 409, "The rules of labs do not allow it", "see what the user has, and which labs there are"
-)
-QUOTA = Sort("quota-exceeded", 409, "The project would have more than its quota", "delete something or ask for more")
+LAB_REFUSED = Sort("lab-refused", 409, "The lab rules do not allow it", "see the user's lab and the lab catalogue")
+QUOTA = Sort("quota-exceeded", 409, "The project would exceed its quota", "delete something or ask for more")
 STALE = Sort("stale", 412, "It has changed since the revision in If-Match", "read again, then retry")
 TOO_LARGE = Sort("too-large", 413, "The body is too large", "send less")
 MEDIA_TYPE = Sort("media-type", 415, "The body is not JSON", "send Content-Type: application/json")
-KEY_REUSED = Sort("idempotency-key-reused", 422, "This Idempotency-Key stands for another request", "take a new key")
-TOO_MANY = Sort("too-many-tries", 429, "Slowed down", "wait as long as Retry-After says", 1)
+KEY_REUSED = Sort("idempotency-key-reused", 422, "The Idempotency-Key was used for another request", "take a new key")
+TOO_MANY = Sort("too-many-tries", 429, "Too many attempts", "wait as long as Retry-After says", 1)
 BUDGET = Sort(
     "too-many-requests",
     429,
@@ -77,19 +80,19 @@ BUDGET = Sort(
     1,
 )
 HEADERS = Sort("headers-too-large", 431, "The headers are too large", "send less")
-INTERNAL = Sort("internal", 500, "Hostler is at fault", "report it, with the request's id; see the server's log")
-DAMAGED = Sort("damaged", 500, "What is stored cannot be read", "an operator must look: see the server's log")
-UNAVAILABLE = Sort("unavailable", 503, "Not now; nothing was written", "try again later", 1)
+INTERNAL = Sort("internal", 500, "Internal error", "report it, with the request's id; see the server's log")
+DAMAGED = Sort("damaged", 500, "A stored record cannot be read", "ask an operator to check the server's log")
+UNAVAILABLE = Sort("unavailable", 503, "Unavailable; nothing was written", "try again later", 1)
 UNCERTAIN = Sort(
     "uncertain", 503, "It may have been written", "read first, or repeat it with the same Idempotency-Key", 1
 )
 RAISED = Sort(
     "raised",
     502,
-    "What was called failed",
-    "see what it says, and what it printed: hostler slice logs GROUP:NAME",
+    "The called method failed",
+    "see the error, and the output: hostler slice logs GROUP:NAME",
 )
-DEADLINE = Sort("deadline", 504, "Its time was over before there was an answer", "it may have been done: look first")
+DEADLINE = Sort("deadline", 504, "The time limit passed before the answer", "it may have been executed: check first")
 
 SORTS = (
     *(INVALID, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, TIMEOUT, CONFLICT, LAB_REFUSED, QUOTA, STALE),
@@ -121,11 +124,11 @@ _OF: tuple[tuple[type[HostlerError], Sort], ...] = (
     (Raised, RAISED),
     (Refused, INVALID),
 )
-"""The first that fits counts."""
+"""The first match applies."""
 
 
 class Refusal(HostlerError):
-    """A problem that the door itself finds: no service was asked."""
+    """A problem found by the HTTP layer itself, before any service is called."""
 
     def __init__(self, sort: Sort, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
@@ -133,7 +136,7 @@ class Refusal(HostlerError):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A problem, ready to be sent."""
+    """A problem with its headers, ready to be sent."""
 
     sort: Sort
     problem: Problem
@@ -141,16 +144,16 @@ class Told(msgspec.Struct, frozen=True):
 
     @property
     def body(self) -> bytes:
-        """The document."""
+        """Return the encoded document."""
         return msgspec.json.encode(self.problem)
 
 
 def tell(error: Exception, *, instance: str = "") -> Told:
-    """The problem that an error is. What is at fault inside (500) says nothing of what it was."""
+    """Return the problem document of an error. An internal error (500) reveals no details."""
     sort = _sort(error)
     if sort.status == 500:
         detail, advice = sort.title, sort.next
-    elif isinstance(error, Raised):  # in the words of the slice, whatever is in them
+    elif isinstance(error, Raised):  # the slice's own text, unchanged
         detail, advice = str(error), sort.next
     else:
         detail, _, advice = str(error).rpartition("; ")
@@ -182,5 +185,5 @@ def _sort(error: Exception) -> Sort:
 
 
 def _plain(text: str) -> str:
-    """Without lone surrogates, which no JSON document can hold."""
+    """Replace lone surrogates, which JSON cannot hold."""
     return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,8 +1,8 @@
-"""uvicorn's protocols with a few things more.
+"""uvicorn's protocols with additions.
 
-Headers are bounded; what is no HTTP is told so as a problem document; and an answer that is there as a whole is written
-at once, where uvicorn writes head and body apart: that saves a system call and the checks of headers that are ours.
-WebSockets are uvicorn's, on the package websockets; who is to be refused is refused in our words.
+The size of headers is limited. Input that is not HTTP is answered with a problem document. An answer that is available
+as a whole is written at once, where uvicorn writes head and body separately; that saves a system call and checks of our
+own headers. WebSockets are uvicorn's, on the package websockets; refusals are problem documents.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from hostler.entry.server.problem import Sort
 
 MAX_HEADERS = 64 * 1024
-"""Bytes of the request line and the headers of one request, about."""
+"""Approximate limit in bytes of the request line and the headers of one request."""
 NO_TEXT = 1007
 LINGER = 0.5
 """Seconds between a refusal and the end of the connection."""
 CUT_WITHIN = 5.0
-"""Seconds for what was sent before a connection is cut."""
+"""Seconds to deliver what was sent before a connection is cut."""
 CONNECTION = "connection"
 """The name of the `InboundConnection` in the state of a scope."""
 HEAD_WITHIN = 10.0
 """Seconds for the request line and the headers of one request."""
 UNREAD_WITHIN = 30.0
-"""Seconds for which a peer may read nothing of an answer that waits for it."""
+"""Seconds for which a peer may read nothing of a waiting answer."""
 MESSAGE_WITHIN = 30.0
 """Seconds for one message on a stream, from its first byte to its last."""
 MAX_PIPELINED = 16
-"""Requests of one connection that wait for the answer to an earlier one."""
+"""Requests of one connection that may wait for the answer to an earlier one."""
 
 
 class _Stage:
-    """Since when a connection is in the same stage, as far as looks at it tell."""
+    """The time since which a connection is in its current stage, as far as periodic checks can tell."""
 
     __slots__ = ("_since", "_stage")
 
@@ -50,14 +50,14 @@ class _Stage:
         self._since = 0.0
 
     def lasts(self, stage: object, now: float) -> float:
-        """Return for how many seconds it has been in this stage; None is no stage."""
+        """Return the seconds that the connection has been in this stage; None is no stage."""
         if stage is None or stage != self._stage:
             self._stage, self._since = stage, now
         return now - self._since
 
 
 class _TooManyPipelined(Exception):
-    """A peer sent more requests than it may before it read an answer."""
+    """A peer pipelined more requests than allowed."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -70,7 +70,7 @@ class Protocol(HttpToolsProtocol):
     _stage: _Stage
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start to wait for a request."""
         super().connection_made(transport)
         self._stage = _Stage()
         connection = self.app_state.get(CONNECTION)
@@ -78,14 +78,14 @@ class Protocol(HttpToolsProtocol):
             connection.is_waiting, connection.is_late = self._is_waiting, self._is_late
 
     def _is_waiting(self) -> bool:
-        """Return whether the peer has to act, or waits for its turn: nothing is being done for it."""
+        """Return whether the connection waits for the peer or for its turn, so that no work is done for it."""
         cycle = self.cycle
         if cycle is None or self._is_queued:
             return True
         return cycle.response_complete or cycle.more_body or self.flow.write_paused
 
     def _is_late(self, now: float) -> bool:
-        """Return whether a head, or the reading of an answer, takes too long. Bodies have a limit of their own."""
+        """Return whether the head, or the reading of an answer, takes too long. Bodies have their own limit."""
         cycle, unread = self.cycle, self.transport.get_write_buffer_size()
         if unread:
             return self._stage.lasts((cycle, unread), now) > UNREAD_WITHIN
@@ -99,7 +99,10 @@ class Protocol(HttpToolsProtocol):
         return False
 
     def on_response_complete(self) -> None:
-        """Go on with the next request. `_is_late` ends an idle connection: uvicorn sets a timer after each answer."""
+        """Continue with the next request.
+
+        `_is_late` ends idle connections, in place of uvicorn's timer after each answer.
+        """
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -120,7 +123,7 @@ class Protocol(HttpToolsProtocol):
             self._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """What came from the caller."""
+        """Process data from the client."""
         if self._refused:
             return
         self._unfinished += len(data)
@@ -129,35 +132,36 @@ class Protocol(HttpToolsProtocol):
             self._refuse(HEADERS, f"headers: more than {MAX_HEADERS} bytes; send less")
 
     def on_headers_complete(self) -> None:
-        """The headers are there: from here on the body counts, and is counted elsewhere."""
+        """Stop counting header bytes: the body is limited elsewhere."""
         self._unfinished = 0
         if len(self.pipeline) >= MAX_PIPELINED:
-            # One read may hold thousands of requests. What was taken is answered, the last with connection: close.
+            # One read may hold thousands of requests. Those already taken are answered, the last with connection:
+            # close.
             self._refused = True
             self.cycle.keep_alive = False
-            raise _TooManyPipelined  # the only way to end the parser's work on what was read
+            raise _TooManyPipelined  # the only way to stop the parser in the middle of a read
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Process a part of the body."""
         self._unfinished = 0
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """It was no HTTP, or too much of it."""
+        """Refuse input that is not HTTP or is too large."""
         if self._refused:
             return
         self._refuse(INVALID, f"request: {msg.rstrip('.').lower()}; send HTTP/1.1")
 
     def _should_upgrade(self) -> bool:
-        """Only a handshake that can succeed; any other is a plain request, and the route says what it wants."""
+        """Accept only a handshake that can succeed; any other is a plain request, which the route refuses."""
         if not super()._should_upgrade() or self.scope["method"] != "GET" or not self.url.isascii():
             return False
         headers = dict(self.headers)
         return headers.get(b"sec-websocket-version") == b"13" and len(headers.get(b"sec-websocket-key", b"")) == 24
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The caller is told; a log that anybody can fill is of no use."""
+        """Log nothing: the client gets an error, and clients could fill the log."""
 
     def _refuse(self, sort: Sort, message: str) -> None:
         self._refused = True
@@ -170,39 +174,39 @@ class Protocol(HttpToolsProtocol):
             b"connection: close\r\n\r\n",
         ]
         self.transport.write(b"".join([*head, told.body]))
-        # What still comes is taken in and forgotten for a moment: closing at once would reset the connection, and the
-        # caller might never read why.
+        # Further input is read and discarded for a moment: closing at once would reset the connection, and the client
+        # might never read the answer.
         self.loop.call_later(LINGER, self.transport.close)
 
 
 class WebSocket(WebSocketsSansIOProtocol):
-    """One stream."""
+    """One WebSocket."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.conn.debug = False  # it would log addresses and headers as they came, tickets and tokens among them
+        self.conn.debug = False  # debug logs would contain URLs and headers, with tickets and tokens
         self._heard_at = 0.0
         self._messages = 0
         self._stage = _Stage()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over from the HTTP protocol."""
+        """Take over the connection from the HTTP protocol."""
         super().connection_made(transport)
         connection = self.app_state.get(CONNECTION)
         if connection is not None:
             connection.is_waiting, connection.is_late = self._is_waiting, self._is_late
 
     def _is_waiting(self) -> bool:
-        """Streams are not dropped for others: their places are counted elsewhere."""
+        """Return False: streams are not dropped for other connections, as they have their own limit."""
         return False
 
     def _is_late(self, now: float) -> bool:
-        """Return whether a message has begun long ago and is not complete. While we do not read, it cannot be."""
+        """Return whether an incomplete message began too long ago. While reading is paused, it cannot be completed."""
         partial = not self.read_paused and (self.frames or self.conn.reader.buffer)
         return self._stage.lasts(("message", self._messages) if partial else None, now) > MESSAGE_WITHIN
 
     def data_received(self, data: bytes) -> None:
-        """The whole head comes first, from the HTTP protocol: what is not understood then never will be."""
+        """Process data. The HTTP protocol passes the whole head first, so an incomplete handshake never completes."""
         self._heard_at = self.loop.time()
         super().data_received(data)
         if not self.handshake_initiated:
@@ -210,7 +214,7 @@ class WebSocket(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def send_receive_event_to_app(self) -> None:
-        """A message is there. One that is no text ends the stream; uvicorn would log a traceback, too."""
+        """Pass on a message. One that is not valid UTF-8 ends the stream; uvicorn would also log a traceback."""
         self._messages += 1
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
@@ -223,10 +227,11 @@ class WebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def keepalive_timeout(self) -> None:
-        """Who does not answer may not read either; then waiting until it has read everything has no end.
+        """End the stream of a client that does not answer pings.
 
-        While the machine takes nothing we do not read, and so cannot have heard the answer. And it may be behind all
-        that the caller sent before: who sends is there.
+        Such a client may not read either, so the server does not wait until it has read everything. While the machine
+        takes no input, reading is paused and the answer to a ping cannot arrive. The answer may also come after
+        everything that the client sent before; a client that sends is alive.
         """
         if self.read_paused or self._heard_at > self.ping_sent_at:
             self.pong_timer = self.pending_ping_payload = None
@@ -237,14 +242,14 @@ class WebSocket(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     async def send(self, message: Any) -> None:
-        """What the app says. uvicorn takes a refusal for an app that forgot to answer, and logs that."""
+        """Send a message of the app. uvicorn takes a refusal for an app that did not answer, and logs that."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
             self.handshake_complete = True
 
 
 def whole_body(receive: Any) -> bytes | None:
-    """The body, if all of it came with the headers, as mostly; None: it is to be waited for."""
+    """Return the body if all of it came with the headers, as it usually does; None: it must be awaited."""
     cycle = getattr(receive, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle) or cycle.more_body or cycle.waiting_for_100_continue:
         return None
@@ -255,7 +260,10 @@ def whole_body(receive: Any) -> bytes | None:
 
 
 def cut(send: Any, *, linger: float = CUT_WITHIN) -> None:
-    """End a connection in the midst of an answer: it is seen to be a part. What was sent has `linger` to go out."""
+    """End a connection in the middle of an answer, so that the client sees it is incomplete.
+
+    Data already sent has `linger` seconds to be delivered.
+    """
     cycle = getattr(send, "__self__", None)
     if isinstance(cycle, RequestResponseCycle):
         cycle.response_complete = True
@@ -265,18 +273,18 @@ def cut(send: Any, *, linger: float = CUT_WITHIN) -> None:
 
 
 def _drop(transport: asyncio.Transport) -> None:
-    """End a connection that nobody reads, if it is still there; the system shall not keep what was sent, either."""
+    """Abort a connection whose peer does not read, and discard the data that the kernel still holds."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the connection has already ended
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
 async def send_whole(send: Any, status: int, headers: list[tuple[bytes, bytes]], data: bytes) -> bool:
-    """Write a whole answer, as the two ASGI messages would. False: this `send` is not uvicorn's; nothing was done.
+    """Write a whole answer, as the two ASGI messages would. Return False if `send` is not uvicorn's; nothing is sent.
 
-    The headers must be ours, with a content-length: they are not looked at.
+    The headers must be our own, with a content-length: they are not checked.
     """
     cycle = getattr(send, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle) or cycle.response_started:

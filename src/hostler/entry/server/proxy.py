@@ -1,7 +1,7 @@
-"""What a proxy says of who asks: believed of those that the settings name (`trusted_proxies`), and of nobody else.
+"""Client address and scheme from proxy headers, trusted only from the proxies in the setting `trusted_proxies`.
 
-`X-Forwarded-Proto` says whether the caller came by https; `X-Forwarded-For` from where, the last who is no such proxy.
-What cannot be understood counts as not said. `Forwarded` is not read.
+`X-Forwarded-Proto` says whether the client used https. `X-Forwarded-For` gives the client's address: the last one that
+is not a trusted proxy. Values that cannot be parsed are ignored. `Forwarded` is not read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 FOR, PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 HEADERS = (FOR, PROTO, b"forwarded")
-"""By which a proxy can be told, trusted or not."""
+"""Headers by which a proxy is recognized, trusted or not."""
 HOPS = 32
-"""Proxies behind each other that are looked at."""
+"""Most proxies in a chain that are followed."""
 _LONGEST = 45
-"""Characters of an address."""
+"""Most characters of an address."""
 _SCHEMES = {
     (b"http", "http"): "http",
     (b"https", "http"): "https",
@@ -29,18 +29,18 @@ _Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 class Proxies:
-    """`trusted`: addresses and networks."""
+    """The trusted proxies: addresses and networks."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self._networks = tuple(ipaddress.ip_network(each) for each in trusted)
 
     def believe(self, scope: Any) -> None:
-        """Make `client` and `scheme` of an ASGI scope what a trusted proxy says; from all others they stay."""
+        """Set `client` and `scheme` of an ASGI scope from the headers of a trusted proxy; ignore all others."""
         client = scope.get("client") if self._networks else None
         if not client or not self._trusts(_address(client[0])):
             return
         protos = _said(scope, PROTO)
-        if protos:  # the last is what the nearest said
+        if protos:  # the last value comes from the nearest proxy
             scope["scheme"] = _SCHEMES.get((protos[-1].lower(), scope["type"]), scope.get("scheme"))
         for text in reversed(_said(scope, FOR)[-HOPS:]):
             address = _address(text.decode("latin-1"))
@@ -51,7 +51,7 @@ class Proxies:
                 return
 
     def trusts(self, source: str) -> bool:
-        """Return whether that address is one of the proxies."""
+        """Return whether the address is a trusted proxy."""
         return bool(self._networks) and self._trusts(_address(source))
 
     def _trusts(self, address: _Address | None) -> bool:
@@ -59,7 +59,7 @@ class Proxies:
 
 
 def _said(scope: Any, header: bytes) -> list[bytes]:
-    """All values of a header, which may come several times, and have several in each."""
+    """Return all values of a header, which may occur several times with several values each."""
     return [
         value.strip()
         for name, text in scope["headers"]

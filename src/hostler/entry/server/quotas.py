@@ -1,4 +1,4 @@
-"""The routes of projects and quotas."""
+"""Routes of projects and quotas."""
 
 from __future__ import annotations
 
@@ -9,31 +9,26 @@ from hostler.model.api import ProjectCreate, ProjectList, ProjectView, QuotaSet,
 
 QUOTA = PROJECT + "/quota"
 ORG_QUOTA = "/v1/orgs/{org}/quota"
-_INHERITED = "The limits of an org hold for all of its projects together."
+_INHERITED = "The limits of an org apply to all of its projects together."
 
 
 async def projects(asked: Asked) -> Answer:
-    """Those that the caller sees."""
     return Answer(await asked.services.vms.projects.list(asked.caller, asked.query["org"]))
 
 
 async def project_created(asked: Asked) -> Answer:
-    """A new project."""
     return written(await asked.services.vms.projects.create(asked.request, asked.parts["org"], asked.body))
 
 
 async def shown(asked: Asked) -> Answer:
-    """Limits and use."""
     return Answer(await asked.services.quotas.get(asked.caller, *_bound(asked)))
 
 
 async def put(asked: Asked) -> Answer:
-    """New limits."""
     return written(await asked.services.quotas.set(asked.request, *_bound(asked), asked.body))
 
 
 async def deleted(asked: Asked) -> Answer:
-    """No limits."""
     return written(await asked.services.quotas.delete(asked.request, *_bound(asked)))
 
 
@@ -46,11 +41,11 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/projects",
         name="project.list",
-        summary="Projects that exist",
+        summary="Projects",
         handler=projects,
         access=Access.LOGGED_IN,
         answer=ProjectList,
-        query=(Parameter("org", "Of this org alone."),),
+        query=(Parameter("org", "Only of this org."),),
     ),
     Route(
         method="POST",
@@ -62,13 +57,13 @@ ROUTES: tuple[Route, ...] = (
         status=201,
         body=ProjectCreate,
         answer=ProjectView,
-        about="For members of the org. They also create a project by putting something into it.",
+        about="For members of the org. Creating an object in a new project also creates the project.",
     ),
     Route(
         method="GET",
         path=ORG_QUOTA,
         name="quota.get_org",
-        summary="What all projects of an org may have, and have",
+        summary="Quota and usage of an org",
         handler=shown,
         access=Access.LOGGED_IN,
         answer=QuotaView,
@@ -78,7 +73,7 @@ ROUTES: tuple[Route, ...] = (
         method="PUT",
         path=ORG_QUOTA,
         name="quota.set_org",
-        summary="Limit what all projects of an org may have",
+        summary="Set the quota of an org",
         handler=put,
         access=Access.ADMINISTRATORS,
         also=(201,),
@@ -91,7 +86,7 @@ ROUTES: tuple[Route, ...] = (
         method="DELETE",
         path=ORG_QUOTA,
         name="quota.delete_org",
-        summary="Take the limits of an org away",
+        summary="Delete the quota of an org",
         handler=deleted,
         access=Access.ADMINISTRATORS,
         answer=QuotaView,
@@ -101,7 +96,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=QUOTA,
         name="quota.get",
-        summary="What a project may have, and has",
+        summary="Quota and usage of a project",
         handler=shown,
         access=Access.PROJECT,
         answer=QuotaView,
@@ -110,7 +105,7 @@ ROUTES: tuple[Route, ...] = (
         method="PUT",
         path=QUOTA,
         name="quota.set",
-        summary="Limit what a project may have",
+        summary="Set the quota of a project",
         handler=put,
         access=Access.ADMINISTRATORS,
         also=(201,),
@@ -122,7 +117,7 @@ ROUTES: tuple[Route, ...] = (
         method="DELETE",
         path=QUOTA,
         name="quota.delete",
-        summary="Take the limits away",
+        summary="Delete the quota of a project",
         handler=deleted,
         access=Access.ADMINISTRATORS,
         answer=QuotaView,

@@ -1,4 +1,4 @@
-"""How a service's answer becomes an HTTP answer."""
+"""Conversion of a service's result into an HTTP answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COMMON = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""Headers of every answer. Pages of other servers have no use for any, now that browsers may be signed in."""
+"""Headers of every answer. Pages of other servers may read no answer, because browsers may be signed in."""
 _MARK = b'"hostler:unknown"'
 _Q = re.compile(rb"q\s*=\s*(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
 _encode = msgspec.json.Encoder().encode
 
 
 def written(done: Any, *, location: str | None = None) -> Answer:
-    """The answer to a write: a `Written`."""
+    """Return the answer to a write from a `Written`."""
     headers: list[tuple[bytes, bytes]] = []
     if done.replayed:
         headers.append((b"idempotency-replayed", b"true"))
@@ -40,13 +40,13 @@ def written(done: Any, *, location: str | None = None) -> Answer:
 
 
 def body_of(value: Record) -> bytes:
-    """Its JSON. Fields that another program added to a stored record inside it are given as they were."""
+    """Return the JSON of a value. Fields that another program added to a stored record are kept."""
     data = _encode(value)
     return value.encode() if _MARK in data else data
 
 
 def likes_of(accepted: bytes) -> dict[bytes, float]:
-    """What an Accept-Encoding says: how much each encoding is liked; 0: it is not taken."""
+    """Return the quality of each encoding in an Accept-Encoding header; 0: it is not accepted."""
     found: dict[bytes, float] = {}
     for piece in accepted.lower().split(b","):
         name, _, more = piece.partition(b";")
@@ -57,13 +57,16 @@ def likes_of(accepted: bytes) -> dict[bytes, float]:
 
 
 async def refuse(raw: Raw, told: Told, *, unread: bool) -> None:
-    """Answer with a problem. A body that nobody read is told by `unread`."""
+    """Answer with a problem document. `unread`: the body of the request was not read."""
     headers = [*COMMON, (b"x-request-id", raw.id.encode()), *told.headers, (b"content-type", MEDIA)]
     await send(raw, told.problem.status, headers, told.body, unread=unread)
 
 
 async def send(raw: Raw, status: int, headers: list[tuple[bytes, bytes]], data: bytes, *, unread: bool) -> None:
-    """The whole answer. A body that nobody read ends the connection, after a moment in which the answer is read."""
+    """Send a whole answer.
+
+    An unread request body ends the connection, after a moment for the client to read the answer.
+    """
     kind = "websocket.http.response" if raw.scope["type"] == "websocket" else "http.response"
     if status not in (204, 304):
         headers.append((b"content-length", b"%d" % len(data)))

@@ -1,4 +1,4 @@
-"""The routes of retained machines."""
+"""Routes of retained machines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,20 @@ ONE = RETAINED + "/{node}/{name}"
 
 
 async def listed(asked: Asked) -> Answer:
-    """All that the caller sees."""
     return Answer(await asked.services.retained.list(asked.caller))
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     return Answer(await asked.services.retained.get(asked.caller, asked.parts["node"], asked.parts["name"]))
 
 
 async def restored(asked: Asked) -> Answer:
-    """Brought back, or made a new machine."""
     body = asked.body or RetainedRestore()
     parts = asked.parts
     return written(await asked.services.retained.restore(asked.request, parts["node"], parts["name"], body))
 
 
 async def deleted(asked: Asked) -> Answer:
-    """Deleted for good."""
     return written(await asked.services.retained.delete(asked.request, asked.parts["node"], asked.parts["name"]))
 
 
@@ -38,7 +34,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=RETAINED,
         name="retained.list",
-        summary="Machines that are out of service and are kept with their disks",
+        summary="Retained machines: out of service, kept with their disks",
         handler=listed,
         access=Access.LOGGED_IN,
         answer=RetainedPage,
@@ -56,7 +52,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=f"{ONE}/restore",
         name="retained.restore",
-        summary="Bring a virtual machine back to a retained disk, or make a new one of it",
+        summary="Restore a virtual machine with its retained disk, or create a new one from it",
         handler=restored,
         access="modify_workloads",
         body=RetainedRestore,

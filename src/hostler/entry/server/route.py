@@ -1,4 +1,4 @@
-"""A route: everything that the router, the OpenAPI document, the docs page and the test of rights need to know."""
+"""A route: everything that the router, the OpenAPI document, the docs page and the tests of permissions need."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 class Access(enum.StrEnum):
-    """Who may call a route, beside the six rights."""
+    """Who may call a route, in addition to the six rights."""
 
     ANYONE = "anyone"
     """No token is needed."""
     NEARBY = "nearby"
-    """From this very machine no token is needed; from elsewhere that of any account."""
+    """From this host no token is needed; from elsewhere the token of any account."""
     LOGGED_IN = "logged in"
-    """Everybody with a token; the answer holds only what the caller sees."""
+    """Everyone with a token; the answer holds only what the caller sees."""
     PROJECT = "project"
-    """Those who see the project; to all others it does not exist."""
+    """Accounts that see the project; for all others it does not exist."""
     SELF = "self"
-    """The owner of the account, and those with the right manage_accounts."""
+    """The owner of the account, and accounts with the right manage_accounts."""
     DEPLOYERS = "deployers"
-    """Those with the right modify_workloads who belong everywhere: what they say runs on every node."""
+    """Accounts with the right modify_workloads that belong everywhere, because a blueprint may run on every node."""
     ADMINISTRATORS = "administrators"
-    """Those with the right manage_accounts who are members everywhere."""
+    """Accounts with the right manage_accounts that belong everywhere."""
 
 
 NOTHING = 204
-"""The status of an answer that has nothing to tell."""
+"""The status of an answer without content."""
 Right: TypeAlias = Literal[
     "manage_accounts", "step_time", "modify_workloads", "modify_inventory", "inject_faults", "perform_repairs"
 ]
@@ -62,15 +62,15 @@ class Parameter(msgspec.Struct, frozen=True):
     example: str | None = None
 
 
-LIMIT = Parameter("limit", "How many at most.", "integer", minimum=1, maximum=1000, default=100)
-AFTER = Parameter("after", "Where the last page ended: its `after`.")
+LIMIT = Parameter("limit", "Most items to return.", "integer", minimum=1, maximum=1000, default=100)
+AFTER = Parameter("after", "The `after` of the last page.")
 STALE = Parameter(
-    "stale", "Answer from memory if need be; `Hostler-Stale` says how old that may be.", "boolean", default=False
+    "stale", "Answer from memory if necessary; `Hostler-Stale` says how old that may be.", "boolean", default=False
 )
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request that passed the door."""
+    """A request that passed authentication and parsing."""
 
     route: Route
     services: Services
@@ -88,26 +88,26 @@ class Asked(msgspec.Struct, frozen=True):
     plan: ServerPlan
     terminals: Keeper
     spend: Callable[[Caller], None]
-    """Count a write of an account that the request began without. OverBudget: it must wait."""
+    """Count a write of an account that was not known when the request began. OverBudget: the caller must wait."""
 
     @property
     def limit(self) -> int:
-        """How many the caller wants at most."""
+        """Return the most items that the caller wants."""
         return self.query["limit"]  # type: ignore[no-any-return]
 
     @property
     def after(self) -> str | None:
-        """Where the last page ended."""
+        """Return where the last page ended."""
         return self.query["after"]  # type: ignore[no-any-return]
 
     @property
     def stale(self) -> bool:
-        """Whether old news will do."""
+        """Return whether the caller accepts cached state."""
         return self.query["stale"]  # type: ignore[no-any-return]
 
 
 class Raw(msgspec.Struct):
-    """The request as ASGI has it, and what was read of it at the door."""
+    """The ASGI request, and what authentication read from it."""
 
     scope: Any
     receive: Any
@@ -117,116 +117,120 @@ class Raw(msgspec.Struct):
     """Whether a handler has read all of the body."""
     token: str = ""
     ticket: Entry[Ticket] | None = None
-    """In place of a token, at the door of a machine."""
+    """Used in place of a token, for a channel to a machine."""
     peer: bool = False
-    """Whether another process of the control plane asks, with a ticket of its own."""
+    """Whether another process of the control plane makes the request, with a ticket of its own."""
     cookie: bool = False
-    """Whether the token came in the cookie of a browser."""
+    """Whether the token came in a browser's cookie."""
     id: str = ""
     tried: str = ""
-    """The name of the account that a sign-in is for, as the caller gave it."""
+    """The account name of a sign-in, as the caller gave it."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a handler answers. A `text` is sent as it is, otherwise the value as JSON."""
+    """The answer of a handler. A `text` is sent unchanged, otherwise the value is sent as JSON."""
 
     value: Record | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     text: bytes | None = None
     media: bytes = b"application/json"
     status: int | None = None
-    """None: the route's."""
+    """None: the status of the route."""
 
 
 Handler: TypeAlias = "Callable[[Asked], Awaitable[Answer | None]]"
-"""None: it has answered by itself (a stream)."""
+"""Returns None if the handler has already answered (a stream)."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One method of one path.
 
-    `access` is one of `Access`, or a right. A route under a project with a right also wants the caller to see the
-    project. `errors` are beyond those that every such route has (`statuses`).
+    `access` is one of `Access`, or a right. A route below a project with a right also requires that the caller sees the
+    project. `errors` adds to those that every such route has (`statuses`).
     """
 
     method: str
     path: str
-    """`/v1/nodes/{node}`: a part in braces stands for one segment."""
+    """`/v1/nodes/{node}`: a part in braces matches one segment."""
     name: str
-    """`vm.create`: unique; the operation's id."""
+    """`vm.create`: unique; the operation id."""
     summary: str
     handler: Handler
     access: Access | Right
     status: int = 200
     also: tuple[int, ...] = ()
-    """Other statuses of success."""
+    """Other success statuses."""
     body: type[Record] | None = None
     body_optional: bool = False
     answer: type[Record] | None = None
     brief: type[Record] | None = None
-    """What it answers in place of that to who asks for `brief=true`."""
+    """The type of the answer for `brief=true`."""
     media: str = "application/json"
     errors: tuple[int, ...] = ()
     query: tuple[Parameter, ...] = ()
     about: str = ""
     idempotent: bool = True
-    """Whether a write takes an Idempotency-Key."""
+    """Whether a write accepts an Idempotency-Key."""
     conditional: bool = False
-    """Whether a write takes If-Match."""
+    """Whether a write accepts If-Match."""
     max_body: int | None = None
-    """Bytes of its body at most; None: what the server takes elsewhere."""
+    """Largest body in bytes; None: the server's default."""
     aside: Callable[[bytes], Record] | None = None
-    """Reads a body that is large, in a thread; None: its bodies are small enough for the loop."""
+    """Decodes a large body in a thread; None: all bodies are small enough for the event loop."""
     streamed: bool = False
-    """Whether the handler reads the body itself, as it comes: it is a file."""
+    """Whether the handler reads the body itself, as a stream: it is a file."""
     quiet: bool = False
-    """Whether it is not logged while it succeeds, though it writes: it comes too often."""
+    """Whether successful requests are not logged although they write, because they are too frequent."""
     is_long: bool = False
-    """Whether it reads thousands of records to answer: such reads wait for each other (`entry.server.long_reads`)."""
+    """Whether it reads thousands of records: such reads are limited (`entry.server.long_reads`)."""
     costly: bool = False
-    """Whether it costs as much as a write, though it is a GET: it leaves tickets in the store."""
+    """Whether it costs as much as a write although it is a GET: it leaves tickets in the store."""
     door: str | None = None
-    """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
+    """A channel of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket is accepted too."""
     peers: str = ""
-    """In place of a node, where another process of the control plane is let in with a ticket of its own
-    (`PeerTickets`): for the path's last part in braces, and for what the path ends in. Empty: nowhere."""
+    """Replaces the node in tickets of other processes of the control plane (`PeerTickets`) that may use this route.
+
+    Such a ticket is for the path's last part in braces and for the end of the path. Empty: no such tickets.
+    """
     takes_rest: bool = False
-    """Whether the path's last part in braces stands for all the rest of a path, and the handler reads path and query
-    itself: they are those of a slice."""
+    """Whether the last part in braces matches the rest of the path, and the handler parses path and query itself.
+
+    Used for paths that belong to slices.
+    """
     listed: bool = True
-    """Whether it stands in the OpenAPI document: files of the page do not."""
+    """Whether it is in the OpenAPI document; files of the web page are not."""
 
     @property
     def writes(self) -> bool:
-        """Whether it changes anything."""
+        """Return whether it changes anything."""
         return self.method != "GET"
 
     @property
     def spends_write(self) -> bool:
-        """Whether it counts as a write of its caller: opening a console, a shell or a terminal is audited."""
+        """Return whether it counts as a write of its caller: opening a console, shell or terminal is audited."""
         return (self.writes and not self.quiet) or self.costly or self.door is not None
 
     @property
     def tag(self) -> str:
-        """What it is about."""
+        """Return the kind of object that it is about."""
         return self.name.partition(".")[0]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names in braces, in order."""
+        """Return the names in braces, in order."""
         return tuple(piece[1:-1] for piece in self.path.split("/") if piece.startswith("{"))
 
     @property
     def in_project(self) -> bool:
-        """Whether it belongs to one project, and does not exist for those who do not see that."""
+        """Return whether it belongs to one project, and does not exist for callers who do not see that project."""
         return "{project}" in self.path
 
     @property
     def statuses(self) -> tuple[int, ...]:
-        """Every status but the success that it may answer."""
+        """Return every status except success."""
         found = {500, 503, *self.errors}
         if self.access is not Access.ANYONE:
-            found |= {400, 401, 403, 429}  # 403: a browser that does not show that our own page asks
+            found |= {400, 401, 403, 429}  # 403: a browser request that does not come from our own page
         if self.parts:
             found |= {400, 404}
         if self.body is not None:
@@ -239,10 +243,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
-    """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
+    """Check the caller's permissions. NotFound: the caller sees no such project. Forbidden: a right is missing."""
     if route.in_project and not caller.sees(parts["org"], parts["project"]):
         raise NotFound(
-            f"project {parts['org']}/{parts['project']}: there is none such, or this account is no member of it; see"
+            f"project {parts['org']}/{parts['project']}: not found, or this account is not a member of it; see"
             " hostler project list, and name one with --org and --project"
         )
     if route.access is Access.SELF:

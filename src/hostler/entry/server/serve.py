@@ -1,4 +1,4 @@
-"""uvicorn inside the loop that is there already: no signals taken, the port known, closed in time."""
+"""uvicorn in the running event loop: it handles no signals, reports its port, and closes in time."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from hostler.kit.connections import InboundConnection
 
 GRACE = 3
-"""Seconds that running requests have when the server closes."""
+"""Seconds for running requests to end when the server closes."""
 KEEP_ALIVE = 75
 BACKLOG = 2048
 MAX_MESSAGE = 1024 * 1024
-"""Bytes of one message on a stream."""
+"""Largest message on a stream in bytes."""
 PING_EVERY = 20.0
-"""Seconds between two signs of life on a stream, and for the answer to one."""
+"""Seconds between two pings on a stream, and for the answer to one."""
 
 
 class Served(Shape):
-    """An ASGI app with a beginning and an end: `start` before the first request, `close` to let streams end."""
+    """An ASGI app with a lifecycle: `start` before the first request, `close` to end streams, then `aclose`."""
 
     async def start(self) -> None: ...
 
@@ -51,9 +51,9 @@ class Served(Shape):
 
 
 class _Dated(uvicorn.Server):
-    """uvicorn, every answer of which says what time it is by `wall`: a page reckons with that, not with its own.
+    """uvicorn with a Date header from `wall` in every answer: the web page uses it instead of the client's clock.
 
-    Connections are accepted within limits, not by asyncio's own loop.
+    Connections are accepted within limits, not by asyncio's own server.
     """
 
     def __init__(self, config: uvicorn.Config, wall: Callable[[], float], rate: Callable[[], float] | None) -> None:
@@ -62,7 +62,7 @@ class _Dated(uvicorn.Server):
         self._date: tuple[tuple[bytes, bytes], ...] = ()
 
     def accept(self, listener: socket.socket, limits: ConnectionLimits, proxies: Proxies) -> AcceptLoop:
-        """Serve what comes to a listening socket; what uvicorn's own `startup` does with `create_server`."""
+        """Serve a listening socket, as uvicorn's own `startup` does with `create_server`."""
         config, loop = self.config, asyncio.get_running_loop()
 
         def protocol(connection: InboundConnection) -> Protocol:
@@ -77,9 +77,9 @@ class _Dated(uvicorn.Server):
         return accepting
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
+        """Update the default headers; called ten times a second."""
         ended = await super().on_tick(counter)
-        with suppress(ValueError, OverflowError, OSError):  # no date is beyond the year 9999; a simulation may be
+        with suppress(ValueError, OverflowError, OSError):  # a date cannot be beyond the year 9999; a simulation may be
             self._date = ((b"date", formatdate(self._wall(), usegmt=True).encode()),)
         headers = [*self._date]
         if self._rate is not None:
@@ -89,10 +89,10 @@ class _Dated(uvicorn.Server):
 
 
 class Server:
-    """An async context manager: serves from entering to leaving. `port=0` takes a free one.
+    """An async context manager that serves while it is open. `port=0` takes a free port.
 
-    `wall`: what time it is, as its answers say; `rate`: how many seconds of it pass in a real one, where that is not
-    always one. Unavailable on entering: the address cannot be had. Invalid: certificate or key cannot be used.
+    `wall` is the time of the Date headers. `rate` is how many of its seconds pass in a real second, if that varies. On
+    entering: Unavailable: the address cannot be bound. Invalid: certificate or key cannot be used.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Server:
         limits: ConnectionLimits | None = None,
         trusted_proxies: tuple[str, ...] = (),
     ) -> None:
-        """`limits`: of connections. `trusted_proxies` are exempt from those per source address."""
+        """`limits`: limits of connections. `trusted_proxies` are exempt from the limits per source address."""
         if (cert is None) != (key is None):
-            raise Invalid("tls: a certificate and its key go together; give both")
+            raise Invalid("tls: needs both a certificate and its key; give both")
         self._app, self._host, self._asked_port = app, host, port
         self._cert, self._key = cert, key
         self._pin = ""
@@ -136,21 +136,21 @@ class Server:
         self._server = _Dated(self._config, wall, rate)
         self._limits, self._proxies = limits or ConnectionLimits(), Proxies(trusted_proxies)
         self.connections: AcceptLoop | None = None
-        """Those that are open, once it serves."""
+        """The accept loop with the open connections, once it serves."""
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self.port = port
-        """The real one, once it serves."""
+        """The actual port, once it serves."""
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """Return the URL."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'http' if self._cert is None else 'https'}://{host}:{self.port}"
 
     @property
     def pinned_url(self) -> str:
-        """Where it serves, with the digest of its certificate: what records of nodes and replicas say."""
+        """Return the URL with the digest of the certificate, as in the records of nodes and replicas."""
         return f"{self.url}{self._pin}"
 
     async def __aenter__(self) -> Self:
@@ -160,9 +160,9 @@ class Server:
         self._socket = self._bound()
         self.port = self._socket.getsockname()[1]
         await self._app.start()
-        # What uvicorn's own `serve` does, without its signal handlers: those of the process are not the server's.
+        # What uvicorn's own `serve` does, without its signal handlers: the process has its own.
         self._server.lifespan = self._config.lifespan_class(self._config)
-        await self._server.on_tick(0)  # the first answer says what time it is, too
+        await self._server.on_tick(0)  # so that the first answer has a Date header too
         self.connections = self._server.accept(self._socket, self._limits, self._proxies)
         self._serving = asyncio.create_task(self._server.main_loop(), name="server")
         return self
@@ -181,22 +181,22 @@ class Server:
         await self._app.aclose()
 
     def reload_certificate(self) -> bool:
-        """Serve new connections with the files as they are now; False: this server has no certificate.
+        """Use the current certificate files for new connections. Return False if this server has no certificate.
 
-        Invalid: they cannot be used. Then it goes on with what it has.
+        Invalid: the files cannot be used; the previous certificate stays in use.
         """
         context = self._config.ssl
         if context is None or self._cert is None:
             return False
-        self._tls()  # a pair that does not fit must not replace the one in use
+        self._tls()  # a mismatched pair must not replace the one in use
         context.load_cert_chain(self._cert, self._key, password="")
         self._pin = pin_of(self._cert)
         return True
 
-    # Inside
+    # Internal
 
     async def _abort(self) -> None:
-        """Connections of callers that do not read, and tasks that were cancelled."""
+        """Abort connections of clients that do not read, and wait for cancelled tasks."""
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         tasks = set(self._server.server_state.tasks)
@@ -209,7 +209,9 @@ class Server:
             return listen(self._host, self._asked_port, backlog=BACKLOG)
         except OSError as problem:
             if problem.errno == errno.EADDRINUSE:
-                raise Unavailable(f"listen {where}: the port is in use; stop who uses it, or take another") from None
+                raise Unavailable(
+                    f"listen {where}: the port is in use; stop the program that uses it, or choose another port"
+                ) from None
             raise Unavailable(f"listen {where}: {problem.strerror or problem}; name another address") from None
 
     def _tls(self) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""What the server stands on. `entry.up` and `entry.replica` put it together."""
+"""The services that the server calls. `entry.up` and `entry.replica` assemble them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _nothing() -> Mapping[str, float]:
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that handlers ask. All of it is opened and closed by whoever made it, and outlives the server."""
+    """Everything that handlers use. The creator opens and closes it; it outlives the server."""
 
     store: Store
     view: View
@@ -61,63 +61,63 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     traces: TraceService
     overview: OverviewService
     peers: Peers
-    """The way to the machines of every node."""
+    """Channels to the machines of every node."""
     artifacts: Artifacts
-    """All that were published, wherever their files are."""
+    """All published artifacts, wherever their files are."""
     own_artifacts: Artifacts | None = None
-    """Those whose files are on this machine; None: `artifacts` are."""
+    """Artifacts whose files are on this host; None: all of `artifacts`."""
     peer_tickets: PeerTickets | None = None
-    """By which other processes of the control plane are let in; None: they are not."""
+    """Tickets of other processes of the control plane; None: such tickets are not accepted."""
     clock: Clock
     audit_files: AuditFiles | None = None
-    """Lines of the audit log that are no longer in the store; None: there are no files."""
+    """Entries of the audit log that are no longer in the store; None: there are no files."""
     stopping: Callable[[], bool] = _never
     """Whether this process was asked to end, and serves only until load balancers have noticed."""
     leads: Callable[[], bool] = _never
     """Whether this process leads now."""
     counters: Callable[[], Mapping[str, float]] = _nothing
-    """What controllers and agents of this process count, for `/metrics`."""
+    """Counters of controllers and agents of this process, for `/metrics`."""
     calls: InvokeService | None = None
-    """The way to slices; None: this process has none."""
+    """Calls of slices; None: this process makes none."""
     watch: CallWatch | None = None
-    """What was measured of them; None as well."""
+    """Measurements of these calls; None: this process makes no calls."""
     sim: Simulation | None = None
-    """The world that this is the server of, if it is one of a simulation."""
+    """The simulated world, if this is the server of a simulation."""
 
     def was_read(self) -> bool:
-        """Whether everything in memory was read from the store at least once."""
+        """Return whether every cache was read from the store at least once."""
         return all(mirror.revision for mirror in self.view.mirrors.values())
 
 
 class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the server behaves."""
+    """Parameters of the server."""
 
     max_body: int = 1024 * 1024
-    """Bytes of one request's body."""
+    """Largest request body in bytes."""
     body_within: float = 30.0
-    """Seconds in which a body must have come."""
+    """Seconds for a body to arrive."""
     heartbeat: float = 15.0
-    """Seconds between two signs of life on an event stream."""
+    """Seconds between two keepalives on an event stream."""
     max_streams: int = 1000
-    """Event streams, consoles and SSH connections at once."""
+    """Most concurrent event streams, consoles and SSH connections."""
     history: int = 10_000
-    """Events that are kept in memory for streams; who is further behind reads the store."""
+    """Events kept in memory for streams; a stream that is further behind reads the store."""
     open_metrics: bool | None = False
-    """Whether `/metrics` answers without a token: always, never, or (None) to callers on this very machine.
+    """Whether `/metrics` needs no token: always, never, or (None) for clients on this host.
 
-    A guest of QEMU whose network is `user` comes from this very machine, if its agent runs there and is not root.
+    A QEMU guest with the network `user` connects from this host, if its agent runs here and is not root.
     """
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks of proxies that are believed who asks, and whether by https (`entry.server.proxy`)."""
+    """Addresses and networks of proxies whose headers are trusted (`entry.server.proxy`)."""
     lab_key: Path | None = None
-    """Where the private key is with which terminals log into labs; None: there are no terminals."""
+    """Path of the private key with which terminals log in to labs; None: there are no terminals."""
     max_terminals: int = 1000
-    """Terminals of labs at once, those among them whose users may still come back."""
+    """Most lab terminals at the same time, including disconnected ones within their grace period."""
     terminal_grace: float = 300.0
-    """Seconds for which a terminal's shell waits for a user whose connection has ended."""
+    """Seconds for which the shell of a terminal waits for a disconnected user."""
     site: Path | None = None
-    """Where the files of the page are; None: those that came with Hostler."""
+    """Folder of the web page's files; None: those installed with Hostler."""
     budget: BudgetPlan = BudgetPlan()
-    """How many requests an account may make, and an address without one."""
+    """Request budgets of accounts, and of addresses without an account."""
     log_reads: bool = False
     """Whether each successful read is logged too."""

@@ -1,8 +1,8 @@
-"""A shell in a machine as a WebSocket: the messages of a lab's terminal (`entry.terminal.protocol`).
+"""A shell in a machine as a WebSocket, with the messages of a lab's terminal (`entry.terminal.protocol`).
 
-The server logs in by SSH with the key of its terminals, where the machine lets that in: who made it decides, and the
-audit says who opened one. It lasts as long as the connection, which lasts while the token counts and has the right, as
-at the doors.
+The server logs in by SSH with its terminal key, if the machine accepts that key: the creator of the machine decides
+that, and the audit log records who opens a shell. The shell ends with the connection, which ends when the token becomes
+invalid or loses the right, as for consoles.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from hostler.model.api import VmView
 
 SHELL = "shell"
-"""In place of a machine's door."""
+"""Used in place of a machine's channel."""
 
 
 async def _opened(asked: Asked) -> Answer | None:
-    """The shell, until one side ends it; a plain GET is told that it needs a WebSocket."""
+    """Serve the shell until one side ends it; refuse a plain GET."""
     check_origin(asked.raw.headers)
     vm = await machine_of(asked)
     if asked.raw.scope["type"] != "websocket":
-        raise Refusal(INVALID, "shell: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
+        raise Refusal(INVALID, "shell: only WebSocket (version 13) is supported; request an upgrade to websocket")
     with place_for(asked, "shell"):
         if asked.raw.ticket is not None:
             await asked.services.tickets.use(asked.raw.ticket, asked.caller)
-        await send(asked.raw, "accept")  # a browser is told nothing of a handshake that was refused
+        await send(asked.raw, "accept")  # accepted before the login: a browser gets no reason for a refused handshake
         try:
             hearing = Hearing(asked.raw)
             code = await first(_served(asked, vm, hearing), hearing.until_gone(), over(asked))
@@ -58,7 +58,7 @@ async def _opened(asked: Asked) -> Answer | None:
 
 
 async def _served(asked: Asked, vm: VmView, hearing: Hearing) -> int | None:
-    """Log in, and be there: the code to close with."""
+    """Log in and copy data. Return the close code."""
     way = _way(vm)
     channel = asked.services.peers.channel(way.node, way.vm, Door.SSH)
     try:
@@ -68,19 +68,23 @@ async def _served(asked: Asked, vm: VmView, hearing: Hearing) -> int | None:
             return await first(_out(asked.raw, shell), hearing.passed_to(partial(_typed, shell)))
     except Forbidden:
         raise Forbidden(
-            f"the machine {vm.name}: it does not let {way.user} in with this server's key; create it with a shell in"
-            " the page, or add the key of GET /v1/terminal-key to its SSH keys and start it again"
+            f"the machine {vm.name}: it refuses the login of {way.user} with this server's key; create it with a shell"
+            " in"
+            " the page, or add the key of GET /v1/terminal-key to its SSH keys and restart it"
         ) from None
 
 
 def _way(vm: VmView) -> Way:
     if vm.node is None or vm.access is None:
-        raise Unavailable(f"the machine {vm.name}: there is nothing to log into; wait until it runs and is available")
+        raise Unavailable(f"the machine {vm.name}: no SSH access yet; wait until it runs and is available")
     return Way(vm.id, vm.node, vm.access.user, vm.access.host_keys)
 
 
 async def _out(raw: Raw, shell: Shell) -> int | None:
-    """What it says, at the pace of who reads it, until it ends. Who goes hears no more; what they typed goes in yet."""
+    """Send the output at the pace of the client until the shell ends.
+
+    After the client disconnects nothing is sent, but its last input is still delivered.
+    """
     while text := await shell.read():
         with suppress(Disconnected):  # `until_gone` ends it
             await send(raw, "send", text=protocol.output(text))
@@ -99,7 +103,6 @@ async def _typed(shell: Shell, said: protocol.Said) -> None:
 
 
 async def _key(asked: Asked) -> Answer:
-    """What a machine has to let in."""
     return Answer(TerminalKey(key=await asked.terminals.public_key()))
 
 
@@ -108,7 +111,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/terminal-key",
         name="terminal.key",
-        summary="The public SSH key with which the server logs in where somebody opens a shell",
+        summary="The public SSH key with which the server logs in to open a shell",
         handler=_key,
         access=Access.LOGGED_IN,
         answer=TerminalKey,
@@ -117,14 +120,14 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=f"{ONE}/shell",
         name="vm.shell",
-        summary="A shell in it, as a WebSocket of JSON texts",
+        summary="A shell in a machine, as a WebSocket of JSON texts",
         handler=_opened,
         access="modify_workloads",
         status=101,
         errors=(400,),
         query=(TICKET,),
         door=SHELL,
-        about="A plain GET is refused with 400. For machines that let the key of /v1/terminal-key in. The messages are"
+        about="A plain GET is refused with 400. For machines that accept the key of /v1/terminal-key. The messages are"
         " in docs/terminal.md.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The routes of a simulation: how time goes, what breaks, and what is repaired. Other servers know none of it."""
+"""Routes of a simulation: control of time, faults and repairs. Other servers answer 404."""
 
 from __future__ import annotations
 
@@ -28,78 +28,67 @@ if TYPE_CHECKING:
 
 SIM = "/v1/sim"
 ANSWER_WITHIN = 20.0
-"""Real seconds after which a step that is not done is answered all the same."""
+"""Real seconds after which a step in progress is answered."""
 NUMBER = Parameter("after", "Entries after the one of this number.", pattern=r"^[0-9]{1,15}$", example="41")
 
 
 def _simulation(asked: Asked) -> Simulation:
     found = asked.services.sim
     if found is None:
-        raise NotFound("sim: this is no simulation; hostler sim serve starts one")
+        raise NotFound("sim: not a simulation; hostler sim serve starts one")
     return found
 
 
 async def shown(asked: Asked) -> Answer:
-    """All of it."""
     return Answer(await _simulation(asked).view())
 
 
 async def changed(asked: Asked) -> Answer:
-    """Another mode."""
     await _simulation(asked).change(asked.body)
     return Answer(await _simulation(asked).view())
 
 
 async def stepped(asked: Asked) -> Answer:
-    """Time went on; 202: it still does."""
+    """Advance time; 202: the step is still in progress."""
     view = await _simulation(asked).step(asked.body, within=ANSWER_WITHIN)
     return Answer(view, status=200 if view.done else 202)
 
 
 async def saved(asked: Asked) -> Answer:
-    """What another simulation can go on from."""
     simulation = _simulation(asked)
     file = await simulation.save()
     return Answer(SimState(file=file.decode()))
 
 
 async def kinds_listed(asked: Asked) -> Answer:
-    """What can be broken, and how."""
     return Answer(_simulation(asked).kinds())
 
 
 async def injected(asked: Asked) -> Answer:
-    """Broken."""
     return Answer(await _simulation(asked).inject(asked.body))
 
 
 async def lifted(asked: Asked) -> Answer:
-    """Whole again, as far as this fault is concerned."""
     return Answer(await _simulation(asked).lift(asked.parts["fault"]))
 
 
 async def commanded(asked: Asked) -> Answer:
-    """Switched."""
     return Answer(await _simulation(asked).command(asked.body))
 
 
 async def proposed(asked: Asked) -> Answer:
-    """What should be done."""
     return Answer(await _simulation(asked).proposals())
 
 
 async def repaired(asked: Asked) -> Answer:
-    """Done."""
     return Answer(await _simulation(asked).repair(asked.parts["proposal"]))
 
 
 async def automated(asked: Asked) -> Answer:
-    """Who repairs."""
     return Answer(await _simulation(asked).auto_repair(asked.body))
 
 
 async def told(asked: Asked) -> Answer:
-    """What happened."""
     after = int(asked.query["after"] or 0)
     return Answer(await _simulation(asked).log(after=after, limit=asked.limit, last=asked.query["last"]))
 
@@ -109,31 +98,31 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=SIM,
         name="sim.get",
-        summary="The simulation: how time goes, what is broken, and what should be done about it",
+        summary="The simulation: its clock, active faults, and proposed repairs",
         handler=shown,
         access=Access.LOGGED_IN,
         answer=SimView,
         errors=(404,),
-        about="404: this server is no simulation.",
+        about="404: this server is not a simulation.",
     ),
     Route(
         method="PUT",
         path=f"{SIM}/mode",
         name="sim.mode",
-        summary="Let time stand still, go by the clock, or not wait",
+        summary="Set the mode: paused, real time, or as fast as possible",
         handler=changed,
         access="step_time",
         body=ModeSet,
         answer=SimView,
         errors=(404,),
         idempotent=False,
-        about="409: the epoch is over. Every change of mode begins a new one, and drops the steps of the last.",
+        about="409: the epoch has ended. Every change of mode starts a new epoch and drops the pending steps.",
     ),
     Route(
         method="POST",
         path=f"{SIM}/step",
         name="sim.step",
-        summary="Let time go on by so many seconds, or by so many instants at which something is due",
+        summary="Advance time by a number of seconds, or by a number of scheduled instants",
         handler=stepped,
         access="step_time",
         also=(202,),
@@ -141,25 +130,25 @@ ROUTES: tuple[Route, ...] = (
         answer=StepView,
         errors=(404,),
         idempotent=False,
-        about="Steps are done one after the other, and each in full, also if nobody waits for the answer. 202: it is"
-        " not done yet; it is while `steps` has it. 409: time goes by itself, or the mode was changed meanwhile.",
+        about="Steps are executed one after the other and completely, even if the client does not wait. 202: it is"
+        " still in progress while `steps` lists it. 409: time runs by itself, or the mode was changed meanwhile.",
     ),
     Route(
         method="GET",
         path=f"{SIM}/state",
         name="sim.state",
-        summary="The simulation as a file that hostler sim serve --resume goes on from",
+        summary="The simulation as a file for hostler sim serve --resume",
         handler=saved,
         access=Access.ADMINISTRATORS,
         answer=SimState,
         errors=(404,),
-        about="400: more was written into the simulation from outside than can be saved.",
+        about="400: the API wrote more into the simulation than can be saved.",
     ),
     Route(
         method="GET",
         path=f"{SIM}/faults",
         name="sim.kinds",
-        summary="Which faults there are, and what they can be about",
+        summary="Kinds of faults, and the components they apply to",
         handler=kinds_listed,
         access=Access.LOGGED_IN,
         answer=FaultKindPage,
@@ -169,7 +158,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=f"{SIM}/faults",
         name="sim.inject",
-        summary="Break something",
+        summary="Inject a fault",
         handler=injected,
         access="inject_faults",
         status=201,
@@ -177,13 +166,13 @@ ROUTES: tuple[Route, ...] = (
         answer=FaultView,
         errors=(404,),
         idempotent=False,
-        about="404: there is no such component.",
+        about="404: component not found.",
     ),
     Route(
         method="DELETE",
         path=f"{SIM}/faults/{{fault}}",
         name="sim.lift",
-        summary="Lift a fault",
+        summary="Remove a fault",
         handler=lifted,
         access="inject_faults",
         answer=FaultView,
@@ -200,14 +189,14 @@ ROUTES: tuple[Route, ...] = (
         answer=HardwareCommandView,
         errors=(404,),
         idempotent=False,
-        about="409: the component has changed after `guard`, the instant of the state that the command was decided"
-        " from. 404: there is no such component.",
+        about="409: the component has changed since `guard`, the instant of the state that the command is based"
+        " on. 404: component not found.",
     ),
     Route(
         method="GET",
         path=f"{SIM}/proposals",
         name="sim.proposals",
-        summary="What should be done about hardware that is not as it should be, and why",
+        summary="Proposed repairs of faulty hardware, with reasons",
         handler=proposed,
         access=Access.LOGGED_IN,
         answer=ProposalPage,
@@ -217,20 +206,20 @@ ROUTES: tuple[Route, ...] = (
         method="PUT",
         path=f"{SIM}/repairs",
         name="sim.auto_repair",
-        summary="Have repairs performed without being asked, or not",
+        summary="Turn automatic repairs on or off",
         handler=automated,
         access="perform_repairs",
         body=RepairMode,
         answer=ProposalPage,
         errors=(404,),
         idempotent=False,
-        about="Those that need a human stay proposals.",
+        about="Repairs that need a human stay proposals.",
     ),
     Route(
         method="POST",
         path=f"{SIM}/repairs/{{proposal}}",
         name="sim.repair",
-        summary="Perform a repair that is proposed, be it as the human who was asked for",
+        summary="Perform a proposed repair, also one that needs a human",
         handler=repaired,
         access="perform_repairs",
         answer=ProposalView,
@@ -240,11 +229,11 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=f"{SIM}/log",
         name="sim.log",
-        summary="What happened in the simulation, oldest first",
+        summary="The log of the simulation, oldest first",
         handler=told,
         access=Access.LOGGED_IN,
         answer=SimLogPage,
         errors=(404,),
-        query=(LIMIT, NUMBER, Parameter("last", "The newest of them.", "boolean", default=False)),
+        query=(LIMIT, NUMBER, Parameter("last", "The newest entries.", "boolean", default=False)),
     ),
 )

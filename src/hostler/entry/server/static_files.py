@@ -1,7 +1,7 @@
-"""The page's own files: read into memory at the first request, and given as they are.
+"""The files of the web page: read into memory on the first request, and served unchanged.
 
-Only what was found in the folder then has an address, so no address leads out of it. The page itself is one file with a
-nonce of its own in each answer; all others have their contents' hash in their names, or are small, and may be kept.
+Only files found in the folder at that time have a URL, so no URL leads out of the folder. The page itself is one file
+with a new nonce in each answer. All other files have a content hash in their names, or are small, and may be cached.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MEDIA = {
     ".txt": b"text/plain; charset=utf-8",
     ".woff2": b"font/woff2",
 }
-"""What is given, by the ends of names; nothing else is."""
+"""Served media types by file extension; other files are not served."""
 PACKED = {b"br": ".br", b"gzip": ".gz"}
-"""The best first."""
+"""In order of preference."""
 INDEX = "index.html"
 ASSETS = "assets"
 NONCE = b"__NONCE__"
@@ -70,34 +70,34 @@ NOT_BUILT = f"""<!doctype html>
 <h1>Hostler</h1>
 <p>The server runs. Its web page was not built, so there is nothing to show here.</p>
 <p>Build it where Hostler was checked out, with Node.js: <code>make web</code>. Then reload this page.</p>
-<p>The API is there all the same: see <a href="/docs">/docs</a>, and <code>hostler --help</code>.</p>
+<p>The API works nevertheless: see <a href="/docs">/docs</a>, and <code>hostler --help</code>.</p>
 </main></body></html>
 """.encode()
 
 
 def hashed(text: bytes) -> bytes:
-    """A script or style of ours as a policy names it."""
+    """Return the hash of a script or style for a Content-Security-Policy."""
     return b"'sha256-" + base64.b64encode(hashlib.sha256(text).digest()) + b"'"
 
 
 def policy(*, script: bytes, style: bytes) -> tuple[bytes, bytes]:
-    """The header that says what a page may load, and do: of this server only, and no more than it needs."""
+    """Return the Content-Security-Policy of a page: only from this server, and no more than the page needs."""
     text = b"default-src 'none'; script-src %b; style-src %b; %b; %b" % (script, style, _CLOSED, _FRAME)
     return b"content-security-policy", text
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file as it was found, with what was packed of it beforehand."""
+    """A file with its precompressed variants."""
 
     media: bytes
     data: bytes
     tag: bytes
     packed: dict[bytes, bytes]
-    """By the name of the encoding."""
+    """By encoding."""
 
 
 class Site:
-    """The files of one folder. While there is no page among them it is looked at again for each request."""
+    """The files of one folder. The folder is read again for each request until it contains a page."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path(hostler.__file__).parent / "site"
@@ -105,9 +105,9 @@ class Site:
         self._reading = asyncio.Lock()
 
     async def page(self, asked: Asked) -> Answer:  # noqa: ARG002 - every handler takes it
-        """`/`: with a nonce of its own, so never the same twice.
+        """Return the page with a new nonce.
 
-        And without an ETag: a 304 would have the browser use its kept page, whose nonce was used before.
+        It has no ETag: a 304 would make the browser use its cached page, whose nonce was used before.
         """
         file = await self._found(INDEX)
         if file is None:
@@ -118,28 +118,28 @@ class Site:
         return _page(file.data.replace(NONCE, nonce), policy(script=b"'self'", style=style))
 
     async def asset(self, asked: Asked) -> Answer:
-        """A file whose name changes with its contents."""
+        """Return a file whose name changes with its content."""
         return await self._given(asked, f"{ASSETS}/{asked.parts['file']}", YEAR)
 
     async def beside(self, asked: Asked) -> Answer:
-        """A file beside the page."""
+        """Return a file next to the page."""
         return await self._given(asked, asked.route.path[1:], ASK_AGAIN)
 
     def routes(self) -> tuple[Route, ...]:
-        """All of them. They are no part of the API."""
+        """Return all routes. They are not part of the API."""
         return (
             _route("/", "site.page", "The page", self.page),
             _route(f"/{ASSETS}/{{file}}", "site.asset", "Its scripts and styles", self.asset),
             _route("/favicon.svg", "site.icon", "Its icon", self.beside),
-            _route("/licences.txt", "site.licences", "Whose work it stands on", self.beside),
+            _route("/licences.txt", "site.licences", "Licences of third-party code", self.beside),
         )
 
-    # Inside
+    # Internal
 
     async def _given(self, asked: Asked, name: str, kept: bytes) -> Answer:
         file = await self._found(name)
         if file is None:
-            raise NotFound(f"file {name[:80]!r}: the page has none such; reload the page, for it may be an older one")
+            raise NotFound(f"file {name[:80]!r}: not found; reload the page, it may be outdated")
         headers = asked.raw.headers
         encoding, data, tag = _chosen(file, headers.get(b"accept-encoding", b""))
         more = [*_OF_FILES, (b"cache-control", kept), (b"etag", tag)]
@@ -176,7 +176,7 @@ def _page(text: bytes, allowed: tuple[bytes, bytes]) -> Answer:
 
 
 def _read(folder: Path) -> dict[str, File]:
-    """Everything in the folder and in its `assets`. One that is not there, or is just being built, has nothing."""
+    """Read everything in the folder and in its `assets`; empty if the folder is missing or is being built."""
     found: dict[str, File] = {}
     try:
         for place, start in ((folder, ""), (folder / ASSETS, f"{ASSETS}/")):
@@ -192,14 +192,14 @@ def _file(path: Path) -> File:
     data = path.read_bytes()
     packed = {}
     for encoding, end in PACKED.items():
-        beside = path.with_name(path.name + end)
-        if beside.is_file():
-            packed[encoding] = beside.read_bytes()
+        variant = path.with_name(path.name + end)
+        if variant.is_file():
+            packed[encoding] = variant.read_bytes()
     return File(MEDIA[path.suffix], data, hashlib.sha256(data).hexdigest()[:32].encode(), packed)
 
 
 def _chosen(file: File, accepted: bytes) -> tuple[bytes, bytes, bytes]:
-    """The encoding, what it is in that, and its tag: the caller's favourite, or ours among those it likes alike."""
+    """Return encoding, data and tag: the client's preferred encoding, or ours among equally preferred ones."""
     likes = likes_of(accepted)
     anything = likes.get(b"*", 0.0)
     best, most = b"", 0.0

@@ -1,8 +1,8 @@
-"""Bytes between a WebSocket and a machine's door, until one side ends it.
+"""Bytes between a WebSocket and a channel of a machine, until one side ends it.
 
-A WebSocket has one end, not two. When the machine's side ends, all that it said is delivered, and then the WebSocket is
-closed with code 1000; when the caller closes, all that it sent before goes through the door first. Neither side is read
-(much) faster than the other takes it. A machine that takes nothing keeps nobody's place for ever (`hearing`).
+A WebSocket is closed for both directions at once. When the machine's side ends, all of its output is delivered, then
+the WebSocket is closed with code 1000. When the client closes, all of its input is delivered first. Neither side is
+read much faster than the other accepts data. A machine that accepts nothing does not hold a stream forever (`Hearing`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 NORMAL, GOING_AWAY, NO_LONGER, FAILED = 1000, 1001, 1008, 1011
 LARGEST = 256 * 1024
-"""Bytes of one message that we send."""
+"""Largest message that the server sends, in bytes."""
 
 
 async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
-    """Until the caller goes, the machine's side ends, or `over` answers with the code to close with."""
-    hearing = Hearing(raw, last_words=None)  # `written_to` gives up where nothing is taken
+    """Copy data until the client disconnects, the machine's side ends, or `over` returns a close code."""
+    hearing = Hearing(raw, last_words=None)  # `written_to` ends the stream if nothing is accepted
     leaving = asyncio.create_task(hearing.until_gone(), name="stream: hearing")
     taking = asyncio.create_task(hearing.written_to(channel.write), name="stream: input")
     ending = asyncio.ensure_future(over)
@@ -47,12 +47,15 @@ async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
         code, why = taking.result(), "the machine takes no input"
     else:
         code, why = ending.result() if ending in done else NORMAL, ""
-    with suppress(OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
+    with suppress(OSError, RuntimeError):  # uvicorn raises these for a client that has disconnected
         await raw.send({"type": "websocket.close", "code": code, "reason": why})
 
 
 async def _out(raw: Raw, channel: Channel) -> None:
-    """What the machine says, until it ends. A caller who goes hears no more; what it sent goes in yet (`hearing`)."""
+    """Send the machine's output until it ends.
+
+    After the client disconnects nothing is sent, but its last input is still delivered (`Hearing`).
+    """
     while data := await channel.read():
         for start in range(0, len(data), LARGEST):
             with suppress(OSError, RuntimeError):  # as above

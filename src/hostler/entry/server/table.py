@@ -1,4 +1,4 @@
-"""The one table of routes."""
+"""The table of all routes."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ API: tuple[Route, ...] = (
     ),
     *artifacts.ROUTES,
 )
-"""Everything under `/v1`."""
+"""All routes below `/v1`."""
 
 
 def table(
     openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False, site: Site | None = None
 ) -> tuple[Route, ...]:
-    """Every route of a server."""
+    """Return every route of a server."""
     return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics), *(site or Site()).routes())

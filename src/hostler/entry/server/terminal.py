@@ -1,7 +1,7 @@
-"""A lab's terminal as a WebSocket: JSON texts both ways (`entry.terminal.protocol`).
+"""A lab's terminal as a WebSocket of JSON texts (`entry.terminal.protocol`).
 
-Who comes with a token in a header goes in; so does who comes with a ticket in the URL, once. Either way it lasts only
-while the token counts that was shown, or that the ticket was issued for, and has the right.
+The client presents a token in a header, or a one-time ticket in the URL. Either way the connection ends when that
+token, or the token that the ticket was issued for, becomes invalid or loses the right.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ONE = "/v1/labs/{user}"
 PATH = f"{ONE}/terminal"
 REPLAY = Parameter(
     "replay",
-    "What who comes back is shown: `missed`, or `all` that is kept, for a screen that is empty.",
+    "Output shown on reconnect: `missed`, or `all` that is kept, for an empty screen.",
     pattern="^(missed|all)$",
     default="missed",
 )
 
 
 async def _opened(asked: Asked) -> Answer | None:
-    """The terminal, until one side ends it; a plain GET is told that it needs a WebSocket."""
+    """Serve the terminal until one side ends it; refuse a plain GET."""
     check_origin(asked.raw.headers)
     user = _user(asked.caller, asked.parts)
     shown = asked.raw.ticket
@@ -52,8 +52,8 @@ async def _opened(asked: Asked) -> Answer | None:
     if asked.query["replay"] not in ("missed", "all"):
         raise Invalid("replay: must be missed or all")
     if asked.raw.scope["type"] != "websocket":
-        raise Refusal(INVALID, "terminal: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
-    # A lab has one terminal, and whoever opens those of a class for its students opens many.
+        raise Refusal(INVALID, "terminal: only WebSocket (version 13) is supported; request an upgrade to websocket")
+    # A lab has one terminal. It counts for the lab, because a teacher may open many.
     with place_for(asked, "terminal", of=f"{ORG}/{user}"):
         if shown is not None:
             await asked.services.tickets.use(shown, asked.caller)
@@ -69,7 +69,7 @@ async def _served(asked: Asked, user: str) -> None:
             lambda: asked.services.labs.tell_opened(asked.request, user),
             everything=asked.query["replay"] == "all",
         )
-    except NotFound as error:  # a browser is told nothing of a handshake that was refused
+    except NotFound as error:  # accepted first: a browser gets no reason for a refused handshake
         await send(raw, "accept")
         await _farewell(raw, protocol.NO_LAB, protocol.error(str(error)))
         return
@@ -86,17 +86,18 @@ async def _served(asked: Asked, user: str) -> None:
     finally:
         screen.terminal.leave(screen)
     if code == protocol.TAKEN_OVER:
-        await _farewell(raw, code, protocol.info("the terminal was opened elsewhere, and goes on there"))
+        await _farewell(raw, code, protocol.info("the terminal was opened elsewhere and continues there"))
     elif code is not None:
         await _farewell(raw, code)
 
 
 async def _out(raw: Raw, screen: Screen) -> int | None:
-    """What the terminal says, at the pace of who reads it, until it is over: the code that says how."""
+    """Send the terminal's messages at the pace of the client until it ends. Return the close code."""
     while (message := await screen.read()) is not None:
         try:
             await send(raw, "send", text=message)
-        except Disconnected:  # the next `read` would say that it was shown; what was typed goes in yet (`until_gone`)
+        # another `read` would acknowledge the message; the last input is still delivered (`until_gone`)
+        except Disconnected:
             await asyncio.Event().wait()
     return screen.terminal.code
 
@@ -113,14 +114,16 @@ async def _farewell(raw: Raw, code: int, message: str | None = None) -> None:
 
 
 def _user(caller: Caller, parts: dict[str, str]) -> str:
-    """Whose terminal it is. NotFound: the caller does not see that user's labs. Forbidden: sees them, and no more."""
+    """Return the user of the terminal.
+
+    NotFound: the caller does not see the user's labs. Forbidden: a right is missing.
+    """
     user = parts["user"]
     check_use(caller, user)
     return user
 
 
 async def _issued(asked: Asked) -> Answer:
-    """A ticket for the terminal."""
     user = _user(asked.caller, asked.parts)
     url = f"/v1/labs/{quote(user, safe='')}/terminal"
     return written(await asked.services.tickets.issue_terminal(asked.request, user, digest_shown(asked.raw), url))
@@ -131,14 +134,14 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=f"{ONE}/tickets",
         name="lab.ticket",
-        summary="A ticket that opens the terminal of a user's lab, once, within 30 s",
+        summary="Issue a ticket that opens the terminal of a user's lab, once, within 30 s",
         handler=_issued,
         access=Access.LOGGED_IN,
         status=201,
         answer=TicketView,
         idempotent=False,
         errors=(403,),
-        about=f"{USED} What it opens closes when the token ends with which it was asked for.",
+        about=f"{USED} The terminal closes when the token ends that the ticket was requested with.",
     ),
     Route(
         method="GET",
@@ -151,7 +154,7 @@ ROUTES: tuple[Route, ...] = (
         errors=(400, 403),
         query=(TICKET, REPLAY),
         door=TERMINAL,
-        about=f"{USED} A plain GET is refused with 400. The newer of two takes over; a shell waits five minutes for who"
-        " comes back. The messages are in docs/terminal.md.",
+        about=f"{USED} A plain GET is refused with 400. A newer connection takes over; a shell waits five minutes for"
+        " the user to reconnect. The messages are in docs/terminal.md.",
     ),
 )

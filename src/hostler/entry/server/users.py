@@ -1,4 +1,4 @@
-"""The routes of accounts, tokens and sessions."""
+"""Routes of accounts, tokens and sessions."""
 
 from __future__ import annotations
 
@@ -26,61 +26,51 @@ SESSIONS = "/v1/sessions"
 
 
 async def listed(asked: Asked) -> Answer:
-    """All within reach."""
     return Answer(
         await asked.services.users.list(asked.caller, limit=asked.limit, after=asked.after, stale=asked.stale)
     )
 
 
 async def created(asked: Asked) -> Answer:
-    """A new one."""
     done = await asked.services.users.create(asked.request, asked.body)
     return written(done, location=f"{USERS}/{done.value.name}")
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     return Answer(await asked.services.users.get(asked.caller, asked.parts["user"], stale=asked.stale))
 
 
 async def updated(asked: Asked) -> Answer:
-    """Changed."""
     return written(await asked.services.users.update(asked.request, asked.parts["user"], asked.body))
 
 
 async def deleted(asked: Asked) -> Answer:
-    """Gone, with its tokens."""
     return written(await asked.services.users.delete(asked.request, asked.parts["user"]))
 
 
 async def tokens(asked: Asked) -> Answer:
-    """Those of one account."""
     return Answer(await asked.services.users.tokens(asked.caller, asked.parts["user"]))
 
 
 async def issued(asked: Asked) -> Answer:
-    """The one time that a token is told."""
     return written(await asked.services.users.issue(asked.request, asked.parts["user"], asked.body or TokenCreate()))
 
 
 async def revoked(asked: Asked) -> Answer:
-    """It counts no more."""
     return written(await asked.services.users.revoke(asked.request, asked.parts["user"], asked.parts["token"]))
 
 
 async def logged_in(asked: Asked) -> Answer:
-    """A session for a password."""
     asked.raw.tried = asked.body.name
     return Answer(await asked.services.users.login(asked.body, asked.source))
 
 
 async def who(asked: Asked) -> Answer:
-    """The caller."""
     return Answer(asked.services.users.whoami(asked.caller))
 
 
 async def logged_out(asked: Asked) -> Answer:
-    """The token that was sent counts no more, and a browser forgets it."""
+    """Revoke the token that was sent; a browser's cookie is deleted too."""
     answer = written(await asked.services.users.logout(asked.request))
     return (
         msgspec.structs.replace(answer, headers=(*answer.headers, *cleared(asked.raw))) if asked.raw.cookie else answer
@@ -114,7 +104,7 @@ ROUTES: tuple[Route, ...] = (
         method="DELETE",
         path=SESSIONS,
         name="session.logout",
-        summary="Log out: the token that is sent counts no more",
+        summary="Log out: revoke the token that is sent",
         handler=logged_out,
         access=Access.LOGGED_IN,
         answer=TokenView,
@@ -133,7 +123,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=USERS,
         name="user.create",
-        summary="Make an account",
+        summary="Create an account",
         handler=created,
         access="manage_accounts",
         status=201,
@@ -154,20 +144,20 @@ ROUTES: tuple[Route, ...] = (
         method="PATCH",
         path=ONE,
         name="user.update",
-        summary="Change an account; what is left out stays",
+        summary="Change an account; omitted fields stay",
         handler=updated,
         access=Access.SELF,
         body=UserUpdate,
         answer=UserView,
         conditional=True,
-        about="Without the right manage_accounts: one's own full name and password. A new password of one's own account"
-        " needs the present one, `old_password`.",
+        about="Without the right manage_accounts: only the caller's own full name and password. A new password of one's"
+        " own account needs the current one, `old_password`.",
     ),
     Route(
         method="DELETE",
         path=ONE,
         name="user.delete",
-        summary="Delete an account, and its tokens with it",
+        summary="Delete an account and its tokens",
         handler=deleted,
         access="manage_accounts",
         answer=UserView,
@@ -186,14 +176,14 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=TOKENS,
         name="token.issue",
-        summary="Issue an API token; it is told this once",
+        summary="Issue an API token; it is shown only once",
         handler=issued,
         access=Access.SELF,
         status=201,
         body=TokenCreate,
         body_optional=True,
         answer=TokenIssued,
-        about="A repeated Idempotency-Key is a conflict: the token is told once.",
+        about="A repeated Idempotency-Key is a conflict, because the token is shown only once.",
     ),
     Route(
         method="DELETE",

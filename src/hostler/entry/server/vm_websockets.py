@@ -1,7 +1,7 @@
-"""Doors of a machine as WebSockets, messages of bytes both ways: its serial port, and the SSH server inside it.
+"""Channels of a machine as WebSockets of binary messages: its serial console, and the SSH server inside it.
 
-Who comes with a token in a header goes in; so does who comes with a ticket in the URL, once. Either way it lasts only
-while the token counts that was shown, or that the ticket was issued for, and has the right.
+The client presents a token in a header, or a one-time ticket in the URL. Either way the connection ends when that
+token, or the token that the ticket was issued for, becomes invalid or loses the right.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from hostler.model.api import VmView
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the token."""
+"""Seconds between two checks of the token."""
 ONE = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
-TAIL = Parameter("tail", "Bytes at most, from the end.", "integer", minimum=1, maximum=256 * 1024, default=64 * 1024)
+TAIL = Parameter("tail", "Most bytes, from the end.", "integer", minimum=1, maximum=256 * 1024, default=64 * 1024)
 LOG_WITHIN = 15.0
-"""Seconds for which an agent may take its time with a log."""
-TICKET = Parameter("ticket", "In place of a token, for browsers: counts once, within 30 s (`POST …/tickets`).")
+"""Seconds for an agent to answer with a log."""
+TICKET = Parameter("ticket", "In place of a token, for browsers: valid once, within 30 s (`POST …/tickets`).")
 
 
 def _opened(door: Door) -> Handler:
     async def opened(asked: Asked) -> Answer | None:
-        """The door, until one side ends it; a plain GET is told that it needs a WebSocket."""
+        """Serve the channel until one side ends it; refuse a plain GET."""
         check_origin(asked.raw.headers)
         vm = await machine_of(asked)
         if asked.raw.scope["type"] != "websocket":
-            raise Refusal(INVALID, f"{door}: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
+            raise Refusal(INVALID, f"{door}: only WebSocket (version 13) is supported; request an upgrade to websocket")
         if vm.node is None:
-            raise Unavailable(f"{door} of {vm.name}: no node has it yet; wait until one has")
+            raise Unavailable(f"{door} of {vm.name}: not placed on a node yet; wait until it is")
         with place_for(asked, door):
             if asked.raw.ticket is not None:
                 await asked.services.tickets.use(asked.raw.ticket, asked.caller)
@@ -59,9 +59,9 @@ def _opened(door: Door) -> Handler:
 
 
 async def _logged(asked: Asked) -> Answer:
-    """What came out of its serial port last."""
+    """Return the last output of the serial port."""
     vm = await machine_of(asked)
-    if vm.node is None:  # it was nowhere yet, so it has said nothing
+    if vm.node is None:  # it was never on a node, so it has no output
         return Answer(VmLog(text=""))
     tail: int = asked.query["tail"]
     said = b""
@@ -75,7 +75,7 @@ async def _logged(asked: Asked) -> Answer:
 
 
 async def machine_of(asked: Asked) -> VmView:
-    """The machine, which is the ticket's if there is one."""
+    """Return the machine; it must be the one of the ticket, if there is a ticket."""
     parts = asked.parts
     vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
     shown = asked.raw.ticket
@@ -85,9 +85,9 @@ async def machine_of(asked: Asked) -> VmView:
 
 
 async def over(asked: Asked, check: Callable[[Caller], object] = lambda _: None) -> int:
-    """Until the server closes, or the token no longer counts, or lost the right: the code that says so.
+    """Wait until the server closes, or the token becomes invalid or loses the right. Return the close code.
 
-    `check` raises where the route alone does not say what the caller may do.
+    `check` raises an error if the caller may not continue, for rules that are not part of the route.
     """
     digest = digest_shown(asked.raw)
     while not asked.feed.closing:
@@ -102,7 +102,6 @@ async def over(asked: Asked, check: Callable[[Caller], object] = lambda _: None)
 
 
 async def _issued(asked: Asked) -> Answer:
-    """A ticket for one door of the machine."""
     parts, door = asked.parts, asked.body.door
     vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
     path = f"/v1/orgs/{quote(vm.org, safe='')}/projects/{quote(vm.project, safe='')}/vms/{quote(vm.id, safe='')}"
@@ -123,7 +122,7 @@ def _door(door: Door, summary: str) -> Route:
         errors=(400,),
         query=(TICKET,),
         door=door,
-        about="A plain GET is refused with 400; with 503 while the machine has no node, or its node cannot be reached.",
+        about="A plain GET is refused with 400; with 503 while the machine has no node, or its node is unreachable.",
     )
 
 
@@ -132,27 +131,27 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=f"{ONE}/tickets",
         name="vm.ticket",
-        summary="A ticket that opens one door of a machine, once, within 30 s",
+        summary="Issue a ticket for one channel of a machine, valid once, within 30 s",
         handler=_issued,
         access="modify_workloads",
         status=201,
         body=TicketRequest,
         answer=TicketView,
         idempotent=False,
-        about="What it opens closes when the token ends with which it was asked for.",
+        about="The channel closes when the token ends that the ticket was requested with.",
     ),
     Route(
         method="GET",
         path=f"{ONE}/log",
         name="vm.log",
         costly=True,
-        summary="What came out of its serial port last",
+        summary="The last output of its serial port",
         handler=_logged,
         access="modify_workloads",
         answer=VmLog,
         query=(TAIL,),
-        about="Also of a machine that is off. It is whatever the guest likes: show it as text.",
+        about="Also for a machine that is off. The content is not trusted: show it as text.",
     ),
-    _door(Door.CONSOLE, "Its serial port, as a WebSocket of binary messages"),
+    _door(Door.CONSOLE, "The serial console, as a WebSocket of binary messages"),
     _door(Door.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
 )

@@ -1,4 +1,4 @@
-"""The routes of virtual machines."""
+"""Routes of virtual machines."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ LABELS = Parameter(
     example="tier=web,zone=a",
 )
 
-BRIEF = Parameter("brief", "In brief, as `VmRow`: for long lists.", "boolean", default=False)
+BRIEF = Parameter("brief", "Short rows (`VmRow`), for long lists.", "boolean", default=False)
 
 
 def labels_of(text: str | None) -> dict[str, str]:
-    """`a=b,c=d` as a dict. Invalid: it is something else."""
+    """Parse `a=b,c=d` into a dict. Invalid: it has another form."""
     found: dict[str, str] = {}
     for pair in text.split(",") if text else ():
         name, equals, value = pair.partition("=")
         if not name or not equals or name in found:
-            raise Invalid(f"query labels = {text[:80]!r}: must read name=value,name=value, each name once")  # type: ignore[index]
+            raise Invalid(f"query labels = {text[:80]!r}: must be name=value,name=value, each name once")  # type: ignore[index]
         found[name] = value
     return found
 
 
 async def listed(asked: Asked) -> Answer:
-    """Those of one project, or all that the caller sees."""
+    """Return the VMs of one project, or all that the caller sees."""
     vms = asked.services.vms
     query = VmQuery(
         asked.parts.get("org"),
@@ -67,7 +67,7 @@ async def listed(asked: Asked) -> Answer:
 
 
 def packed(asked: Asked, page: VmRowPage) -> Answer:
-    """The answer, compressed if the caller takes that: rows are much alike."""
+    """Return the answer, compressed if the client accepts that: rows compress well."""
     vary = (b"vary", b"accept-encoding")
     likes = likes_of(asked.raw.headers.get(b"accept-encoding", b""))
     if not likes.get(b"gzip", likes.get(b"*", 0.0)):
@@ -78,19 +78,16 @@ def packed(asked: Asked, page: VmRowPage) -> Answer:
 
 
 async def images(asked: Asked) -> Answer:
-    """What machines can be made of."""
     return Answer(await asked.services.nodes.images(asked.caller))
 
 
 async def created(asked: Asked) -> Answer:
-    """A new one."""
     org, project = asked.parts["org"], asked.parts["project"]
     done = await asked.services.vms.create(asked.request, org, project, asked.body)
     return written(done, location=f"/v1/orgs/{org}/projects/{project}/vms/{done.value.id}")
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     parts = asked.parts
     return Answer(
         await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"], stale=asked.stale)
@@ -98,20 +95,18 @@ async def shown(asked: Asked) -> Answer:
 
 
 async def explained(asked: Asked) -> Answer:
-    """Why it is where it is."""
     parts = asked.parts
     return Answer(await asked.services.vms.why(asked.caller, parts["org"], parts["project"], parts["vm"]))
 
 
 async def updated(asked: Asked) -> Answer:
-    """Changed."""
     parts = asked.parts
     vms = asked.services.vms
     return written(await vms.update(asked.request, parts["org"], parts["project"], parts["vm"], asked.body))
 
 
 def _verb(name: str) -> Handler:
-    """A write that takes nothing but the machine."""
+    """Return the handler of a write that takes only the machine."""
 
     async def act(asked: Asked) -> Answer:
         parts = asked.parts
@@ -122,7 +117,6 @@ def _verb(name: str) -> Handler:
 
 
 async def moved(asked: Asked) -> Answer:
-    """Wished for on another node."""
     parts = asked.parts
     return written(
         await asked.services.vms.move(asked.request, parts["org"], parts["project"], parts["vm"], asked.body)
@@ -130,7 +124,7 @@ async def moved(asked: Asked) -> Answer:
 
 
 def _snapshot_verb(name: str) -> Handler:
-    """A write about one snapshot, named in the body or in the path."""
+    """Return the handler of a write about one snapshot, named in the body or in the path."""
 
     async def act(asked: Asked) -> Answer:
         parts = asked.parts
@@ -206,7 +200,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/images",
         name="image.list",
-        summary="What machines can be made of: images that nodes on duty have",
+        summary="Images that nodes in service have",
         handler=images,
         access=Access.LOGGED_IN,
         answer=ImageList,
@@ -215,7 +209,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path=VMS,
         name="vm.create",
-        summary="Wish for a virtual machine",
+        summary="Create a virtual machine",
         handler=created,
         access="modify_workloads",
         status=201,
@@ -226,7 +220,7 @@ ROUTES: tuple[Route, ...] = (
         method="PATCH",
         path=ONE,
         name="vm.update",
-        summary="Change a virtual machine; what is left out stays",
+        summary="Change a virtual machine; omitted fields stay",
         handler=updated,
         access="modify_workloads",
         body=VmUpdate,
@@ -234,14 +228,14 @@ ROUTES: tuple[Route, ...] = (
         conditional=True,
     ),
     _change("delete", "Delete a virtual machine; it is gone once it is not found", method="DELETE"),
-    _change("start", "Let it run", "/start"),
+    _change("start", "Start it", "/start"),
     _change("stop", "Shut it down", "/stop"),
-    _change("reset", "Reset it, as with the button", "/reset"),
+    _change("reset", "Reset it, as with the reset button", "/reset"),
     Route(
         method="POST",
         path=ONE + "/move",
         name="vm.move",
-        summary="Bring it to another node, as it runs where that is possible",
+        summary="Move it to another node, live if possible",
         handler=moved,
         access="modify_workloads",
         status=202,
@@ -250,7 +244,7 @@ ROUTES: tuple[Route, ...] = (
         conditional=True,
     ),
     _with_snapshot("snapshot", "Take a snapshot"),
-    _with_snapshot("restore", "Go back to a snapshot; it is stopped for that"),
+    _with_snapshot("restore", "Restore a snapshot; the machine is stopped for that"),
     _change(
         "drop_snapshot",
         "Delete a snapshot",
@@ -263,7 +257,7 @@ ROUTES: tuple[Route, ...] = (
         path=ONE + "/why",
         name="vm.why",
         is_long=True,
-        summary="Why it is where it is, or nowhere: node by node",
+        summary="Why it is on its node, or on none: node by node",
         handler=explained,
         access=Access.PROJECT,
         answer=Why,

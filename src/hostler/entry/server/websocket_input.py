@@ -1,9 +1,8 @@
-"""What the caller of a WebSocket says, to a machine: JSON texts to a terminal or a shell
-(`entry.terminal.protocol`), bytes through a door.
+"""Input of a WebSocket client to a machine: JSON texts to a terminal or shell, bytes to a channel.
 
-A little is read ahead of what the machine takes: so it is heard that the caller goes while nothing is taken at all. And
-it has so long to take something: of texts, what was typed is dropped; bytes that lack some are of no use to anybody, so
-their door is closed.
+Some input is read ahead of what the machine accepts, so that a disconnect is noticed while the machine accepts nothing.
+The machine must accept input within a time limit. After that, typed text is dropped. A byte stream with gaps is
+useless, so its channel is closed. The texts are those of `entry.terminal.protocol`.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Raw
 
 MISTAKES = 10
-"""Messages that cannot be understood before it is enough."""
+"""Invalid messages before the connection is closed."""
 TYPED_WITHIN = 30.0
-"""Seconds for which a shell may take nothing of what is typed; then that is dropped."""
+"""Seconds for which a shell may accept no input; after that the input is dropped."""
 TAKEN_WITHIN = 60.0
-"""Seconds for which a machine may take nothing of the bytes that come through a door; then that is closed."""
+"""Seconds for which a machine may accept no bytes of a channel; after that the channel is closed."""
 PIECE = 32 * 1024
-"""Bytes of which a machine must have taken the most within that time, or about."""
+"""Bytes of which a machine must have accepted most within that time."""
 AHEAD = 64 * 1024
-"""Characters or bytes that may wait for the machine before no more is read."""
+"""Characters or bytes that may wait for the machine before reading is paused."""
 LAST_WORDS = 1.0
-"""Seconds for what was typed before the caller went."""
+"""Seconds to deliver what was typed before the client disconnected."""
 _EACH = 64
-"""What a message counts beside its characters."""
+"""Overhead of a message in addition to its characters."""
 
 
 class Hearing:
-    """What the caller of a WebSocket says.
+    """Input of a WebSocket client.
 
-    `last_words`: seconds for what was said before they went; None: as long as some of it is taken in time, for it may
-    be the end of a file.
+    `last_words`: seconds to deliver what was sent before the disconnect; None: as long as some of it is accepted in
+    time, because it may be the end of a file.
     """
 
     def __init__(self, raw: Raw, *, last_words: float | None = LAST_WORDS) -> None:
@@ -52,7 +51,7 @@ class Hearing:
         self._taken = False
 
     async def until_gone(self) -> None:
-        """Hear them until they go. What they said before is passed on yet, if somebody takes it."""
+        """Read input until the client disconnects. Earlier input is still delivered if the machine accepts it."""
         while (message := await self._raw.receive())["type"] != "websocket.disconnect":
             if message["type"] != "websocket.receive":
                 continue
@@ -69,13 +68,13 @@ class Hearing:
                     await self._said.join()
 
     async def passed_to(self, take: Callable[[protocol.Said], Awaitable[None]]) -> int:
-        """Pass on what they say in JSON, until they talk nonsense: the code that says so."""
+        """Pass on JSON messages until too many are invalid. Return the close code."""
         mistakes = 0
 
         async def passed(text: str | bytes) -> int | None:
             nonlocal mistakes
             if isinstance(text, bytes):
-                await tell(self._raw, "message: it is binary; send JSON as text")
+                await tell(self._raw, "message: binary; send JSON as text")
                 return protocol.NOT_TEXT
             try:
                 said = protocol.heard(text)
@@ -84,13 +83,13 @@ class Hearing:
                 mistakes += 1
                 return protocol.NO_LONGER if mistakes >= MISTAKES else None
             if not await _in_time(take(said), TYPED_WITHIN):
-                await tell(self._raw, "input: the shell takes none at present; what was typed is dropped")
+                await tell(self._raw, "input: the shell accepts none at present; the input is dropped")
             return None
 
         return await self._each(passed)
 
     async def written_to(self, write: Callable[[bytes], Awaitable[None]]) -> int:
-        """Pass on what they say as it is, until nothing is taken any more: the code that says so."""
+        """Pass on the input unchanged until the machine accepts no more. Return the close code."""
 
         async def passed(said: str | bytes) -> int | None:
             data = said.encode() if isinstance(said, str) else said
@@ -113,7 +112,7 @@ class Hearing:
 
 
 async def _in_time(taking: Awaitable[None], within: float) -> bool:
-    """Whether it was taken in time."""
+    """Return whether the input was accepted in time."""
     try:
         async with asyncio.timeout(within):
             await taking
@@ -123,15 +122,15 @@ async def _in_time(taking: Awaitable[None], within: float) -> bool:
 
 
 async def tell(raw: Raw, mistake: str) -> None:
-    """Say what is wrong."""
+    """Send an error message."""
     await send(raw, "send", text=protocol.error(mistake))
 
 
 async def send(raw: Raw, what: str, **more: str | int) -> None:
-    """`accept`, `send` or `close`. Disconnected: there is nobody any more."""
+    """Send `accept`, `send` or `close`. Disconnected: the client has disconnected."""
     try:
         await raw.send({"type": f"websocket.{what}", **more})
-    except (OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
+    except (OSError, RuntimeError):  # uvicorn raises these for a client that has disconnected
         raise incoming.Disconnected from None
 
 

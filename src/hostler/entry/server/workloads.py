@@ -1,4 +1,4 @@
-"""The routes of workloads."""
+"""Routes of workloads."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from hostler.model.workload_api import InstancePage, WorkloadApply, WorkloadPage
 
 WORKLOADS = "/v1/workloads"
 ONE = WORKLOADS + "/{workload}"
-SEEN = "Of workloads whose project the caller sees; others are not there."
+SEEN = "Only workloads whose project the caller sees; others are not found."
 
 
 async def listed(asked: Asked) -> Answer:
-    """All that the caller sees."""
     page = await asked.services.workloads.list(asked.caller, limit=asked.limit, after=asked.after, stale=asked.stale)
     return Answer(page)
 
 
 async def shown(asked: Asked) -> Answer:
-    """One."""
     return Answer(await asked.services.workloads.get(asked.caller, asked.parts["workload"], stale=asked.stale))
 
 
 async def instances(asked: Asked) -> Answer:
-    """What there is of one."""
     page = await asked.services.workloads.instances(
         asked.caller, asked.parts["workload"], limit=asked.limit, after=asked.after, stale=asked.stale
     )
@@ -33,21 +30,18 @@ async def instances(asked: Asked) -> Answer:
 
 
 async def applied(asked: Asked) -> Answer:
-    """As it shall be."""
     name, body = asked.parts["workload"], asked.body
     if fold(body.name) != fold(name):
-        raise Invalid(f"workload {name}: the body names {body.name}; let path and body name the same")
+        raise Invalid(f"workload {name}: the body names {body.name}; use the same name in path and body")
     done = await asked.services.workloads.apply(asked.request, body)
     return written(done, location=f"{WORKLOADS}/{name}" if done.status == 201 else None)
 
 
 async def scaled(asked: Asked) -> Answer:
-    """More or fewer, on or off."""
     return written(await asked.services.workloads.scale(asked.request, asked.parts["workload"], asked.body))
 
 
 async def deleted(asked: Asked) -> Answer:
-    """To be gone."""
     return written(await asked.services.workloads.delete(asked.request, asked.parts["workload"]))
 
 
@@ -67,7 +61,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=ONE,
         name="workload.get",
-        summary="A workload, and how far it is",
+        summary="A workload and its status",
         handler=shown,
         access=Access.LOGGED_IN,
         answer=WorkloadView,
@@ -78,7 +72,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=ONE + "/instances",
         name="workload.instances",
-        summary="The instances of a workload, in order of their numbers: what was decided, and what is",
+        summary="The instances of a workload, in order of their numbers: spec and status",
         handler=instances,
         access=Access.LOGGED_IN,
         answer=InstancePage,
@@ -89,22 +83,22 @@ ROUTES: tuple[Route, ...] = (
         method="PUT",
         path=ONE,
         name="workload.apply",
-        summary="Wish for a workload, or change it to this; one that is so already stays as it is",
+        summary="Create or change a workload; the same content again changes nothing",
         handler=applied,
         access="modify_workloads",
         also=(201,),
         body=WorkloadApply,
         answer=WorkloadView,
         conditional=True,
-        about="201: it is new. A change of the spec, the affinity or the node labels replaces instances, within the"
-        " bounds of the rollout; all else is changed in place. 409: its name is taken, it is being deleted, or its"
+        about="201: it is new. A change of spec, affinity or node labels replaces instances, within the"
+        " limits of the rollout; other changes apply in place. 409: its name is taken, it is being deleted, or its"
         " machines would have to change their project.",
     ),
     Route(
         method="PATCH",
         path=ONE,
         name="workload.scale",
-        summary="Change how many instances there shall be, or switch them on or off; what is left out stays",
+        summary="Change the number of instances, or start or stop them; omitted fields stay",
         handler=scaled,
         access="modify_workloads",
         body=WorkloadScale,

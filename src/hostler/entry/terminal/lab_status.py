@@ -1,4 +1,4 @@
-"""What is known of labs, as a terminal needs it: from this process's view of the store."""
+"""Lab status as a terminal needs it, from this process's view of the store."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 WITHIN = 5.0
-"""Seconds in which what was just read from the store has to be in the view."""
+"""Seconds for the view to catch up with a revision read from the store."""
 COUNT_EVERY = 1.0
-"""Seconds between two counts of those who wait."""
+"""Seconds between two counts of waiting users."""
 _ENDS = {
     LabEvent.EXPIRED: "its time is over",
     LabEvent.STOPPED: "it was stopped",
@@ -34,17 +34,17 @@ _ENDS = {
 
 
 class Way(msgspec.Struct, frozen=True):
-    """The way into a lab's machine."""
+    """How to log in to a lab's machine."""
 
     vm: str
     node: str
     user: str
     host_keys: tuple[str, ...]
-    """Empty: not known, so nobody is let in."""
+    """Empty: not known, so no login is attempted."""
 
 
 class Outlook:
-    """Of all users. `changed` of who listens is called with the user whose lab, or whose machine, is another now."""
+    """Lab status of all users. Listeners are called with the user whose lab or machine changed."""
 
     def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
         self._store, self._view, self._clock = store, view, clock
@@ -52,7 +52,7 @@ class Outlook:
         self._counted_at = float("-inf")
 
     def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Tell of changes; what is returned ends it."""
+        """Call `changed` on every change. Return a function that ends the subscription."""
         machines = HANDLE.prefix(org=ORG)
 
         def lab(key: str) -> None:
@@ -75,9 +75,9 @@ class Outlook:
         return end
 
     async def fresh(self, user: str) -> Lab | None:
-        """The user's lab as the store has it now, which the view has, too, from now on.
+        """Return the user's lab as the store has it now, and wait until the view has it too.
 
-        While the store is out of reach, or the record cannot be read, as it was last seen.
+        If the store is unreachable or the record is not readable, return the last known state.
         """
         try:
             entry = await LAB.get(self._store, user=user)
@@ -93,16 +93,16 @@ class Outlook:
         return entry.value.lab
 
     def lab(self, user: str) -> Lab | None:
-        """As it was last seen."""
+        """Return the user's lab as it was last seen."""
         found = self._record(user)
         return None if found is None else found.lab
 
     def readable(self, user: str) -> bool:
-        """Whether what `lab` says means anything: a record that cannot be read is no sign that the lab is gone."""
+        """Return whether the result of `lab` is valid: an unreadable record does not mean that the lab is gone."""
         return LAB.fill(user=user) not in self._view.labs.unreadable
 
     def way(self, user: str, lab: Lab) -> Way | None:
-        """Into the lab's machine; None: not known yet, for what is seen here of labs may be ahead of their machines."""
+        """Return how to log in to the lab's machine; None: not known yet, as labs may be seen before their machines."""
         entry = self._view.handles.get(org=ORG, project=lab_project(user), vm=lab.vm) if lab.vm else None
         if entry is None:
             return None
@@ -112,7 +112,7 @@ class Outlook:
         return Way(lab.vm, seen.node, lab.user or seen.access.user, seen.access.host_keys)
 
     def position(self, user: str) -> int | None:
-        """Among those who wait, from 1; counted once a second, and only if somebody asks."""
+        """Return the user's position among waiting users, from 1; counted on demand, at most once a second."""
         now = self._clock.now()
         if now - self._counted_at >= COUNT_EVERY:
             waiting = sorted(
@@ -125,25 +125,25 @@ class Outlook:
         return self._positions.get(user)
 
     def ending(self, user: str, generation: int) -> str:
-        """Why the user's lab of that generation is gone, or goes."""
+        """Return why the user's lab of that generation is gone, or is stopping."""
         found = self._record(user)
         if found is None:
             return "it is gone"
         if found.generation > generation:
-            return "another lab has taken its place"
+            return "another lab has replaced it"
         if found.lab is not None and found.lab.ending is not None:
             return _told(found.lab.ending, found.lab.ending_reason)
         last = next((news for news in reversed(found.news) if news.event in _ENDS), None)
         return "it is gone" if last is None else _told(last.event, last.reason)
 
     def messages(self, user: str, after: int) -> tuple[LabNews, ...]:
-        """What was said to the user after the news of that number."""
+        """Return the messages sent to the user after the event of that number."""
         found = self._record(user)
         news = () if found is None else found.events
         return tuple(one for one in news if one.number > after and one.event is LabEvent.MESSAGE)
 
     def last(self, user: str) -> int:
-        """The number of the user's last news; 0: there is none."""
+        """Return the number of the user's last event; 0: there is none."""
         found = self._record(user)
         return 0 if found is None else found.last_number
 

@@ -1,11 +1,11 @@
-"""What is said: JSON texts, one per message of the WebSocket.
+"""The messages of the terminal: JSON texts, one per WebSocket message.
 
 from the browser   {"type": "input", "data": "ls\\r"}   {"type": "resize", "cols": 80, "rows": 24}
 to the browser     {"type": "output", "data": "…"}      {"type": "info" | "error", "message": "…"}
                    {"type": "provisioning", "message": "…", "status": "waiting", "position": 3}
                    {"type": "connected", "shell": "…"}
 
-An output that the shell wrote before this connection has "replay": true.
+Output that the shell wrote before this connection has "replay": true.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import msgspec
 from hostler.errors import Invalid
 
 TAKEN_OVER = 4001
-"""A newer connection has the terminal."""
+"""Close code: a newer connection took over the terminal."""
 NO_LAB = 4004
-"""There is no lab, or it is gone."""
+"""Close code: there is no lab, or it is gone."""
 NORMAL, GOING_AWAY, NOT_TEXT, NO_LONGER, FAILED = 1000, 1001, 1003, 1008, 1011
 
 Side = Annotated[int, msgspec.Meta(ge=1, le=2000)]
 
 
 class Input(msgspec.Struct, frozen=True, tag_field="type", tag="input"):
-    """Somebody types."""
+    """Keyboard input."""
 
     data: str
 
 
 class Resize(msgspec.Struct, frozen=True, tag_field="type", tag="resize"):
-    """The window has another size."""
+    """A new window size."""
 
     cols: Side
     rows: Side
@@ -43,7 +43,7 @@ _SAID: msgspec.json.Decoder[Input | Resize] = msgspec.json.Decoder(Input | Resiz
 
 
 def heard(text: str) -> Said:
-    """What the browser said. Invalid: nothing that can be understood."""
+    """Decode a message from the browser. Invalid: it is not a valid message."""
     try:
         return _SAID.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -52,34 +52,37 @@ def heard(text: str) -> Said:
 
 
 def output(data: str, *, replay: bool = False) -> str:
-    """The shell said something. `replay`: before this connection, so that no question in it is answered any more."""
+    """Encode output of the shell.
+
+    `replay`: written before this connection; the client must not answer queries in it.
+    """
     more = {"replay": True} if replay else {}
     return _text(type="output", data=data, **more)
 
 
 def info(message: str) -> str:
-    """Something that is good to know."""
+    """Encode an informational message."""
     return _text(type="info", message=message)
 
 
 def message(text: str) -> str:
-    """Somebody who looks after labs says something to the user: an `info` that tells so, and changes nothing."""
+    """Encode a message from an operator to the user: an `info` marked as such, without effect on the state."""
     return _text(type="info", message=f"message: {text}", news="message")
 
 
 def error(message: str) -> str:
-    """Something went wrong."""
+    """Encode an error."""
     return _text(type="error", message=message)
 
 
 def provisioning(message: str, status: str, position: int | None = None) -> str:
-    """The lab is not available, and is waited for."""
+    """Encode the progress of a lab that is not available yet."""
     more = {} if position is None else {"position": position}
     return _text(type="provisioning", message=message, status=status, **more)
 
 
 def connected(shell: str) -> str:
-    """From here on, what is typed goes to this shell. One that the page has not shown begins on an empty screen."""
+    """Encode that input now goes to this shell. The client clears its screen for a shell that it has not shown yet."""
     return _text(type="connected", shell=shell)
 
 

@@ -1,7 +1,7 @@
-"""What a terminal said last, for who reads it now and for who comes back.
+"""The last output of a terminal, for the connected client and for one that reconnects.
 
-One long text, of which the end is kept, with notes at their places in it. A reader has a `Place` and asks for what
-comes after it; so nothing is said twice, and what a connection did not take is there for the next.
+The output is one long text of which the end is kept, with notes at positions in it. A reader has a `Place` and asks for
+what follows. So nothing is sent twice, and output that one connection did not take is available to the next.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hostler.entry.terminal import protocol
 from hostler.kit.plural import counted
 
 KEPT = 64 * 1024
-"""Characters."""
+"""In characters."""
 NOTES = 16
 CHUNK = 16 * 1024
-"""Characters of one message."""
+"""Characters per message."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """Up to where somebody has read."""
+    """The position up to which a client has read."""
 
     position: int = 0
     note: int = 0
@@ -46,32 +46,38 @@ class Scroll:
 
     @property
     def begin(self) -> Place:
-        """Where what is kept of the last shell begins: an empty screen is not shown the picture of an older one."""
+        """Return where the kept output of the last shell begins.
+
+        A new client is not sent the output of older shells.
+        """
         return Place(max(self._begin, self._shell_began), self._number)
 
     @property
     def ahead(self) -> int:
-        """How many characters who reads may be behind, so that none is dropped before it was read."""
+        """Return how many characters a reader may lag behind without losing any."""
         return self._kept // 2
 
     @property
     def end(self) -> int:
-        """The position after all that was said."""
+        """Return the position after all output."""
         return self._begin + len(self._text)
 
     def say(self, text: str) -> None:
-        """The shell said this."""
+        """Append output of the shell."""
         self._text += text
         over = len(self._text) - self._kept
         if over > 0:
             self._text, self._begin = self._text[over:], self._begin + over
 
     def start_shell(self) -> None:
-        """What is said from now on comes from another shell."""
+        """Mark the start of a new shell: later output belongs to it."""
         self._shell_began = self.end
 
     def note(self, message: str, *, state: bool = False) -> None:
-        """A message between what the shell says. A state holds until the next one: who comes is told the last."""
+        """Insert a message into the output.
+
+        A state stays current until the next one; new clients get the last state.
+        """
         self._number += 1
         note = _Note(self._number, self.end, message)
         self._notes.append(note)
@@ -79,15 +85,15 @@ class Scroll:
             self._state = note
 
     def greeting(self, place: Place) -> str | None:
-        """The present state, for who begins at `place`; None: it comes after it anyway, or there is none."""
+        """Return the current state for a client that starts at `place`; None: there is none, or it follows anyway."""
         return self._state.message if self._state is not None and self._state.number <= place.note else None
 
     def after(self, place: Place, live: int = 0) -> tuple[str, Place] | None:
-        """The next message, and the place after it; None: there is none yet. Output before `live` is a replay."""
+        """Return the next message and the place after it; None: there is none yet. Output before `live` is a replay."""
         if place.position < self._begin:
             lost = self._begin - place.position
-            came = counted(lost, "character came meanwhile that is", "characters came meanwhile that are")
-            said = protocol.info(f"{came} not kept; what follows is the end")
+            came = counted(lost, "character was", "characters were")
+            said = protocol.info(f"{came} dropped while disconnected; the latest output follows")
             return said, Place(self._begin, place.note)
         note = next((note for note in self._notes if note.number > place.note), None)
         stop = self.end if note is None else note.position

@@ -1,8 +1,8 @@
-"""One user's terminal: waits for the lab, logs into its machine, and again when the connection is lost.
+"""One user's terminal: waits for the lab, logs in to its machine, and reconnects when the connection is lost.
 
-It lives for as long as somebody is there, and a grace time longer. Who comes back in time finds the same shell and what
-it said meanwhile. Only one is there at a time: the newer takes over. It belongs to one lab, that is to one generation
-of it: when that is gone, so is the terminal.
+A terminal lives while a browser is connected, and for a grace period after that. A user who returns in time gets the
+same shell and the output since then. Only one browser is connected at a time: a newer one takes over. A terminal
+belongs to one generation of one lab, and ends with it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks while the lab is waited for: others who wait move on, too."""
+"""Seconds between two checks while waiting for the lab; the position in the waiting list changes too."""
 PATIENCE = 30.0
-"""Seconds for which a machine may refuse the key: the first boot may still be putting it there."""
+"""Seconds for which a machine may refuse the key: the first boot may still be installing it."""
 AGAIN = (0.5, 5.0)
-"""Seconds, at first and at most, before the next try to log in."""
+"""First and longest delay in seconds before the next login attempt."""
 RATE = 2 * 1024 * 1024
-"""Characters a second of one shell: more is of no use to people, and others need the server, too."""
+"""Most characters per second of one shell: people cannot read faster, and other users need the server too."""
 BURST = 0.1
-"""Seconds of that rate that may come at once."""
+"""Seconds of that rate that may be sent in one burst."""
 LASTED = 10.0
-"""Seconds after which a shell that is lost counts as one that worked."""
+"""Seconds after which a lost shell counts as one that worked."""
 SIZE = (80, 24)
 
 
 class Ended(Exception):
-    """The terminal is over: with this code, after it was said why."""
+    """Raised when the terminal ends, with the close code and a message that gives the reason."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -57,27 +57,27 @@ class Ended(Exception):
 
 
 class Screen:
-    """Somebody who is at the terminal."""
+    """A browser that is connected to the terminal."""
 
     def __init__(self, terminal: Terminal, place: Place) -> None:
         self.terminal, self.place = terminal, place
         self.taken = asyncio.Event()
-        """Somebody newer is there."""
+        """Set when a newer browser has taken over."""
         self.greeting = terminal.scroll.greeting(place)
         self.live = terminal.scroll.end
-        """The position in what the shell says from which on it is said to this one."""
+        """The position from which output is live for this browser; earlier output is replayed."""
 
     async def read(self) -> str | None:
-        """The next message; None: that was all, for the terminal is over. Asking again says that it was taken."""
+        """Return the next message; None: the terminal has ended. Calling again acknowledges the previous message."""
         return await self.terminal.next(self)
 
     async def write(self, said: protocol.Said) -> None:
-        """What this one types."""
+        """Pass on a message from the browser."""
         await self.terminal.take(self, said)
 
 
 class Terminal:
-    """`run` is its life. Everything else may be called meanwhile, and afterwards."""
+    """A terminal; `run` drives it. All other methods may be called while it runs, and afterwards."""
 
     def __init__(
         self,
@@ -92,17 +92,17 @@ class Terminal:
         moved: Callable[[Terminal], None] = lambda _: None,
     ) -> None:
         self.user, self.generation, self._moved = user, generation, moved
-        """The generation is None while a lab stops after which another begins: it is that one's terminal."""
+        """The generation is None while one lab stops and another starts after it: the terminal belongs to the other."""
         self._outlook, self._peers, self._key, self._clock, self._grace = outlook, peers, key, clock, grace
         self.scroll = Scroll()
         self.code: int | None = None
-        """With what it ended."""
+        """The close code once the terminal has ended."""
         self.changed = asyncio.Event()
-        """The lab, or its machine, is another now."""
+        """Set when the lab or its machine changed."""
         self._screen: Screen | None = None
         self._shown = Place()
         self._heard = outlook.last(user)
-        """The number of the last news that are known here, or were there before."""
+        """The number of the last event that was shown, or that existed at the start."""
         self._size = SIZE
         self._shell: Shell | None = None
         self._said, self._read = asyncio.Event(), asyncio.Event()
@@ -111,13 +111,12 @@ class Terminal:
 
     @property
     def is_attended(self) -> bool:
-        """Whether a browser is connected."""
         return self._screen is not None
 
-    # Those who come and go
+    # Browsers that connect and disconnect
 
     def enter(self, *, everything: bool = False) -> Screen:
-        """Somebody is there now, and nobody else; `everything`: wants to see all that is kept, not only what is new."""
+        """Connect a browser in place of any other; `everything`: send all that is kept, not only what is new."""
         if self._screen is not None:
             self._screen.taken.set()
         self._shown = self.scroll.begin if everything else self._shown
@@ -129,7 +128,7 @@ class Terminal:
         return self._screen
 
     def leave(self, screen: Screen) -> None:
-        """Somebody has gone, unless somebody newer is there anyway."""
+        """Disconnect a browser, unless a newer one has taken over."""
         if self._screen is screen:
             self._screen = None
             self._here.clear()
@@ -138,7 +137,7 @@ class Terminal:
             self._moved(self)
 
     async def next(self, screen: Screen) -> str | None:
-        """For `Screen.read`."""
+        """Implement `Screen.read`."""
         if screen.greeting is not None:
             greeting, screen.greeting = screen.greeting, None
             return greeting
@@ -156,7 +155,7 @@ class Terminal:
             await self._said.wait()
 
     async def take(self, screen: Screen, said: protocol.Said) -> None:
-        """For `Screen.write`. What is typed while there is no shell goes nowhere; a size is kept."""
+        """Implement `Screen.write`. Input without a shell is dropped; a window size is kept."""
         if self._screen is not screen:
             return
         if isinstance(said, protocol.Resize):
@@ -166,19 +165,19 @@ class Terminal:
         elif self._shell is not None:
             await self._shell.write(said.data)
 
-    # Its life
+    # Lifecycle
 
     async def run(self) -> None:
-        """Until it is over, for whatever reason."""
+        """Run until the terminal ends."""
         try:
             await first(self._live(), self._deserted())
         except Ended as ended:
             self.end(ended.code, ended.message)
         finally:
-            self.end(protocol.FAILED, protocol.error("terminal: it failed; open it again"))
+            self.end(protocol.FAILED, protocol.error("terminal: internal error; open it again"))
 
     def end(self, code: int, message: str) -> None:
-        """It is over, and says so; the first word counts."""
+        """End the terminal with a message; only the first call has an effect."""
         if self.code is None:
             self.scroll.note(message)
             self.code = code
@@ -200,14 +199,14 @@ class Terminal:
                     raise Ended(protocol.FAILED, protocol.error(str(error))) from None
                 said = (
                     "the machine refuses the terminal's key: it is still starting, or its authorized_keys was changed;"
-                    " trying again"
+                    " retrying"
                 )
             except NotFound as error:
-                said = f"{error}; trying again"
+                said = f"{error}; retrying"
             except Refused as error:
                 raise Ended(protocol.FAILED, protocol.error(str(error))) from None
             except HostlerError as error:
-                said = f"{error}; trying again"
+                said = f"{error}; retrying"
             if said and said != told:
                 self._note(protocol.info(said))
             told = said
@@ -217,7 +216,7 @@ class Terminal:
         while True:
             await self._away.wait()
             if await first(self._patience(), self._back()):
-                raise Ended(protocol.NORMAL, protocol.info("nobody came back in time; the shell was ended"))
+                raise Ended(protocol.NORMAL, protocol.info("the user did not reconnect in time; the shell was ended"))
 
     async def _patience(self) -> bool:
         await self._clock.sleep(self._grace)
@@ -228,7 +227,7 @@ class Terminal:
         return False
 
     async def _available(self) -> Way:
-        """The way in, once the lab is available; until then tells how far it is."""
+        """Wait until the lab is available, and report progress. Return how to log in."""
         told = ""
         while True:
             self.changed.clear()
@@ -243,9 +242,9 @@ class Terminal:
             await first(self.changed.wait(), self._clock.sleep(LOOK_EVERY))
 
     def _lab(self) -> Lab | None:
-        """This terminal's; None: nobody can tell at present. Ended: it is gone.
+        """Return the lab of this terminal; None: not known at present. Ended: the lab is gone.
 
-        What was said to the user meanwhile is shown on the way: whoever looks at the lab was told of a change.
+        This also shows new messages to the user, because every change of the lab leads here.
         """
         for news in self._outlook.messages(self.user, self._heard):
             self._note(protocol.message(news.reason))
@@ -276,7 +275,7 @@ class Terminal:
             before = "" if position is None else f"; {counted(position - 1, 'is', 'are')} before it"
             said = f"lab {lab.lab_id} waits for room{before}"
         elif lab.available:
-            said = f"lab {lab.lab_id}: the way into its machine is not known yet"
+            said = f"lab {lab.lab_id}: the SSH access of its machine is not known yet"
         elif lab.phase is LabPhase.RUNNING:
             said = f"lab {lab.lab_id} does not answer at present"
         else:
@@ -284,7 +283,7 @@ class Terminal:
         return protocol.provisioning(f"{said} ({lab.detail})" if lab.detail else said, lab.phase.value, position)
 
     async def _in_shell(self, way: Way) -> str:
-        """Log in and be there until the connection is lost: what is said of that. Ended: the shell ended by itself."""
+        """Log in and copy output until the connection is lost. Return a message about it. Ended: the shell exited."""
         channel = self._peers.channel(way.node, way.vm, Door.SSH)
         size = self._size
         async with shell_in(channel, way, await self._key(), size) as shell:
@@ -308,16 +307,16 @@ class Terminal:
             status = await shell.exit_status()
         if status is not None:
             raise Ended(protocol.NORMAL, protocol.info(f"the shell has ended (exit status {status})"))
-        return "the connection to the lab was lost; trying again"
+        return "the connection to the lab was lost; retrying"
 
     async def _room(self) -> None:
-        """Until who is there has read enough. Nobody there: what is too much is dropped at the old end."""
+        """Wait until the browser has read enough. Without a browser, the oldest output is dropped instead."""
         while self._screen is not None and self.scroll.end - self._shown.position > self.scroll.ahead:
             self._read.clear()
             await self._read.wait()
 
     async def _other(self, way: Way) -> str:
-        """Until the lab has another machine. Ended: it is gone."""
+        """Wait until the lab has another machine. Ended: the lab is gone."""
         while True:
             self.changed.clear()
             lab = self._lab()
@@ -331,7 +330,7 @@ class Terminal:
 
 
 async def first(*works: Coroutine[Any, Any, T]) -> T:
-    """What the first of them returns or raises; the others are ended."""
+    """Return the result of the first coroutine to finish, or raise its error; cancel the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""All terminals of a server: one per user, so many at most, and all of them ended with the server."""
+"""All terminals of a server: one per user, limited in number, ended with the server."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 NOTE_EVERY = 60.0
-"""Seconds between two notes that a terminal is open: much less than a lab goes on without one."""
+"""Seconds between two notes that a terminal is open; much shorter than the idle time after which a lab ends."""
 NOTE_AGAIN = 1.0
-"""Seconds after which a note is tried again."""
+"""Seconds before a failed note is retried."""
 GOODBYE = 2.0
-"""Seconds that the last notes may take when the server closes."""
+"""Time limit in seconds for the last notes when the server closes."""
 
 
 class Keeper:
-    """One per server. `key` is where the private key is with which terminals log in; None: there are none here.
+    """The terminals of one server. `key`: path of the private key for logins; None: no terminals here.
 
-    `grace`: seconds for which a shell outlives the connection of who used it. `most`: how many there are at once.
-    `attend`: called with user, generation and time when a browser connects or leaves, and once a minute meanwhile.
+    `grace`: seconds for which a shell survives a disconnect. `most`: limit of terminals at the same time. `attend`:
+    called with user, generation and time when a browser connects or disconnects, and once a minute in between.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Keeper:
         self._deaf: Callable[[], None] | None = None
         self._closing = False
         self._attend, self._moved = attend, asyncio.Event()
-        self._unnoted: dict[tuple[str, int], float] = {}  # when a terminal of this lab was last open
+        self._unnoted: dict[tuple[str, int], float] = {}  # the last time at which a terminal of this lab was open
         self._noting: asyncio.Task[None] | None = None
         self._log = logger(part="terminals")
 
@@ -70,35 +70,35 @@ class Keeper:
         return len(self._lives)
 
     async def enter(self, user: str, tell: Callable[[], Awaitable[None]], *, everything: bool = False) -> Screen:
-        """To the user's terminal, which is made if there is none; whoever is there has to leave.
+        """Connect to the user's terminal, which is created if necessary; disconnect any other browser from it.
 
-        `tell` comes first, once it is known that there is a lab: if that raises, whoever is there stays. NotFound: the
-        user has no lab. Unavailable: there are too many terminals, or none here.
+        `tell` is called first, once the lab is known to exist; if it raises, the other browser stays connected.
+        NotFound: the user has no lab. Unavailable: there are too many terminals, or this server has none.
         """
         if self._path is None:
-            raise Unavailable("terminal: this server has no key to log into labs with; set lab_key")
+            raise Unavailable("terminal: this server has no key for logins to labs; set lab_key")
         lab = await self._outlook.fresh(user)
         if lab is None and self._outlook.readable(user):
             self.end(user, protocol.NO_LAB, "the lab is gone; the terminal ends with it")
-            raise NotFound(f"lab of {user}: there is none; start one first")
+            raise NotFound(f"lab of {user}: not found; start one first")
         if user not in self._terminals:
             self._check_room()
         await tell()
         generation = None if lab is None or (lab.phase is LabPhase.STOPPING and lab.again) else lab.generation
         there = self._terminals.get(user)
         if there is not None and (there.code is not None or generation not in (None, there.generation or generation)):
-            self.end(user, protocol.NO_LAB, "another lab has taken the place of this one; the terminal ends with it")
+            self.end(user, protocol.NO_LAB, "another lab has replaced this one; the terminal ends with it")
             there = None
         if there is None:
             there = self._made(user, generation)
         return there.enter(everything=everything)
 
     async def key(self) -> asyncssh.SSHKey:
-        """With which the server logs in. Unavailable: it has none."""
+        """Return the server's private key. Unavailable: it has none."""
         return (await self._keys())[0]
 
     async def public_key(self) -> str:
-        """What machines have to let in; empty: the server has no key."""
+        """Return the public key that machines must accept; empty: the server has no key."""
         return "" if self._path is None else (await self._keys())[1]
 
     def end(self, user: str, code: int, why: str) -> None:
@@ -109,7 +109,7 @@ class Keeper:
             self._lives[terminal].cancel()
 
     def close(self) -> None:
-        """End all of them, soon."""
+        """Start to end all terminals."""
         self._closing = True
         if self._deaf is not None:
             self._deaf()
@@ -118,7 +118,7 @@ class Keeper:
             self.end(user, protocol.GOING_AWAY, "the server closes")
 
     async def aclose(self) -> None:
-        """End all of them, and wait for that."""
+        """End all terminals, and wait until they have ended."""
         self.close()
         if self._lives:
             await asyncio.wait(list(self._lives.values()))
@@ -129,11 +129,11 @@ class Keeper:
                 async with asyncio.timeout(GOODBYE):
                     await self._note()
 
-    # Inside
+    # Internal
 
     def _check_room(self) -> None:
         if self._closing or len(self._lives) >= self._most:
-            raise Unavailable(f"terminal: this server has {len(self._lives)}, and takes no more now; try again later")
+            raise Unavailable(f"terminal: this server has {len(self._lives)}, the limit; try again later")
 
     def _made(self, user: str, generation: int | None) -> Terminal:
         self._check_room()
@@ -165,10 +165,10 @@ class Keeper:
         if error is not None:
             self._log.error("terminal failed", user=terminal.user, exc_info=error)
 
-    # Which terminals are open
+    # Notes of open terminals
 
     def _has_moved(self, terminal: Terminal) -> None:
-        """A browser connected or left."""
+        """Record that a browser connected or disconnected."""
         if self._attend is not None and terminal.generation is not None:
             self._unnoted[terminal.user, terminal.generation] = self._clock.wall()
             self._moved.set()
@@ -206,7 +206,7 @@ class Keeper:
 
     async def _keys(self) -> tuple[asyncssh.SSHKey, str]:
         if self._path is None:
-            raise Unavailable("terminal: this server has no key to log in with; set lab_key")
+            raise Unavailable("terminal: this server has no key for logins to labs; set lab_key")
         if self._key is None:
             self._key = await asyncio.to_thread(terminal_key, self._path)
         return self._key

@@ -1,6 +1,6 @@
-"""A shell inside a lab's machine: over the channel that its node's agent relays, and never in a stranger's machine.
+"""A shell inside a lab's machine, over the channel that its node's agent relays.
 
-The machine's host key stands in its record: whoever answers with another one is refused before anything is said.
+The machine's host key is in its record. A server with another host key is refused before anything is sent.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 TERM = "xterm-256color"
 WINDOW = 64 * 1024
-"""Bytes that the machine may say before we have read them."""
+"""Bytes that the machine may send before they are read."""
 READ = 16 * 1024
 WRITE = 16 * 1024
-"""Characters that are typed at once."""
+"""Characters of input per write."""
 RESIZE_EVERY = 0.1
-"""Seconds between two sizes of the window that the machine is told."""
+"""Seconds between two window sizes sent to the machine."""
 SILENT, SILENCES = 15.0, 3
-"""Seconds of silence after which the machine is asked for a sign of life, and how often before it counts as lost."""
+"""Seconds without data before a keepalive, and unanswered keepalives before the machine counts as lost."""
 _LOST = (asyncssh.Error, OSError)
 
 
@@ -43,13 +43,13 @@ class Shell:
     def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._process = process
         self.id = secrets.token_hex(8)
-        """Tells a page whether this is the shell that it has shown."""
+        """Identifies the shell, so that a page knows whether it has already shown it."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._size: tuple[int, int] | None = None
         self._pause: asyncio.TimerHandle | None = None
 
     async def read(self) -> str:
-        """What it says next; empty once it has ended, or is lost."""
+        """Return the next output; empty once the shell has ended or the connection is lost."""
         while True:
             try:
                 data = await self._process.stdout.read(READ)
@@ -60,24 +60,26 @@ class Shell:
                 return text
 
     async def write(self, text: str) -> None:
-        """Type; waits while the machine does not take it. What comes after its end goes nowhere."""
+        """Send input; waits while the machine does not accept it. Input after the end is dropped."""
         for start in range(0, len(text), WRITE):
             try:
-                await self._process.stdin.drain()  # first: who gave up waiting must not add to what waits
+                await self._process.stdin.drain()  # first: a cancelled write must not add to the buffer
                 self._process.stdin.write(text[start : start + WRITE].encode())
             except _LOST:
                 return
 
     def resize(self, cols: int, rows: int) -> None:
-        """The window has another size. Of many in a short time the machine hears the last: it may not take them all,
-        and what it does not take is kept for it.
+        """Set the window size.
+
+        Of many sizes in a short time only the last is sent: the machine may not read them all, and unread ones are
+        buffered.
         """
         self._size = (cols, rows)
         if self._pause is None:
             self._tell_size()
 
     def close(self) -> None:
-        """Nobody is told of a size any more."""
+        """Stop sending window sizes."""
         if self._pause is not None:
             self._pause.cancel()
 
@@ -91,7 +93,7 @@ class Shell:
         self._pause = asyncio.get_running_loop().call_later(RESIZE_EVERY, self._tell_size)
 
     async def exit_status(self) -> int | None:
-        """After the end: with what it ended by itself; None: it was killed, or the machine is lost."""
+        """Return the exit status after the end; None: the shell was killed, or the connection was lost."""
         try:
             await self._process.wait_closed()
         except _LOST:
@@ -101,10 +103,10 @@ class Shell:
 
 @asynccontextmanager
 async def shell_in(channel: Channel, way: Way, key: asyncssh.SSHKey, size: tuple[int, int]) -> AsyncIterator[Shell]:
-    """A shell in the machine over the channel, which this enters and leaves.
+    """Open a shell in the machine over the channel; this enters and leaves the channel.
 
-    Refused: it is not the machine that answers, or nobody could tell. Forbidden: it does not take the key. Unavailable,
-    and what the channel raises: not now.
+    Refused: the host key is not the machine's, or is not known. Forbidden: the machine does not accept the key.
+    Unavailable, and errors of the channel: not possible at present.
     """
     pinned = _pinned(way)
     have_a_name()
@@ -121,13 +123,14 @@ async def shell_in(channel: Channel, way: Way, key: asyncssh.SSHKey, size: tuple
                     yield shell
     except asyncssh.HostKeyNotVerifiable:
         raise Refused(
-            "the machine: who answered has another host key than the machine was made with, so it is not the machine;"
-            " nothing was sent to it. Tell whoever runs the labs"
+            "the machine: the SSH server has another host key than the machine, so it is not the machine;"
+            " nothing was sent to it. Tell the operator of the labs"
         ) from None
     except asyncssh.PermissionDenied:
         raise Forbidden(
-            f"the machine: it does not let {way.user} in with this server's key; all servers need the lab_key that the"
-            " leader has. Tell whoever runs the labs"
+            f"the machine: it refuses the login of {way.user} with this server's key; all servers need the lab_key of"
+            " the"
+            " leader. Tell the operator of the labs"
         ) from None
     except (*_LOST, TimeoutError) as error:
         known = None if ended is None else ended.error
@@ -166,7 +169,7 @@ def _pinned(way: Way) -> list[asyncssh.SSHKey]:
         pinned = []
     if not pinned:
         raise Refused(
-            "the machine: its host key is not known, so anybody could answer in its place; nothing was sent. Tell"
-            " whoever runs the labs"
+            "the machine: its host key is not known, so the server cannot be verified; nothing was sent. Tell"
+            " the operator of the labs"
         )
     return pinned

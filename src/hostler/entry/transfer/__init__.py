@@ -1,1 +1,1 @@
-"""Backups as files. What they are restored with: `hostler.engine.transfer`."""
+"""Backups as files. `hostler.engine.transfer` restores them."""

@@ -1,12 +1,12 @@
-"""A store in one file: lines of JSON, readable by a person and by anything else.
+"""A backup of a store in one file of JSON lines.
 
     {"hostler-backup":1,"prefix":"","revision":812,"engine":"sqlite","created":"2031-05-04T12:00:00Z"}
     {"key":"/a","text":"a value that is UTF-8"}
     {"key":"/b","base64":"/wD+"}
     {"keys":2,"sha256":"…"}
 
-The first line says what it is, then comes one line for each key, in key order, all as of one revision. The last line
-holds the number of keys and the SHA-256 of every byte before it. A name that ends in `.gz` means gzip around all that.
+The first line is the header. One line for each key follows, in key order, all as of one revision. The last line holds
+the number of keys and the SHA-256 of every byte before it. A file whose name ends in `.gz` is compressed with gzip.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The line of a key: its value is text, or else base64."""
+    """The line of a key; the value is text, or else base64."""
 
     key: str
     text: str | None = None
@@ -66,7 +66,10 @@ _line = msgspec.json.Decoder(Line)
 async def write_backup(
     path: Path, source: StoreSource, *, prefix: str, engine: str, force: bool, report: Callable[[int], None]
 ) -> Trailer:
-    """Write what `source` has to `path`, whole or not at all. Invalid: the file exists, and `force` is False."""
+    """Write the records of `source` to `path`, completely or not at all.
+
+    Invalid: the file exists, and `force` is False.
+    """
     _check_free(path, force=force)
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     header = Header(1, prefix, source.revision, engine, created)
@@ -91,12 +94,15 @@ async def write_backup(
 
 def _check_free(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
-        raise Invalid(f"{path}: exists already; choose another name, or overwrite it with --force")
+        raise Invalid(f"{path}: file exists; choose another name, or overwrite it with --force")
 
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only once all of it is on the disk. Backups hold secrets: its owner alone reads it."""
+    """Write a temporary file, and rename it once all of it is on disk.
+
+    Backups hold secrets, so only the owner can read the file.
+    """
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -131,10 +137,13 @@ def _to_line(kv: KeyValue) -> Line:
 
 
 class Backup:
-    """A backup file, checked from end to end before anything is read from it. A source for `fill`."""
+    """A backup file, verified completely before anything is read from it. A source for `fill`."""
 
     def __init__(self, path: Path, prefix: str) -> None:
-        """Read and check the whole file. NotFound, Damaged: it is not there, or not as it was written."""
+        """Read and verify the whole file.
+
+        NotFound: there is no such file. Damaged: its content is not as it was written.
+        """
         self._path, self._prefix = path, prefix
         self.header, self.trailer = self._check()
         self.name = f"backup sha256:{self.trailer.sha256}"
@@ -151,7 +160,7 @@ class Backup:
         return self._header, self._trailer
 
     def _read(self) -> Iterator[KeyValue]:
-        """Every key; raises at the end at the latest if the file is not whole."""
+        """Yield every key; raise, at the end at the latest, if the file is incomplete or damaged."""
         total, count, last = hashlib.sha256(), 0, ""
         with self._lines() as lines:
             line = next(lines, b"")
@@ -163,7 +172,7 @@ class Backup:
                 if line.startswith(b'{"keys":'):
                     self._trailer = self._read_trailer(line, count, total.hexdigest())
                     if next(lines, None) is not None:
-                        raise self._damaged(f"line {number + 1}: more follows after its end")
+                        raise self._damaged(f"line {number + 1}: data after the last line")
                     return
                 kv = self._read_line(line, number)
                 if kv.key <= last:
@@ -171,7 +180,7 @@ class Backup:
                 total.update(line)
                 count, last = count + 1, kv.key
                 yield kv
-        raise self._damaged("it ends early")
+        raise self._damaged("it is truncated")
 
     @contextmanager
     def _lines(self) -> Iterator[Iterator[bytes]]:
@@ -179,7 +188,7 @@ class Backup:
             with self._path.open("rb") as raw, _packed(raw, self._path, "rb") as file:
                 yield iter(lambda: file.readline(LONGEST_LINE), b"")
         except FileNotFoundError:
-            raise NotFound(f"{self._path}: there is no such file; name a backup") from None
+            raise NotFound(f"{self._path}: file not found; name a backup") from None
         except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
             raise self._damaged(str(error)) from None
 
@@ -187,7 +196,7 @@ class Backup:
         try:
             header = msgspec.json.decode(line, type=Header)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Damaged(f"{self._path}: no backup of ours; nothing was written") from None
+            raise Damaged(f"{self._path}: not a Hostler backup; nothing was written") from None
         if header.format != 1:
             raise Invalid(f"{self._path}: written by a newer Hostler (format {header.format}); update, then restore")
         return header
@@ -214,7 +223,7 @@ class Backup:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._damaged(f"last line: {error}") from None
         if trailer != Trailer(count, total):
-            raise self._damaged("its digest does not fit what is in it")
+            raise self._damaged("its digest does not match its content")
         return trailer
 
     def _damaged(self, why: str) -> Damaged:
