@@ -185,7 +185,7 @@ async def test_a_quota_is_set_kept_and_removed(data: dict[str, str]) -> None:
     await well("quota", "remove", **data)
     await well("vm", "create", "two", **data)
     await well("quota", "set", "--all-projects", "--vms", 2, **data)
-    assert "OF THE ORG" in (await well("quota", "show", **data)).out
+    assert "ORG LIMIT" in (await well("quota", "show", **data)).out
     over = await hostler("vm", "create", "three", **data)
     assert (over.code, "org default" in over.err) == (9, True), over
     await well("quota", "remove", "--all-projects", **data)
