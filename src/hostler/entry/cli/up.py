@@ -161,4 +161,4 @@ def _farewell(now: Ready, settings: Settings, *, background: bool) -> None:
     click.echo(f"  {me} vm create web {shape} --wait{where}")
     click.echo(f"  {me} vm list{where}")
     click.echo(f"  {me} vm why web{where}")
-    click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   stop: {end}")
+    click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   end: {end}")

@@ -98,6 +98,7 @@ def accounts(names: Path, passwords: Path) -> None:
 
     Each account may use the lab of that name and nothing else. Run the command again after adding names: existing
     accounts and their passwords do not change.
+
     \b
     hostler lab accounts class.txt --passwords passwords.txt
     """

@@ -114,6 +114,7 @@ def message(user: str, text: str, output: str) -> None:
     """Send TEXT to USER, who has a lab: one line of at most 500 characters.
 
     The message is an event of the lab. The lab's page and its terminal show it.
+
     \b
     hostler lab message ada "Ten minutes left: save your work"
     """

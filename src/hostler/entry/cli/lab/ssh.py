@@ -32,6 +32,7 @@ def ssh(
 
     On the machine of hostler up, the key of the lab terminal is used. Elsewhere your own key is used, which labs.toml
     must list in ssh_keys.
+
     \b
     hostler lab ssh ada
     hostler lab ssh ada -- uname -a

@@ -102,7 +102,7 @@ async def _mode(server: Server, mode: Mode, rate: float | None) -> None:
 @click.command()
 @click.argument("duration", type=Duration(), required=False)
 @click.option(
-    "--events", type=click.IntRange(1, MOST_EVENTS), metavar="N", help="Advance by N instants at which something is due."
+    "--events", type=click.IntRange(1, MOST_EVENTS), metavar="N", help="Advance by N instants that have events."
 )
 @server_options
 def step(duration: float | None, events: int | None) -> None:

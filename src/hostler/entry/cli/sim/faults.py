@@ -118,9 +118,7 @@ async def _switch(server: Server, verb: HardwareVerb, on: str, guard: float | No
 
 @click.command()
 @click.argument("ids", metavar="[ID]…", nargs=-1)
-@click.option(
-    "--all", "everything", is_flag=True, help="All proposed repairs, also those that ask for a human."
-)
+@click.option("--all", "everything", is_flag=True, help="All proposed repairs, also those that ask for a human.")
 @click.option(
     "--auto/--by-hand", "automatic", default=None, help="Perform repairs automatically where commands suffice, or not."
 )

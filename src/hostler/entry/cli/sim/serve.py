@@ -127,4 +127,4 @@ def _ready(now: Ready, name: str, mode: Mode) -> None:
     click.echo(f"  {me} sim status")
     click.echo(f"  {me} sim step 30s" if mode is Mode.MANUAL else f"  {me} sim mode manual")
     click.echo(f"  {me} node list")
-    click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   stop: Ctrl-C")
+    click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   end: Ctrl-C")
