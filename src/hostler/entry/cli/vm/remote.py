@@ -79,7 +79,7 @@ class Session:
         self._left.set()
 
     async def run(self, *, escape: bool = False) -> int:
-        """Run until the remote side ends and all output is copied, or we leave. `escape`: `~.` after a new line leaves."""
+        """Run until the remote side ends and all output is copied, or we leave (`~.` after a new line if `escape`)."""
         read_into(self._typed, chunk=CHUNK, name="ssh: keys")
         outputs = [
             asyncio.create_task(_copy(self._process.stdout, sys.stdout.fileno()), name="ssh: output"),
