@@ -400,7 +400,7 @@ async def test_a_server_that_is_not_there_is_unavailable_even_for_a_write() -> N
             with pytest.raises(Unavailable, match=r"cannot be reached \(connection refused\); check that it runs"):
                 await attempt
     async with Client("http://nowhere.invalid:1", TOKEN, insecure=True, retries=0) as client:
-        with pytest.raises(Unavailable, match=r"cannot be reached \((?!cannot)[a-z ]+\); see that"):
+        with pytest.raises(Unavailable, match=r"cannot be reached \((?!cannot)[a-z ]+\); check that"):
             await client.vms.get("a", "b", "c")
 
 

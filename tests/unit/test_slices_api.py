@@ -161,7 +161,7 @@ def test_a_module_is_read_as_a_slice() -> None:
     ("source", "message"),
     [
         ("x = 1", "it has no methods"),
-        ("@method\ndef a(): ...\n@method(name='a')\ndef b(): ...", "two methods are called a; b needs another name"),
+        ("@method\ndef a(): ...\n@method(name='a')\ndef b(): ...", "two methods are named a; b needs another name"),
         ("@method\ndef a(): ...\nstart = 3", "start must be a function"),
         ("@method\ndef a(): ...\ndef stop(x): ...", "stop must be callable without arguments"),
     ],
