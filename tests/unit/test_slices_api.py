@@ -191,12 +191,12 @@ async def test_hooks_may_be_plain_or_coroutines() -> None:
 
 async def test_outside_of_a_worker_there_is_nobody_to_call() -> None:
     assert (context().artifact, context().left) == ("", None)
-    with pytest.raises(RuntimeError, match="this is no worker"):
+    with pytest.raises(RuntimeError, match="this process is not a worker"):
         await call_slice("a:b", "c", x=1)
-    with pytest.raises(RuntimeError, match="this is no worker"):
+    with pytest.raises(RuntimeError, match="this process is not a worker"):
         async for _ in stream("a:b", "c"):
             pass
-    with pytest.raises(RuntimeError, match="write await"):
+    with pytest.raises(RuntimeError, match="use await"):
         wait(call_slice("a:b", "c"))
 
 
