@@ -210,7 +210,7 @@ def _explained(
         with Ticker() as ticker:
             found = smallest(scenario, outcome, tries=asked.tries, told=lambda line: ticker.tell(f"shrinking: {line}"))
         if asked.table:
-            least = "shortest" if found.complete else "shortest found so far:"
+            least = "shortest" if found.complete else "shortest found"
             tries = counted(found.tries, "try", "tries")
             click.echo(click.style(f"{least} schedule that breaks {first.invariant} ({tries})", bold=True))
             for line in moment_lines(found.scenario.timeline):
