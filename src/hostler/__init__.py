@@ -1,4 +1,4 @@
-"""Hostler: a control plane for virtual machines and workloads that keeps all it knows in one key-value store."""
+"""Hostler: a control plane for virtual machines and workloads that keeps all its state in one key-value store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What few programs use, and asyncio with it, is imported when it is asked for: the command line starts sooner.
+# Imported on first use, because these names pull in asyncio and few programs need them. The command line starts faster.
 _WHERE = {
     "Client": "client",
     "Elections": "engine.elections",

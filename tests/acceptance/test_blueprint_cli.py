@@ -145,15 +145,15 @@ def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path) -> N
     assert "shop: 3 to load" in out
     assert place.hostler("blueprint", "list") == (
         "",
-        "no blueprints; make one: hostler blueprint apply FILE\n",
+        "no blueprints; apply one: hostler blueprint apply FILE\n",
     )
 
     out, _ = place.hostler("blueprint", "apply", file, "--yes")
     assert "+ org.example:cart" in out
-    assert "shop: applied as number 1; it goes on: hostler blueprint status shop" in out
+    assert "shop: applied as number 1; follow it: hostler blueprint status shop" in out
     place.do(runs("1.0.0", n1=2, n2=1))
     out, _ = place.hostler("blueprint", "apply", file, "--wait")
-    assert "shop: nothing to do, it is as the file says" in out
+    assert "shop: nothing to do, it matches the file" in out
     assert out.splitlines()[-1] == "shop: ready, 3/3 ready"
     out, _ = place.hostler("blueprint", "status", "shop")
     assert "ready" in out
@@ -177,11 +177,11 @@ def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path) -> N
     out, err = place.hostler("blueprint", "apply", file, "--plan")
     assert "org.example:cart:1.1.0 was given up, and would be tried again" in err
     _, err = place.hostler("blueprint", "rollback", "shop", "--to", 2, "--wait", "--timeout", "1s", code=11)
-    assert "it goes on: hostler blueprint status shop" in err
+    assert "work continues: hostler blueprint status shop" in err
     place.do(runs("1.1.0", Phase.FAILED, failures=5))
     out, err = place.hostler("blueprint", "status", "shop")
     assert "failed: org.example:cart: org.example:cart:1.1.0 failed 5 times: start raised" in out
-    assert "what it printed: hostler slice logs org.example:cart" in err
+    assert "see the output: hostler slice logs org.example:cart" in err
 
     out, _ = place.hostler("blueprint", "rollback", "shop")
     assert out == "shop: rolled back, as number 4\n"
@@ -194,13 +194,13 @@ def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path) -> N
         ("2", ["cart", "1.1.0", "×", "3"]),
         ("1", ["cart", "1.0.0", "×", "3"]),
     ]
-    assert "back to 1" in out
+    assert "rolled back to 1" in out
     old = place.json("blueprint", "get", "shop", "--number", 2)
     again = tmp_path / "again.json"
     again.write_text(json.dumps(old))
     assert "~ org.example:cart 1.0.0 → 1.1.0" in place.hostler("blueprint", "plan", again)[0], "it names itself"
 
-    assert place.hostler("blueprint", "delete", "shop", "--yes")[0] == "shop: deleted; its slices go\n"
+    assert place.hostler("blueprint", "delete", "shop", "--yes")[0] == "shop: deleted; its slices end\n"
     out, _ = place.hostler("blueprint", "status", "shop")
     assert "removing: it was deleted; 1 slice still to go" in out
     threading.Timer(0.2, lambda: place.do(gone)).start()
@@ -252,16 +252,16 @@ def test_at_a_terminal_one_is_asked(place: Place, tmp_path: Path, monkeypatch: p
         file.write_text(TOML.replace("instances = 3", f"instances = {count}"))
         place.hostler("blueprint", "apply", file, "--yes")
     out, _ = place.hostler("blueprint", "rollback", "shop", code=130)
-    assert asked[1:] == ["Bring back number 1?"]
+    assert asked[1:] == ["Roll back to number 1?"]
     assert "× 4 → 3" in out
     place.hostler("blueprint", "rollback", "shop", "--to", "2", code=130)
-    assert asked[2:] == ["Bring back number 2?"]
+    assert asked[2:] == ["Roll back to number 2?"]
     assert place.json("blueprint", "get", "shop")["slices"][0]["instances"] == 4
     place.hostler("blueprint", "rollback", "shop", "--yes")
     assert place.json("blueprint", "get", "shop")["slices"][0]["instances"] == 3
     place.hostler("blueprint", "delete", "shop", "--yes")
     place.hostler("blueprint", "rollback", "shop", code=130)
-    assert asked[3:] == ["Bring back number 4?"]
+    assert asked[3:] == ["Roll back to number 4?"]
     place.hostler("blueprint", "rollback", "none", code=3)
 
 
@@ -272,7 +272,7 @@ def test_where_nothing_runs_it_is_said_where_to_look(place: Place, tmp_path: Pat
     place.hostler("blueprint", "apply", file, "--yes")
     for words in (("org.example:cart",), ("org.example:cart:1.0.0",), ("org.example:cart", "--node", "n1")):
         assert "hostler blueprint status shop" in place.hostler("slice", "list", *words)[1]
-    assert "no blueprint has such a slice" in place.hostler("slice", "list", "nope:x")[1]
+    assert "no blueprint has this slice" in place.hostler("slice", "list", "nope:x")[1]
     assert "no slices on n1; all there are: hostler slice list" in place.hostler("slice", "list", "--node", "n1")[1]
     place.hostler("slice", "list", "--node", "nonode", code=3)
 

@@ -74,7 +74,7 @@ async def test_from_the_rack_of_up_to_an_inventory_of_ones_own_and_back_to_duty(
     why = (await well("vm", "why", "web", **data)).out
     assert "zone eu/eu-1: not enabled" in why
     shown = (await well("rack", "show", "LOCAL", **data)).out
-    assert "TAKES NO MORE  zone eu/eu-1: not enabled" in shown
+    assert "NOT ACCEPTING  zone eu/eu-1: not enabled" in shown
     assert "2      on duty     out for repair  pdu1:2, pdu2:2  tor1:2" in shown
     assert "3      not joined  operational     pdu1:3, pdu2:3  tor1:3" in shown
     await well("inventory", "set", "--zone", "eu/eu-1", "--enable", **data)

@@ -52,7 +52,7 @@ async def test_a_machine_is_changed_stopped_started_reset_and_deleted(data: dict
     assert before["spec"]["memory_mib"] == 1024
     assert 7000 < before["expires_at"] - before["created_at"] <= 7201
     changed = await well("vm", "update", "web", "--cpus", 2, "--label", "a=b", "--never-expires", **data)
-    assert "at the next boot only: cpus" in changed.err
+    assert "takes effect at the next boot: cpus" in changed.err
     stale = await hostler("vm", "update", "web", "--cpus", 3, "--if-revision", before["revision"], **data)
     assert stale.code == 4
     assert "web: stopped" in (await well("vm", "stop", "web", "--wait", **data)).out
@@ -185,7 +185,7 @@ async def test_a_quota_is_set_kept_and_removed(data: dict[str, str]) -> None:
     await well("quota", "remove", **data)
     await well("vm", "create", "two", **data)
     await well("quota", "set", "--all-projects", "--vms", 2, **data)
-    assert "OF THE ORG" in (await well("quota", "show", **data)).out
+    assert "ORG LIMIT" in (await well("quota", "show", **data)).out
     over = await hostler("vm", "create", "three", **data)
     assert (over.code, "org default" in over.err) == (9, True), over
     await well("quota", "remove", "--all-projects", **data)

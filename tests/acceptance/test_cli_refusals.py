@@ -278,4 +278,4 @@ async def test_a_server_that_went_away_is_said_to_be(tmp_path: Path) -> None:
     for verb in (("list",), ("create", "web"), ("delete", "web")):
         what, advice = sentence(await hostler("vm", *verb, **asked), 5)
         assert f"server {url}: cannot be reached" in what
-        assert "see that it runs" in advice
+        assert "check that it runs" in advice

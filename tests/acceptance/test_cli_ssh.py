@@ -327,10 +327,10 @@ async def test_files_are_copied_as_cp_would(tmp_path: Path) -> None:
             assert not (place.home / found).is_symlink()
         for source, target, words in (
             ("f", "one:no/where", "no such folder in the machine"),
-            ("none", "one:", "no such file or folder here"),
+            ("none", "one:", "no such local file or folder"),
             ("one:none", ".", "no such file or folder"),
-            ("one:g", "no/where", "no such folder here"),
-            ("one:folder", "f", "a folder cannot take its place"),
+            ("one:g", "no/where", "no such local folder"),
+            ("one:folder", "f", "a folder cannot replace it"),
         ):
             ran = await place.run("cp", source, target)
             assert ran.code in (1, 3), ran.err

@@ -131,7 +131,7 @@ async def test_a_full_etcd_is_named_everywhere_and_leads_again_after_a_repair_wi
         leader.kill()
         said = await _answers(http, second, "/readyz", 503)
         repaired = await well("store", "repair", "--store", replicas.store)
-        assert "takes writes" in repaired.out
+        assert "accepts writes" in repaired.out
         await follower.says("leading with fence")
         await _answers(http, second, "/readyz", 200)
         async with http.post(second + VMS, json=body) as answer:

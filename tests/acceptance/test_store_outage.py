@@ -224,8 +224,8 @@ async def _commands_say_so(scene: Scene) -> None:
         hostler("vm", "stop", "web", **scene.environ),
     )
     for done in (listed, shown, nodes):
-        assert "note: the store is out of reach; this is what was known " in done.err
-        assert "known 0 s ago" not in done.err
+        assert "note: the store is unreachable; this is the state of " in done.err
+        assert "state of 0 s ago" not in done.err
     assert {"web", "db"} <= {view["name"] for view in listed.json}
     assert shown.json["name"] == "web"
     assert refused.code == 5, refused

@@ -275,7 +275,7 @@ def _no_folder(scene: Scene) -> list[object]:
         (lambda _: ["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"], 2, "cannot be used"),
         (lambda _: ["--redis", "http://127.0.0.1:1"], 2, "must be redis://"),
         (lambda _: ["--redis", "redis://127.0.0.1:port"], 2, "Redis URL of the labs"),
-        (lambda _: ["--labs", "/nowhere/labs.toml"], 3, "there is no such file"),
+        (lambda _: ["--labs", "/nowhere/labs.toml"], 3, "no such file"),
     ],
 )
 async def test_what_cannot_be_is_refused_in_two_lines(

@@ -64,7 +64,7 @@ def test_a_failure_tells_the_seed_what_led_to_it_the_shortest_schedule_and_the_c
     assert "around requests_answered, at 12 s" in told.out
     assert "shortest schedule that breaks requests_answered" in told.out
     assert told.out.split("shortest schedule")[1].count(" s  ") == 1
-    assert f"again  hostler sim run {file} --seed 4" in told.out
+    assert f"reproduce  hostler sim run {file} --seed 4" in told.out
     assert "Traceback" not in told.out + told.err
     assert run(app, ["sim", "run", str(saved), "--no-shrink", "-o", "json"]) == 1
     plain = json.loads(capsys.readouterr().out)
@@ -101,7 +101,7 @@ def test_many_seeds_on_two_cores_and_what_failed_of_them(files: Path, capsys: py
     told = capsys.readouterr()
     assert "3 FAILED: 6 runs" in told.out
     assert f"{both[1]} --seed 1: requests_answered: at 12 s: delete_vm" in told.out
-    assert f"again  hostler sim run {both[1]} --seed 1" in told.out
+    assert f"reproduce  hostler sim run {both[1]} --seed 1" in told.out
     assert run(app, ["sim", "run", both[0], "--seeds", "1..2", "--jobs", "1", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["scenarios"][both[0]]["runs"] == 2
 
@@ -122,8 +122,8 @@ def test_whatever_is_wrong_with_a_file_is_told_before_anything_runs(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["run"], 2, "which?"),
-        (["run", "pdu-loss", "--all"], 2, "which?"),
+        (["run"], 2, "give a file or a name"),
+        (["run", "pdu-loss", "--all"], 2, "give a file or a name"),
         (["run", "pdu-los"], 3, "did you mean pdu-loss?"),
         (["run", "./nowhere.yaml"], 3, "cannot be read: No such file or directory"),
         (["run", "pdu-loss", "--seeds", "5..2"], 2, "write A..B"),

@@ -89,7 +89,7 @@ async def test_a_redis_that_somebody_uses_is_left_alone(
 
 def test_what_is_missing_is_said(tmp_path: Path, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "labs"]) != 0
-    assert "--redis: name an empty Redis" in capsys.readouterr().err
+    assert "name an empty Redis" in capsys.readouterr().err
     assert main(["bench", "labs", "--redis", "redis://127.0.0.1:1/0"]) != 0
     assert "start one that is empty" in capsys.readouterr().err
     assert main(["bench", "labs", "--redis", server.url, "--peers", str(tmp_path)]) != 0

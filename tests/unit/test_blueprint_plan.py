@@ -160,7 +160,7 @@ def test_no_more_are_planned_than_nodes_take_and_what_is_not_named_is_counted() 
     assert plan.passed_over == (Reason(subject="nodes that accept it", why=why),)
     lines = dict(_inside(plan))
     assert lines["load"] == "n1 × 1667, n2 × 1667, n3 × 1666, … and 10,000 more"
-    assert lines["wait"] == f"5,000 instances, for there is no node (nodes that accept it: {why})"
+    assert lines["wait"] == f"5,000 instances, because no node fits (nodes that accept it: {why})"
     plan = planned(spec("a:1", 15_000), None, place=Roomy("n1", "n2", "n3", each=MOST))
     assert (plan.to_load, plan.waiting, plan.passed_over) == (15_000, 0, ())
 

@@ -124,8 +124,8 @@ def test_the_command_line_shows_the_history(tmp_path: Path, capsys: pytest.Captu
     asyncio.run(written())
     assert main(["leader", "--history", "--store", url]) == 0
     _, newest, oldest = capsys.readouterr().out.splitlines()
-    assert newest.split()[2:] == ["2", "bob:7070", "bob", "ann:7070", "(ann),", "which", "gave", "it", "up"]
-    assert oldest.endswith("nobody that is known")
+    assert newest.split()[2:] == ["2", "bob:7070", "bob", "ann:7070", "(ann),", "released"]
+    assert oldest.endswith("none recorded")
     assert main(["leader", "--history", "--store", url, "-o", "json"]) == 0
     assert [one["previous"] for one in json.loads(capsys.readouterr().out)] == ["released", "none"]
     assert main(["leader", "--history", "--watch", "--store", url]) == 2

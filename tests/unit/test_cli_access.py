@@ -84,7 +84,7 @@ async def test_a_machine_that_runs_and_that_nobody_can_log_into_is_not_waited_fo
 
 def test_a_machine_that_is_moved_as_it_runs_is_not_said_to_boot() -> None:
     seen = [view(Phase.STARTING), view(Phase.RUNNING, Step.BOOTING), view(Phase.RUNNING, Step.AVAILABLE)]
-    assert [goes_on(each) for each in seen] == ["going on on n1", "running on n1", "running on n1, available"]
+    assert [goes_on(each) for each in seen] == ["continuing on n1", "running on n1", "running on n1, available"]
 
 
 def test_tilde_and_dot_count_at_the_beginning_of_a_line_only() -> None:

@@ -118,7 +118,7 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
     assert main(["node", "confirm-off", "N1", *SERVER]) == ABORTED
     said = capsys.readouterr().err
     assert "o/p/db (running, on_node_loss=wait): its disk of 7 GiB, snapshots before" in said
-    assert "1 more machine of projects that you do not see" in said
+    assert "1 more machine with disks, in projects that you cannot see" in said
     assert "web" not in said
     assert confirmed == []
     assert main(["node", "confirm-off", "N1", "--yes", *SERVER]) == 0
@@ -182,7 +182,7 @@ def test_node_remove_lists_what_the_node_retains_and_asks(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert main(["node", "remove", "N1", *SERVER]) == ABORTED
     said = capsys.readouterr().err
-    assert "Forget the node N1" in said
+    assert "Remove the node N1" in said
     assert ("o/p/db: the disk (3 MiB) of retained machine n1/db-1, snapshots before" in said) is kept
     assert "web" not in said
     assert forgotten == []

@@ -174,4 +174,4 @@ def test_what_happened_may_have_semicolons_and_what_to_do_comes_last() -> None:
     ],
 )
 def test_what_is_wrong_with_a_field_is_said_of_its_flag(message: str, what: str) -> None:
-    assert describe(errors.Invalid(message)) == (what, "correct what was asked and run it again")
+    assert describe(errors.Invalid(message)) == (what, "correct the request and run it again")

@@ -67,7 +67,7 @@ def test_an_added_image_is_listed_with_what_was_said_of_it(cli: Cli, disk: Path)
     assert one["image"]["source"] == str(disk)
     row = cli("list").splitlines()[1]
     assert row.split()[:2] == ["mine", one["image"]["digest"][:12]]
-    assert "there is no 'tiny'" in cli.err
+    assert "default image 'tiny': not found" in cli.err
 
 
 def test_an_image_that_cannot_be_read_is_named_beside_the_others(cli: Cli, disk: Path) -> None:

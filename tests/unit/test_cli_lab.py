@@ -178,7 +178,7 @@ async def test_an_outage_does_not_end_a_watch(
     server: Any = None
     await read._follow(server, "ada", False, "table")
     told = capsys.readouterr()
-    assert "no answer; looking again" in told.err
+    assert "no answer; retrying" in told.err
     assert told.out.count("available lab 5") == 1
 
 

@@ -69,7 +69,7 @@ def test_an_empty_page_is_not_the_end(monkeypatch: pytest.MonkeyPatch, capsys: p
         f"step {number} (machines)" for number in (7, 9, 8)
     ]
     assert server.asked == [(None, 100), ("x", 100), ("y", 98)]
-    assert shown.err == "2 records cannot be read, and are left out\n"
+    assert shown.err == "2 unreadable records are left out\n"
 
 
 def test_what_is_older_than_was_asked_for_is_said_to_be_there(
@@ -79,7 +79,7 @@ def test_what_is_older_than_was_asked_for_is_said_to_be_there(
     run(server, monkeypatch, "events", "--tree", "--limit", "2")
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 3
-    assert shown.err == "1 record cannot be read, and is left out\nthere may be older ones; show more: --limit 10\n"
+    assert shown.err == "1 unreadable record is left out\nthere may be older ones; show more: --limit 10\n"
     assert server.asked == [(None, 2), ("x", 2)]
     run(server, monkeypatch, "events", "--tree", "--limit", "2", "-o", "json")
     page = msgspec.json.decode(capsys.readouterr().out, type=TracePage)
@@ -90,7 +90,7 @@ def test_where_there_is_nothing_at_all_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(Server({None: TracePage(items=())}), monkeypatch, "events", "--tree")
-    assert "nothing was decided" in capsys.readouterr().err
+    assert "no decisions or requests are kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

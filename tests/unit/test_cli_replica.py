@@ -109,7 +109,7 @@ def test_where_nobody_leads_that_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["leader", "--store", url]) == 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "nobody leads" in shown.err
+    assert "no leader" in shown.err
     assert main(["leader", "--store", url, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"leader": None, "others": [], "standing_by": []}
 

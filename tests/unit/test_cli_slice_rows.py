@@ -15,7 +15,7 @@ from hostler.model.deployment import SliceState
         (SliceState.LOADING, False, "LOADING"),
         (SliceState.FAILED, False, "FAILED"),
         (SliceState.ACTIVE, True, "ACTIVE"),
-        (SliceState.ACTIVE, False, "ACTIVE, starting again"),
+        (SliceState.ACTIVE, False, "ACTIVE, restarting"),
     ],
 )
 def test_only_what_ran_is_starting_again(state: SliceState, ready: bool, said: str) -> None:

@@ -84,7 +84,7 @@ def test_compare_and_set_refuses_with_code_4_and_says_where_the_key_stands(cli: 
 
 
 def test_a_key_with_a_lease_says_so(cli: Cli) -> None:
-    assert "vanishes in 60 s" in cli("put", "/a", "1", "--lease", "60")
+    assert "expires in 60 s" in cli("put", "/a", "1", "--lease", "60")
     assert cli.json("get", "/a")["lease"] > 0
 
 
@@ -185,8 +185,8 @@ def test_compacting_forgets_the_past_and_keeps_the_present(cli: Cli) -> None:
     for number in range(5):
         cli("put", "/a", str(number))
     cli("compact")
-    assert "nothing to forget" in cli.err
-    assert cli("compact", "--keep", "2") == "history before revision 4 is forgotten\n"
+    assert "nothing to discard" in cli.err
+    assert cli("compact", "--keep", "2") == "history before revision 4 is discarded\n"
     cli("get", "/a", "--revision", "3", code=7)
     cli("watch", "--from-revision", "2", code=7)
     cli("compact", "4", code=7)
@@ -200,7 +200,7 @@ def test_status_and_check_tell_how_the_store_is(cli: Cli) -> None:
     assert (found["engine"], found["revision"]) == ("sqlite", 2)
     assert found["size_bytes"] > 0
     assert "ENGINE    sqlite" in cli("status")
-    assert cli("check").endswith("sound, 1 key read\n")
+    assert cli("check").endswith("no damage, 1 key read\n")
 
 
 def test_the_store_may_come_from_the_environment(
@@ -289,4 +289,4 @@ def test_a_repair_forgets_history_only_where_etcd_is_full_or_it_was_asked_for(  
         assert "nothing was changed" in cli.err
         assert "--force" in cli.err
     if terminal and not refused and did and "--yes" not in options:
-        assert "forget the history before revision 1" in cli.err
+        assert "discard the history before revision 1" in cli.err

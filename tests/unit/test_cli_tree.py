@@ -31,7 +31,7 @@ def test_each_stands_under_what_led_to_it_oldest_first() -> None:
         happened("1", sort=Sort.WISH, actor="anna", what="vm.create"),
     ]
     assert lines(views) == [
-        f"{VM}: vm.create, wished for by anna",
+        f"{VM}: vm.create, requested by anna",
         f"└ {VM}: step 2 (machines)",
         f"  ├ {VM}: step 4 (machines)",
         f"  └ {VM}: step 5 (machines)",

@@ -248,4 +248,4 @@ def test_a_watch_shows_changes_through_outages_until_it_is_gone(
         "web/2: gone",
         "web: gone",
     ]
-    assert "no answer; looking again" in said.err
+    assert "no answer; retrying" in said.err

@@ -180,7 +180,7 @@ def test_this_machine_and_tls_are_good_enough_for_a_token(url: str) -> None:
 
 @pytest.mark.parametrize("token", ["", " x", "a b", "x\n", "é"])
 def test_a_token_that_was_cut_out_badly_is_refused_without_being_shown(token: str) -> None:
-    with pytest.raises(Invalid, match="token: must be the one line"):
+    with pytest.raises(Invalid, match="token: must be one line"):
         Client("http://localhost", token)
 
 
@@ -397,16 +397,16 @@ async def test_what_takes_no_key_is_sent_once(server: StandIn, client: Client, v
 async def test_a_server_that_is_not_there_is_unavailable_even_for_a_write() -> None:
     async with Client("http://127.0.0.1:1", TOKEN, retries=1) as client:
         for attempt in (client.vms.get("a", "b", "c"), client.vms.start("a", "b", "c"), client.users.logout()):
-            with pytest.raises(Unavailable, match=r"cannot be reached \(connection refused\); see that it runs"):
+            with pytest.raises(Unavailable, match=r"cannot be reached \(connection refused\); check that it runs"):
                 await attempt
     async with Client("http://nowhere.invalid:1", TOKEN, insecure=True, retries=0) as client:
-        with pytest.raises(Unavailable, match=r"cannot be reached \((?!cannot)[a-z ]+\); see that"):
+        with pytest.raises(Unavailable, match=r"cannot be reached \((?!cannot)[a-z ]+\); check that"):
             await client.vms.get("a", "b", "c")
 
 
 async def test_https_to_a_server_of_http_is_not_taken_for_a_bad_certificate(server: StandIn) -> None:
     async with Client(server.url.replace("http:", "https:"), TOKEN, retries=0) as client:
-        with pytest.raises(Invalid, match="speaks no https; try http"):
+        with pytest.raises(Invalid, match="does not speak https; try http"):
             await client.vms.get("acme", "web", "www")
 
 
@@ -621,7 +621,7 @@ def test_a_message_without_an_end_is_refused() -> None:
     parser = Parser()
     for _ in range(MOST // 2**20):
         parser.feed(b"x" * 2**20)
-    with pytest.raises(Unavailable, match="larger"):
+    with pytest.raises(Unavailable, match="too large"):
         parser.feed(b"x")
 
 
@@ -702,7 +702,7 @@ async def test_waiting_ends_in_time_and_says_where_it_stands(
     server.script = [said(view(phase=Phase.PENDING, detail="no node has 64 cpus"))]
     with pytest.raises(Unavailable, match=r"vm www: still pending \(no node has 64 cpus\) after 1 s"):
         await client.vms.wait("acme", "web", "www", phase=(Phase.RUNNING, Phase.STOPPED), within=1)
-    with pytest.raises(Invalid, match="for what"):
+    with pytest.raises(Invalid, match="wait: give"):
         await client.vms.wait("acme", "web", "www")
 
 

@@ -78,7 +78,7 @@ async def test_a_node_without_a_switch_is_out_of_reach() -> None:
         (f"ipmi://u@h?{FILE}&cipher=0", "must be one of 3, 8, 12, 17"),
         (f"ipmi://u@h?{FILE}&privilege=user", "must be administrator or operator"),
         (f"ipmi://u@-h?{FILE}", "cannot replace"),
-        ("command:/off", "as an argument of its own"),
+        ("command:/off", "as a separate argument"),
         ("command:/off '{node}", "no closing quotation"),
     ],
 )

@@ -167,12 +167,12 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
     )
     told = doubts(text)
     for line, what in (
-        (4, "length: 'two' is no duration"),
+        (4, "length: 'two' is not a duration"),
         (12, "blueprints: must be a map, not a list"),
         (13, "settings.speed: unknown field"),
         (13, "settings.fencing_time: must be at least twice node_ttl, 20 seconds"),
         (14, "workloads[0].name: is missing"),
-        (14, "workloads[0].memory: '1x' is no size"),
+        (14, "workloads[0].memory: '1x' is not a size"),
         (14, "workloads[0].rollout.max_surge: must be from 0"),
         (15, "vms[0].on_node_loss: must be recreate, fence or wait"),
         (16, "labs[0].user: webuserid 'a\\u200bb': must not hold '\\u200b', which cannot be printed"),

@@ -138,7 +138,7 @@ def test_the_life_of_a_lock_is_set_by_the_contracts_names() -> None:
         ("", {"PLASMAVMC_LOCK_TTL_SECONDS": "0"}, {}, "above 0"),
         ("", {"PLASMAVMC_LOCK_TTL_SECONDS": "nan"}, {}, "above 0"),
         ("[storage]\nlock_ttl_seconds = true", {}, {}, "above 0"),
-        ("", {}, {"data": "a\0b"}, "is no path"),
+        ("", {}, {"data": "a\0b"}, "is not a path"),
         ("a = ", {}, {}, "hostler.toml: not TOML"),
     ],
 )
@@ -290,11 +290,11 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("slice_listen = '0x0.0'", {}, "by which other nodes reach it"),
         ("slice_listen = '::ffff:0.0.0.0'", {}, "by which other nodes reach it"),
         ("trusted_proxies = ['proxy']", {}, "must be addresses or networks"),
-        ("trusted_proxies = ['10.0.0.1', '0.0.0.0/0']", {}, "every address there is"),
-        ("trusted_proxies = '::/0'", {}, "every address there is"),
-        ("trusted_proxies = '::ffff:0:0/96'", {}, "every address there is"),
-        ("trusted_proxies = '::1, ::ffff:10.0.0.0/104'", {}, "write 10.0.0.0/8 in place of ::ffff:"),
-        ("trusted_proxies = '::ffff:192.0.2.7'", {}, "write 192.0.2.7/32 in place of ::ffff:"),
+        ("trusted_proxies = ['10.0.0.1', '0.0.0.0/0']", {}, "include every address"),
+        ("trusted_proxies = '::/0'", {}, "include every address"),
+        ("trusted_proxies = '::ffff:0:0/96'", {}, "include every address"),
+        ("trusted_proxies = '::1, ::ffff:10.0.0.0/104'", {}, "write 10.0.0.0/8 instead of ::ffff:"),
+        ("trusted_proxies = '::ffff:192.0.2.7'", {}, "write 192.0.2.7/32 instead of ::ffff:"),
         ("machines = 'vmware'", {}, "must be simulated, qemu or hetzner"),
         ("nodes = 0", {}, "whole number from 1"),
         ("nodes = true", {}, "whole number from 1"),
@@ -302,13 +302,13 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("", {"nodes": "many"}, "whole number from 1"),
         ("power_command = []", {}, "must be a list of a program and its arguments"),
         ("power_command = ['/off', 1, '{node}']", {}, "must be a list of a program and its arguments"),
-        ("power_command = ['/off']", {}, "as an argument of its own"),
-        ("power_command = ['/off', '--node={node}', '{node}']", {}, "as an argument of its own"),
+        ("power_command = ['/off']", {}, "as a separate argument"),
+        ("power_command = ['/off', '--node={node}', '{node}']", {}, "as a separate argument"),
         ("power_command = ['/off/{node}', '{node}']", {}, "must begin with the program"),
         ("power_command = ['', '{node}']", {}, "must begin with the program"),
         ("", {"power_command": "/off '{node}"}, "no closing quotation"),
         ("power_timeout = 0", {}, "seconds above 0"),
-        ("power = 'ipmi://u@h'", {}, "power: must be NODE=URL, with spaces between, each URL redfish://…"),
+        ("power = 'ipmi://u@h'", {}, "power: must be NODE=URL, separated by spaces, each URL redfish://…"),
         ("power = ['ipmi://u@h']", {}, "must be a table of nodes"),
         ("[power]\na = 1", {}, "a: must be redfish://…, redfish.http://…, ipmi://…, command:…"),
         ("[power]\na = 'https://u@h'", {}, "a: must be redfish://…"),
@@ -318,7 +318,7 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("node = 'a/b'", {}, "without /"),
         ('node = "a\\nb"', {}, "without /"),
         ("", {"node": "x" * 64}, "up to 63"),
-        ("rack = 'a-b'", {}, "holds no -"),
+        ("rack = 'a-b'", {}, "without -"),
         ("network = 'tap0'", {}, "must be user, isolated, bridge or bridge:NAME"),
         ("network = 'bridge:'", {}, "must be user, isolated, bridge or bridge:NAME"),
         ("network = 'bridge:a,script=/x'", {}, "must be user, isolated, bridge or bridge:NAME"),
@@ -334,15 +334,15 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("log_level = 'loud'", {}, "debug, info, warning or error"),
         ("node_ttl = 20", {}, "fencing_time 30 s: must be at least twice node_ttl"),
         ("fencing_time = 29", {}, "fencing_time 29 s"),
-        ("tls_cert = '/c'", {}, "they go together"),
-        ("", {"tls_key": "/k"}, "they go together"),
+        ("tls_cert = '/c'", {}, "only one is set"),
+        ("", {"tls_key": "/k"}, "only one is set"),
         ("fallback = true", {}, "unknown setting"),
         ("redis = 'http://h'", {}, "must be redis://"),
         ("redis = 'redis://h x'", {}, "must be redis://"),
         ("lab_life = 0", {}, "number of minutes above 0"),
         ("lab_life = true", {}, "number of minutes above 0"),
         ("lab_life = 1e9", {}, "at most a year"),
-        ("lab_user = 'Root'", {}, "name of a user"),
+        ("lab_user = 'Root'", {}, "user name"),
         ("lab_switch = 'no'", {}, "must be true or false"),
     ],
 )
@@ -471,7 +471,7 @@ def test_the_names_of_hetzner_cloud_are_those_of_the_contract_and_of_its_own_too
 def test_a_list_may_be_one_in_the_file_and_nothing_of_it_is_empty() -> None:
     assert settled(toml='hcloud_location = ["fsn1", "hel1"]').hcloud_location == ("fsn1", "hel1")
     for bad in ('""', '"a,,b"', "[]", "[1]", "5"):
-        with pytest.raises(Invalid, match="one name or several"):
+        with pytest.raises(Invalid, match="one or more names"):
             settled(toml=f"hcloud_location = {bad}")
 
 
@@ -499,7 +499,7 @@ def test_v30_the_state_path_has_an_origin_where_a_cluster_is_chosen() -> None:
 def test_r32_a_replica_waits_120_seconds_for_a_key_unless_it_is_told_otherwise() -> None:
     assert settled("", {}).acquisition_timeout == 120.0
     assert settled("", {"HOSTLER_ACQUISITION_TIMEOUT": "0"}).acquisition_timeout == 0.0
-    with pytest.raises(Invalid, match="0 to wait for ever"):
+    with pytest.raises(Invalid, match="0 for no limit"):
         settled("", {"HOSTLER_ACQUISITION_TIMEOUT": "-1"})
 
 

@@ -16,14 +16,14 @@ NINES = "9" * 5000
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f"[labs.{NINES}]", "must be called by its lab id"),
+        (f"[labs.{NINES}]", "must be named by its lab id"),
         (f"at_once = {NINES}", "too many digits"),
         (f"at_once = 0x{'f' * 6000}", "too large"),
         ("at_once = " + "[" * 5000, "too deep"),
         ("at_once = " + "[" * 200 + "]" * 200, "too deep"),
         (f"[{'a.' * 3000}a]", "too deep"),
-        (f"[default]\nmemory = '{NINES}'", "is no size"),
-        (f"[default]\ndisk = '{NINES}'", "is no size"),
+        (f"[default]\nmemory = '{NINES}'", "is not a size"),
+        (f"[default]\ndisk = '{NINES}'", "is not a size"),
     ],
 )
 def test_a_catalogue_beyond_all_bounds_is_refused(tmp_path: Path, text: str, says: str) -> None:

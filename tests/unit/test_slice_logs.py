@@ -383,9 +383,9 @@ async def test_why_there_is_nothing_to_show_is_told_as_the_server_says_it(capsys
         await _first(client, [Source(GREET, 1, f"n{number}") for number, _ in enumerate(answers, 1)], 10)
         out, err = capsys.readouterr()
         assert "org:greet:1#1 on n1: node n1: not found; list the nodes\n" in err
-        assert "on n1: it has printed nothing" not in err
+        assert "on n1: no output yet" not in err
     assert out == "org:greet:1#1 on n2 | hello\n"
-    assert "on n3: it has printed nothing yet" in err
+    assert "on n3: no output yet" in err
     assert "on n4: n4 is away" in err
     client = Client(Unavailable("n1 is away"))
     with pytest.raises(Unavailable, match="n1 is away"):
@@ -470,7 +470,7 @@ def test_instances_that_went_make_room_for_new_ones_and_one_that_comes_again_is_
             await asyncio.sleep(60)
             out, err = capsys.readouterr()
             assert "org:greet:1#1 on n1 | last words without an end\n" in out
-            assert err.count("22 instances are more than the 20 that are shown at once; name one with --instance") == 1
+            assert err.count("22 instances exist, at most 20 are shown at once; select with --instance") == 1
             assert "#21 on n1 | first of 21" in out
             assert "first of 22" not in out
             fleet.there = [1, *range(15, 24)]
@@ -481,7 +481,7 @@ def test_instances_that_went_make_room_for_new_ones_and_one_that_comes_again_is_
             assert "#23 on n1 | first of 23\n" in out
             assert "#1 on n1 | back\n" in out
             assert "first of 1\n" not in out, "what was shown is not shown again"
-            assert "org:greet:1#1 on n1: it is there again" in err
+            assert "org:greet:1#1 on n1: back" in err
             fleet.asked.clear()
             await asyncio.sleep(30)
             assert {number for _, number in fleet.asked} == set(fleet.there)

@@ -161,7 +161,7 @@ def test_a_module_is_read_as_a_slice() -> None:
     ("source", "message"),
     [
         ("x = 1", "it has no methods"),
-        ("@method\ndef a(): ...\n@method(name='a')\ndef b(): ...", "two methods are called a; b needs another name"),
+        ("@method\ndef a(): ...\n@method(name='a')\ndef b(): ...", "two methods are named a; b needs another name"),
         ("@method\ndef a(): ...\nstart = 3", "start must be a function"),
         ("@method\ndef a(): ...\ndef stop(x): ...", "stop must be callable without arguments"),
     ],
@@ -191,12 +191,12 @@ async def test_hooks_may_be_plain_or_coroutines() -> None:
 
 async def test_outside_of_a_worker_there_is_nobody_to_call() -> None:
     assert (context().artifact, context().left) == ("", None)
-    with pytest.raises(RuntimeError, match="this is no worker"):
+    with pytest.raises(RuntimeError, match="this process is not a worker"):
         await call_slice("a:b", "c", x=1)
-    with pytest.raises(RuntimeError, match="this is no worker"):
+    with pytest.raises(RuntimeError, match="this process is not a worker"):
         async for _ in stream("a:b", "c"):
             pass
-    with pytest.raises(RuntimeError, match="write await"):
+    with pytest.raises(RuntimeError, match="use await"):
         wait(call_slice("a:b", "c"))
 
 

@@ -143,7 +143,7 @@ async def test_an_answer_that_is_none_counts_as_unwell(answer: Any, why: str) ->
 
     till = Till({"healthy": healthy}, healthy_every=0.01)
     await till.instance.activate()
-    assert await till.ended() == f"it is not well: {why}"
+    assert await till.ended() == f"unhealthy: {why}"
     assert len(looks) == 4
 
 
@@ -166,7 +166,7 @@ async def test_logs_that_want_its_words_do_not_end_the_looking() -> None:
     try:
         till = Till({"healthy": healthy}, healthy_every=0.01)
         await till.instance.activate()
-        assert await till.ended() == "it is not well: healthy raised Unspeakable"
+        assert await till.ended() == "unhealthy: healthy raised Unspeakable"
     finally:
         log.removeHandler(wordy)
 
@@ -193,7 +193,7 @@ async def test_one_whose_health_nobody_looks_at_any_more_ends() -> None:
 
     till = Till({"healthy": healthy}, healthy_every=0.01)
     await till.instance.activate()
-    assert await till.ended() == "it is not well: nobody asks any more, for the asking ended by CancelledError"
+    assert await till.ended() == "unhealthy: the health checks ended with CancelledError"
 
 
 async def test_one_that_is_stopped_in_good_order_is_not_unwell() -> None:
@@ -236,7 +236,7 @@ async def test_one_whose_places_are_held_by_calls_of_nobody_ends(
         assert isinstance(late, Failed)
         assert late.fault is Fault.DEADLINE
     assert await till.ended() == (
-        "it is not well: all its places have been held for 0.2 s and more by 3 calls that nobody waits for"
+        "unhealthy: all its slots have been held for 0.2 s or more by 3 calls that no caller waits for"
     )
 
 
@@ -250,7 +250,7 @@ async def test_one_whose_threads_are_all_held_ends_though_it_has_places_left(
     caller = await caller_of(till)
     for number in range(2):
         assert isinstance(await caller.call("blocks", number=number, within=0.1), Failed)
-    assert "by 2 calls that nobody waits for" in await till.ended()
+    assert "by 2 calls that no caller waits for" in await till.ended()
 
 
 @pytest.mark.slow

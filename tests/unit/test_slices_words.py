@@ -110,7 +110,7 @@ async def test_arguments_that_are_refused_so_are_told(caller: Caller) -> None:
 async def test_a_result_that_cannot_be_written_is_an_error(caller: Caller, how: str) -> None:
     failed = await caller.call("returns", how=how)
     assert (failed.fault, failed.error) == (Fault.RAISED, "TypeError")
-    assert failed.message.startswith("returns: what it returned cannot be written as JSON: ")
+    assert failed.message.startswith("returns: its result cannot be encoded as JSON: ")
     assert "udce9" in failed.message
 
 
@@ -204,7 +204,7 @@ async def test_health_that_fails_so_is_told(asking: Asking) -> None:
         await asking.ask(Activate)
         changed = await asking.hear()
         assert isinstance(changed, State)
-        assert (changed.life, changed.detail) == (Life.ENDED, f"it is not well: healthy raised ValueError: {TOLD}")
+        assert (changed.life, changed.detail) == (Life.ENDED, f"unhealthy: healthy raised ValueError: {TOLD}")
 
 
 async def test_an_import_that_fails_so_is_told_and_what_it_printed_is_in_the_log(

@@ -198,7 +198,7 @@ async def test_what_fails_says_how(till: Till) -> None:
     assert (await failure(till, "breaks", how="exit")).error == "SystemExit"
     assert (await failure(till, "breaks", how="cancel")).error == "CancelledError"
     assert (await failure(till, "breaks", how="unspeakable")).error == "Unspeakable"
-    assert "cannot be written as JSON" in (await failure(till, "breaks", how="unwritable")).message
+    assert "cannot be encoded as JSON" in (await failure(till, "breaks", how="unwritable")).message
     assert (await failure(till, "breaks", how="long")).fault is Fault.TOO_LARGE
     caller = await till.caller()
     caller.send(Call(1, "breaks_off", b""))
@@ -269,7 +269,7 @@ async def test_what_is_inactive_full_or_another_refuses(till: Till) -> None:
     for number in range(5):
         caller.send(Call(number, "hang", msgspec.json.encode({"name": f"h{number}"})))
     full = await caller.call("add", a=1, number=9)
-    assert (full.fault, "5 calls" in full.message) == (Fault.REFUSED, True)
+    assert (full.fault, "5 running calls" in full.message) == (Fault.REFUSED, True)
     gates["h0"].set()
     assert await caller.answer() == "h0"
     assert await caller.call("add", a=1, number=9) == 3
@@ -606,7 +606,7 @@ async def test_one_that_is_unwell_three_times_in_a_row_ends_and_takes_no_calls()
     await until(lambda: changed)
     assert len(seen_answers) == 9
     state = instance.state()
-    assert (state.life, state.detail, calls.is_active) == (Life.ENDED, "it is not well: healthy returned False", False)
+    assert (state.life, state.detail, calls.is_active) == (Life.ENDED, "unhealthy: healthy returned False", False)
     with pytest.raises(NotDone, match="it has ended"):
         await instance.activate()
 

@@ -116,7 +116,7 @@ def test_what_the_api_takes_can_be_read_as_a_file() -> None:
         (SMALL + "restart: sometimes", ["w.yaml:4: restart: must be always, on_failure or never"]),
         (SMALL + "memory_mib: 5", ["w.yaml:1: memory: is given twice, also as memory_mib; leave one out"]),
         (SMALL + "disk: 5", ["w.yaml:4: disk: must be whole GiB; write 10GiB"]),
-        (SMALL + "disk: some", ["w.yaml:4: disk: 'some' is no size; write 512M or 2G"]),
+        (SMALL + "disk: some", ["w.yaml:4: disk: 'some' is not a size; write 512M or 2G"]),
         (SMALL + "spec: {cpus: 1, memory: 1G}", ["w.yaml:2: cpus: is next to spec", "w.yaml:3: memory: is next to"]),
         (SMALL + "affinity:\n- {level: node}", ["w.yaml:5: affinity[0].together: is missing"]),
         (SMALL + "affinity:\n- {together: false, level: room}", ["affinity[0].level: must be node, rack, pdu or tor"]),

@@ -1,6 +1,6 @@
-"""The HTTP API, typed, for Python programs and for our own command line.
+"""The typed client of the HTTP API, for Python programs and for our own command line.
 
-Not here: anything that decides; the client sends what it is given and says what came back.
+The client makes no decisions: it sends what it is given and returns the answer.
 """
 
 from hostler.client.channel import Channel

@@ -1,4 +1,4 @@
-"""Where the server is, and whether a token may be sent there."""
+"""The address of the server, and whether a token may be sent there."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CONNECT_WITHIN = 3.0
 
 
 class Address:
-    """The URL of the server, or of several that are tried in order, with commas between them; checked.
+    """The URL of the server, or of several, separated by commas and tried in order.
 
-    Invalid: one of them is none, or a token would travel in clear to another machine.
+    Invalid: one is not the URL of a server, or a token would be sent unencrypted to another machine.
     """
 
     def __init__(self, url: str, *, token: bool, unix: str | None, insecure: bool) -> None:
         self.urls = tuple(one.strip().rstrip("/") for one in url.split(","))
         hosts = [_checked(one) for one in self.urls]
         self.url = self.urls[0]
-        """The one that is in use."""
+        """The URL in use."""
         self.secure = any(one.startswith("https:") for one in self.urls)
         self._clear = [
             one
@@ -45,17 +45,17 @@ class Address:
 
     @property
     def named(self) -> str:
-        """All of them, for people."""
+        """Return all URLs, for messages."""
         return ", ".join(self.urls)
 
     def lose(self) -> None:
-        """The one that is in use could not be reached: look for another before the next request."""
+        """Look for another server before the next request, because the one in use could not be reached."""
         self._reached = len(self.urls) == 1
 
     async def reach(self, asked: URL) -> URL:
-        """The same request to a server that takes connections: the one in use, or the first that does.
+        """Return the same request for a server that accepts connections: the one in use, or the first that does.
 
-        If none does it goes to the first, and fails there.
+        If none does, the request goes to the first, and fails there.
         """
         if self._reached:
             return asked
@@ -68,7 +68,7 @@ class Address:
         return URL(f"{self.url}{path}", encoded=True)
 
     def check_token(self) -> None:
-        """Invalid: a token would be sent in clear."""
+        """Invalid: a token would be sent unencrypted."""
         if self._clear:
             raise Invalid(
                 f"server {self._clear[0]}: the token would be sent in clear, readable on the way; use https://,"
@@ -76,7 +76,7 @@ class Address:
             )
 
     def to(self, *path: str, query: Mapping[str, str | int | bool | None] | None = None) -> URL:
-        """The URL of `/v1/…`; parts are escaped, so each stays one segment."""
+        """Return the URL of `/v1/…`; each part is escaped, so that it stays one segment."""
         segments = "/".join(_segment(path[0], part) for part in path)
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         tail = f"?{urlencode(asked)}" if asked else ""
@@ -84,7 +84,7 @@ class Address:
 
 
 def _segment(family: str, part: str) -> str:
-    """One segment of a path. A web user id may hold what names may not, dots alone too."""
+    """Return one segment of a path. A web user id may contain characters that names may not, even dots alone."""
     if family != "labs":
         return quote(check_part(part, "name", most=MAX_USER), safe="")
     text = quote(check_user(part), safe="")
@@ -92,7 +92,7 @@ def _segment(family: str, part: str) -> str:
 
 
 def _checked(url: str) -> str:
-    """The host of a URL. Invalid: it is none of a server."""
+    """Return the host of a URL. Invalid: it is not the URL of a server."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -102,7 +102,7 @@ def _checked(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise Invalid(f"server {url!r}: must be http://host:port or https://host:port")
     if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
-        raise Invalid("server: a url of host, port and path only; the token is given apart")
+        raise Invalid("server: the url may have only host, port and path; give the token separately")
     return host
 
 
@@ -123,7 +123,7 @@ def _text(value: str | int | bool | None) -> str:
 
 
 def tls(ca: str | None) -> ssl.SSLContext:
-    """Trusts the authorities in the file `ca`; without one, those of the system."""
+    """Return a context that trusts the authorities in the file `ca`; without one, those of the system."""
     try:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:

@@ -1,4 +1,4 @@
-"""`client.artifacts`: what slices are made of."""
+"""`client.artifacts`: the artifacts of slices."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ CHUNK = 1024 * 1024
 
 
 class Artifacts:
-    """The control plane's repository. What is published there stays as it is."""
+    """The artifact repository of the control plane. A published artifact never changes."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def get(self, artifact: str) -> ArtifactView:
-        """What is known of `group:name:version`. NotFound: it is not there."""
+        """Return the metadata of `group:name:version`. NotFound: it is not published."""
         return await self._wire.read(ArtifactView, "artifacts", artifact)
 
     def list(self, *, limit: int | None = None, after: str | None = None) -> Pages[ArtifactPage, ArtifactView]:
-        """All of them: `await` a page of `limit`, or `async for` over every one."""
+        """List all artifacts: `await` a page of `limit`, or `async for` over all."""
         return self._wire.pages(ArtifactPage, "artifacts", limit=limit, after=after)
 
     async def publish(self, artifact: str, file: str | Path, *, name: str | None = None) -> ArtifactView:
-        """Put a wheel or a module there. The same again is fine. Conflict: another file stands under that name."""
+        """Publish a wheel or a module. The same file again is allowed. Conflict: the name has a different file."""
         path = Path(file)
         if not await asyncio.to_thread(path.is_file):
-            raise Invalid(f"{path}: there is no such file")
+            raise Invalid(f"{path}: no such file; check the path")
         return await self._wire.upload(
             ArtifactView, "artifacts", artifact, "file", file=path, query={"name": name or path.name}
         )
 
     async def fetch(self, artifact: str, to: str | Path) -> Path:
-        """Its file in the folder `to`: whole and checked, or not at all."""
+        """Download the file into the folder `to`: complete and verified, or not at all."""
         info = await self.get(artifact)
         if Path(info.file).name != info.file or info.file.startswith("."):
-            raise Refused(f"artifact {artifact}: its file is called {info.file!r}, which is no plain name")
+            raise Refused(f"artifact {artifact}: its file name {info.file!r} is not a plain name; publish it again")
         folder, found, size = Path(to), hashlib.sha256(), 0
         fresh = folder / f".{info.file}.{secrets.token_hex(4)}"
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Artifacts:
                         found.update(chunk)
                         await asyncio.to_thread(out.write, chunk)
             if size != info.size or found.hexdigest() != info.sha256:
-                raise Refused(f"artifact {artifact}: what came is not what was published; fetch it again")
+                raise Refused(f"artifact {artifact}: the download is not what was published; fetch it again")
             fresh.replace(folder / info.file)
         finally:
             fresh.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`client.blueprints`: which slices shall run, how far that is, and what there is of them."""
+"""`client.blueprints`: blueprints, their rollouts, and the instances of slices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Blueprints:
-    """Writes take `key`, an Idempotency-Key of one's own, and `if_match`, the revision that was read."""
+    """Blueprints. Writes take `key`, an Idempotency-Key, and `if_match`, the revision that was read."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -45,53 +45,53 @@ class Blueprints:
     async def apply(
         self, name: str, blueprint: Blueprint, *, if_match: int | None = None, key: str | None = None
     ) -> BlueprintView:
-        """Wish for it, or change it to this: all of it or nothing. One that is so already stays as it is."""
+        """Create or change the blueprint, completely or not at all. Applying the same again changes nothing."""
         body = BlueprintDocument(slices=blueprint.slices)
         return await self._wire.write("PUT", BlueprintView, "blueprints", name, body=body, if_match=if_match, key=key)
 
     async def plan(self, name: str, blueprint: Blueprint) -> BlueprintPlan:
-        """What an apply would load, unload and move, and where. Nothing is written."""
+        """Return what an apply would load, unload and move, and where. Nothing is written."""
         body = BlueprintDocument(slices=blueprint.slices)
         return await self._wire.write("POST", BlueprintPlan, "blueprints", name, "plan", body=body, repeat=False)
 
     async def read(self, text: str, file: str = "") -> BlueprintRead:
-        """What a file in JSON or TOML says, and all that is wrong with it. Nothing is written."""
+        """Parse a file in JSON or TOML; return its content and all its mistakes. Nothing is written."""
         body = BlueprintFile(text=text, file=file)
         return await self._wire.write("POST", BlueprintRead, "blueprint-files", body=body, repeat=False)
 
     async def calls(self, name: str, *, since: float | None = None) -> BlueprintCalls:
-        """What was measured of the calls of its slices in the last minutes, by version and second."""
+        """Return the call measurements of its slices for the last minutes, by version and second."""
         query: Query = {"since": None if since is None else f"{since:.3f}"}
         return await self._wire.read(BlueprintCalls, "blueprints", name, "calls", query=query)
 
     async def get(self, name: str, *, stale: bool = False) -> BlueprintView:
-        """A blueprint. NotFound: there is none."""
+        """Return a blueprint. NotFound: there is none."""
         return await self._wire.read(BlueprintView, "blueprints", name, stale=stale)
 
     async def status(self, name: str, *, stale: bool = False) -> BlueprintStatus:
-        """How far it is, slice by slice. NotFound: there is none, and nothing is left of it."""
+        """Return the progress, slice by slice. NotFound: there is no such blueprint, and nothing is left of it."""
         return await self._wire.read(BlueprintStatus, "blueprints", name, "status", stale=stale)
 
     def list(
         self, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[BlueprintPage, BlueprintView]:
-        """All of them: `await` a page of `limit`, or `async for` over every blueprint."""
+        """List all blueprints: `await` a page of `limit`, or `async for` over all."""
         return self._wire.pages(BlueprintPage, "blueprints", limit=limit, after=after, stale=stale)
 
     def history(
         self, name: str, *, limit: int | None = None, after: str | None = None
     ) -> Pages[BlueprintHistory, RevisionView]:
-        """The same for what was applied, newest first."""
+        """List the revisions, newest first: `await` a page of `limit`, or `async for` over all."""
         return self._wire.pages(BlueprintHistory, "blueprints", name, "history", limit=limit, after=after)
 
     async def revision(self, name: str, number: int) -> RevisionView:
-        """One that was applied, with all that it said."""
+        """Return one revision with its content."""
         return await self._wire.read(RevisionView, "blueprints", name, "history", str(number))
 
     async def rollback(
         self, name: str, to: int = 0, *, if_match: int | None = None, key: str | None = None
     ) -> BlueprintView:
-        """Bring back what was applied as number `to`; 0: the last that said something else."""
+        """Roll back to the revision `to`; 0: the last that differs from the current one."""
         return await self._wire.write(
             *("POST", BlueprintView, "blueprints", name, "rollback"),
             body=BlueprintRollback(to=to),
@@ -109,10 +109,10 @@ class Blueprints:
         seen: Mapping[str, float] | None = None,
         key: str | None = None,
     ) -> BlueprintStatus:
-        """Take its rollouts, or that of one slice, to the next stage now, or with `all` to the end.
+        """Promote its rollouts, or that of one slice, to the next stage now, or with `all` to the end.
 
-        The leader carries it out, and refuses while what was measured exceeds the gate's limits, unless `force`.
-        `seen`: the `changed_at` of rollouts, by slice; Conflict if one has gone on since.
+        The leader carries it out. It refuses while the measurements exceed the limits of the gate, unless `force`.
+        `seen`: the `changed_at` of rollouts, by slice; Conflict if one has advanced since.
         """
         body = RolloutPromotion(slice=slice, seen=dict(seen or {}), all=all, force=force)
         return await self._order(name, RolloutVerb.PROMOTE, body, key)
@@ -125,7 +125,7 @@ class Blueprints:
         seen: Mapping[str, float] | None = None,
         key: str | None = None,
     ) -> BlueprintStatus:
-        """Hold its rollouts, or that of one slice, where they are. Gates still protect."""
+        """Pause its rollouts, or that of one slice. Gates still apply."""
         return await self._order(name, RolloutVerb.PAUSE, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
 
     async def resume(
@@ -136,7 +136,7 @@ class Blueprints:
         seen: Mapping[str, float] | None = None,
         key: str | None = None,
     ) -> BlueprintStatus:
-        """Let paused rollouts go on."""
+        """Resume paused rollouts."""
         return await self._order(name, RolloutVerb.RESUME, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
 
     async def approve(
@@ -147,7 +147,7 @@ class Blueprints:
         seen: Mapping[str, float] | None = None,
         key: str | None = None,
     ) -> BlueprintStatus:
-        """Approve the present stage, where the strategy asks for it."""
+        """Approve the current stage, if the strategy requires it."""
         return await self._order(name, RolloutVerb.APPROVE, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
 
     async def abort(
@@ -158,14 +158,14 @@ class Blueprints:
         seen: Mapping[str, float] | None = None,
         key: str | None = None,
     ) -> BlueprintStatus:
-        """Take the new version back; the version before serves. The blueprint stays as it is."""
+        """Abort the rollout: the previous version serves. The blueprint does not change."""
         return await self._order(name, RolloutVerb.ABORT, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
 
     async def _order(self, name: str, verb: RolloutVerb, body: RolloutSelection, key: str | None) -> BlueprintStatus:
         return await self._wire.write("POST", BlueprintStatus, "blueprints", name, verb.value, body=body, key=key)
 
     async def delete(self, name: str, *, if_match: int | None = None, key: str | None = None) -> BlueprintView:
-        """Delete it, and its slices; its history stays."""
+        """Delete the blueprint and its slices. Its history is kept."""
         return await self._wire.write("DELETE", BlueprintView, "blueprints", name, if_match=if_match, key=key)
 
     def slices(
@@ -176,7 +176,7 @@ class Blueprints:
         limit: int | None = None,
         after: str | None = None,
     ) -> Pages[SlicePage, SliceView]:
-        """What there is on the nodes; `artifact` is one, or `group:name` for all of its versions."""
+        """List the slices on the nodes; `artifact` is one, or `group:name` for all of its versions."""
         return self._wire.pages(
             SlicePage, "slices", limit=limit, after=after, query={"node": node, "artifact": artifact}
         )
@@ -190,9 +190,9 @@ class Blueprints:
         lines: int | None = None,
         after: str | None = None,
     ) -> SliceLog:
-        """What an instance of a slice printed last, `lines` of it; `after`: what came after an earlier answer.
+        """Return the last `lines` of the output of an instance; `after`: the output after an earlier answer.
 
-        `artifact` as above. Of several instances that which is not well, else the first. NotFound: there is none.
+        `artifact` as above. Of several instances, an unhealthy one is chosen, else the first. NotFound: there is none.
         """
         query: Query = {"node": node, "instance": instance, "lines": lines, "after": after}
         return await self._wire.read(SliceLog, "slices", artifact, "log", query=query)
@@ -200,7 +200,7 @@ class Blueprints:
     def endpoints(
         self, *, artifact: str | None = None, limit: int | None = None, after: str | None = None
     ) -> Pages[EndpointPage, EndpointView]:
-        """Where methods can be called; `artifact` as above."""
+        """List the endpoints of methods; `artifact` as above."""
         return self._wire.pages(EndpointPage, "endpoints", limit=limit, after=after, query={"artifact": artifact})
 
     async def wait(
@@ -212,10 +212,10 @@ class Blueprints:
         within: float = 600.0,
         on_change: Callable[[BlueprintStatus], None] | None = None,
     ) -> BlueprintStatus | None:
-        """Until all that is wished for has been done or given up, or until it is `gone` (then None).
+        """Wait until the blueprint matches its spec or a version was given up, or until it is `gone` (returns None).
 
-        `on_change` sees it as it was found first, and after each change. NotFound: it went while something else was
-        waited for. Unavailable: `within` seconds were not enough.
+        `on_change` gets the first state, and the state after each change. NotFound: it was deleted while waiting for
+        something else. Unavailable: not reached within `within` seconds.
         """
         check_wait(settled=settled, gone=gone)
 

@@ -1,4 +1,4 @@
-"""Bytes both ways over a WebSocket: a machine's serial port, its SSH server, or the way to another process."""
+"""Bytes in both directions over a WebSocket: a machine's serial port, its SSH server, or another process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 CHUNK = 64 * 1024
-"""Bytes of one message; the server takes no more than 1 MiB."""
+"""The size of one message in bytes; the server takes no more than 1 MiB."""
 AHEAD = 16
-"""Messages that are read before somebody asks for them: so signs of life are answered, also for who only writes."""
+"""Messages that are read ahead, so that heartbeats are answered even if the caller only writes."""
 NORMAL, NO_LONGER = 1000, 1008
 _ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 
@@ -26,7 +26,7 @@ _ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.C
 class Channel:
     """An async context manager: `async with client.vms.console("acme", "web", "www") as console`.
 
-    On entering: NotFound if there is no such machine, or it is off; Unavailable if there is no way to it now.
+    On entering: NotFound if there is no such machine, or it is off; Unavailable if it cannot be reached now.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Channel:
     async def __aenter__(self) -> Self:
         try:
             self._socket = await self._stack.enter_async_context(self._connect())
-        except Uncertain as error:  # opening it writes nothing
+        except Uncertain as error:  # opening a channel writes nothing
             raise Unavailable(str(error)) from None
         self._heard, self._end = asyncio.Queue(AHEAD), None
         hearing = asyncio.create_task(self._hear(self._socket), name=f"{self._what}: hearing")
@@ -55,9 +55,9 @@ class Channel:
         await self._stack.aclose()
 
     async def read(self) -> bytes:
-        """What comes next; empty once the machine's side has ended. Unauthenticated: the token no longer counts.
+        """Return the next bytes; empty once the machine's side has ended.
 
-        Unavailable: the connection is lost, or the server closes.
+        Unauthenticated: the token is no longer valid. Unavailable: the connection is lost, or the server closes.
         """
         self._open()
         if self._end is None:
@@ -70,7 +70,7 @@ class Channel:
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the other side does not take it. Unavailable: it has ended."""
+        """Send; wait while the other side does not read. Unavailable: the connection has ended."""
         socket = self._open()
         for start in range(0, len(data), CHUNK):
             try:
@@ -78,7 +78,7 @@ class Channel:
             except (aiohttp.ClientError, OSError, RuntimeError):
                 raise self._lost(socket) from None
 
-    # Inside
+    # Private
 
     async def _hear(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
@@ -96,7 +96,7 @@ class Channel:
 
     def _lost(self, socket: aiohttp.ClientWebSocketResponse) -> HostlerError:
         if socket.close_code == NO_LONGER:
-            return Unauthenticated(f"{self._what}: the token no longer counts; log in again, or take another token")
+            return Unauthenticated(f"{self._what}: the token is no longer valid; log in again, or use another token")
         return Unavailable(f"{self._what}: the connection has ended; open it again")
 
 

@@ -1,4 +1,4 @@
-"""`hostler.Client`: the way in for programs."""
+"""`hostler.Client`: the API client for programs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ class Client(Closing):
             vm = await client.vms.create("acme", "web", VmCreate(name="www", spec=VmSpec(cpus=2, memory_mib=2048)))
             await client.vms.wait("acme", "web", vm.id, phase=Phase.RUNNING)
 
-    Errors are those of `hostler.errors`, with the server's own sentence. Reads are repeated when the connection is
-        self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix, on_slowed=on_slowed)
+    Errors are those of `hostler.errors`, with the message of the server. Reads are repeated when the connection is
+    lost. Writes are repeated, too, with an Idempotency-Key by which the server does them once; at most `retries` times.
+    `url` may be several URLs, separated by commas: the first server that accepts connections is used, and another one
+    when it no longer does. `ca` is a file of certificates to trust, `unix` a socket to connect to instead of the host
+    of the URL. A token is not sent over plain http to another machine, unless `insecure` is set. `on_slowed` gets a
+    message when a request waits for a rate limit.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Client(Closing):
 
     @property
     def url(self) -> str:
-        """Of the server that is asked; of several, the one that is in use."""
+        """Return the URL of the server; of several, the one in use."""
         return self._wire.address.url
 
     def __repr__(self) -> str:
@@ -83,12 +87,12 @@ class Client(Closing):
         return self
 
     async def aclose(self) -> None:
-        """Close every connection; it can be entered again."""
+        """Close every connection. The client can be entered again."""
         await self._wire.aclose()
 
     @property
     def stale_for(self) -> float:
-        """How many seconds old the last answer may be; 0.0 unless `stale=True` was asked for, and was needed."""
+        """Return how many seconds old the last answer may be; 0.0 unless `stale=True` was given and needed."""
         return self._wire.stale_for
 
     async def login(self, name: str, password: str) -> TokenIssued:
@@ -99,30 +103,30 @@ class Client(Closing):
         return issued
 
     async def logout(self) -> None:
-        """End the session, and forget its token."""
+        """End the session, and discard its token."""
         await self.users.logout()
         self._wire.use_token(None)
 
     async def invoke(
         self, target: str, method: str, arguments: Mapping[str, Any] | None = None, *, within: float = WITHIN
     ) -> Any:
-        """Call a method of a slice, `group:name` or exactly `group:name:version`; what it returns.
+        """Call a method of a slice, `group:name` or exactly `group:name:version`, and return its result.
 
-        Of a method that streams, a list. Raised: the method raised. Unavailable: nobody takes the call now; it did not
-        start. DeadlinePassed, Uncertain: it may have been done.
+        A method that streams gives a list. Raised: the method raised. Unavailable: no instance accepts the call; it did
+        not start. DeadlinePassed, Uncertain: it may have been done.
         """
         return await self._invocation.invoke(target, method, arguments, within)
 
     def stream(
         self, target: str, method: str, arguments: Mapping[str, Any] | None = None, *, within: float = WITHIN
     ) -> AsyncGenerator[Any, None]:
-        """The results of a method that streams, as they come: `async for` over it."""
+        """Yield the results of a method that streams, as they arrive."""
         return self._invocation.stream(target, method, arguments, within)
 
     def answers(
         self, target: str, method: str, arguments: Mapping[str, Any] | None = None, *, within: float = WITHIN
     ) -> AsyncGenerator[tuple[Any, bool], None]:
-        """Whatever the method answers, as it comes, and with each result whether the method streams."""
+        """Yield each result as it arrives, and with it whether the method streams."""
         return self._invocation.answers(target, method, arguments, within)
 
     def events(
@@ -134,7 +138,7 @@ class Client(Closing):
         kinds: Iterable[str] = (),
         patience: float | None = None,
     ) -> Events:
-        """What changes from now on, or after an event's id or a list's revision: `async for` over it.
+        """Iterate over changes from now on, or after the id of an event or the revision of a list.
 
         `kinds` are of vm, handle, lab, node, alive, leader, blueprint, deployment, slice, endpoint, workload, region,
         zone, rack, blade, pdu, tor; none: all of them.

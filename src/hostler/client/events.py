@@ -1,4 +1,4 @@
-"""What changes, as it changes: a stream that resumes where it was cut off."""
+"""The event stream, which resumes where it was cut off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hostler.client.transport import Query, Wire
 
 RESET = "reset"
-"""The type of an event that says: what lies between is lost, list again; everything after `revision` follows."""
+"""The type of an event that reports lost events: list again; everything after `revision` follows."""
 
 
 class _Reset(msgspec.Struct):
@@ -30,25 +30,25 @@ class _Reset(msgspec.Struct):
 
 
 class Events(Closing):
-    """Iterate over it, inside `async with` if you leave before its end (it has none).
+    """An endless iterator of events. Use `async with` if you leave it early.
 
-    A lost connection is made again, and `Last-Event-ID` sees to it that no event is missed and none comes twice. It
-    ends only by an error: what the server refuses at once; what cannot be reached for longer than `patience` seconds
-    (None: it waits for ever, once it was connected).
+    After a lost connection the stream reconnects; with `Last-Event-ID` no event is missed and none comes twice. It ends
+    only by an error: the server refuses at once, or cannot be reached for longer than `patience` seconds (None: it
+    waits without a limit, once it was connected).
     """
 
     def __init__(self, wire: Wire, query: Query, *, after: str | None, patience: float | None) -> None:
         self._wire, self._query, self._patience = wire, query, patience
         self.last_id = after
-        """The id of the event that was last given: give it as `after` to go on from here later."""
+        """The id of the last event that was returned: give it as `after` to continue from here later."""
         self._received = after
         self.connected = asyncio.Event()
-        """Set while the stream is open: every change from then on will come."""
+        """Set while the stream is open: every change from then on is delivered."""
         self._was_connected = False
         self._open: AsyncExitStack | None = None
         self._content: aiohttp.StreamReader | None = None
         self._parser = Parser()
-        self._waiting: deque[tuple[str | None, EventView | None]] = deque()  # None: only the place moves
+        self._waiting: deque[tuple[str | None, EventView | None]] = deque()  # None: only the position moves
         self._backoff = Backoff(0.1, 5.0, rng=random.Random())  # noqa: S311 - spreads retries; guards nothing
 
     def __aiter__(self) -> Self:
@@ -67,13 +67,13 @@ class Events(Closing):
                 return view
 
     async def aclose(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.connected.clear()
         stack, self._open, self._content = self._open, None, None
         if stack is not None:
             await stack.aclose()
 
-    # Inside
+    # Private
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ class Events(Closing):
         self._was_connected = True
 
     async def _receive(self) -> None:
-        """Take what comes next; a connection that ends is let go of."""
+        """Receive the next bytes; close a connection that has ended."""
         assert self._content is not None  # noqa: S101 - connected just before
         try:
             data = await self._content.readany()
@@ -127,7 +127,7 @@ class Events(Closing):
         if message.data:
             self._backoff.reset()
         if message.id is not None:
-            # What waits here was received: it is given before anything that follows the place we would resume from.
+            # Events that wait here were received: they are returned before anything after the resume position.
             self._received = message.id
             self.connected.set()
 
@@ -139,4 +139,4 @@ def _event(message: Message) -> EventView:
             return EventView(type=RESET, of="", subject="", revision=revision, record=None)
         return EventView.decode(message.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, Invalid) as error:
-        raise Unavailable(f"events: what came is no event of Hostler's ({error}); check the url") from None
+        raise Unavailable(f"events: the data is not an event of Hostler ({error}); check the url") from None

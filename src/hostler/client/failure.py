@@ -1,4 +1,4 @@
-"""Problem documents back into errors: the client raises what the server's own service raised, with its sentence."""
+"""Problem documents as errors: the client raises the error that the service raised, with the same message."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _BY_STATUS: dict[int, type[HostlerError]] = {
 
 
 class _Problem(msgspec.Struct):
-    """As much of RFC 9457 as anybody may send; ours has `next` as well."""
+    """The fields of RFC 9457 that any server may send, and our own `next`."""
 
     type: str = ""
     title: str = ""
@@ -71,7 +71,7 @@ class _Problem(msgspec.Struct):
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, *, writes: bool) -> HostlerError:
-    """What an answer that is no success means to the caller."""
+    """Return the error for an answer that is not a success."""
     problem = _read(headers, body)
     message = _sentence(status, problem)
     name = problem.type.rstrip("/").rpartition("/")[2].rpartition(":")[2]
@@ -81,10 +81,10 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, *, writes: bo
     if kind is not None:
         return kind(message)
     if 300 <= status < 400:
-        return Invalid(f"server: sends elsewhere, to {headers.get('Location', 'nowhere')!r}; use that address as url")
+        return Invalid(f"server: redirects to {headers.get('Location', 'nowhere')!r}; use that address as url")
     if status < 500:
         return Invalid(message)
-    # A server, or a proxy before it, that failed in the middle: what it was doing may be done.
+    # A server, or a proxy before it, failed during the request: its effect is unknown.
     return Uncertain(f"{message}; it may have been written") if writes else Unavailable(message)
 
 
@@ -100,7 +100,7 @@ def _read(headers: Mapping[str, str], body: bytes) -> _Problem:
 def _sentence(status: int, problem: _Problem) -> str:
     said = problem.detail or problem.title
     if not said:
-        return f"server: answered {status} without saying why; check the url, and what stands before the server"
+        return f"server: answered {status} without a reason; check the url, and any proxy before the server"
     return f"{said}; {problem.next}" if problem.next and not said.endswith(problem.next) else said
 
 

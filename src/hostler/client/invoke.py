@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 WITHIN = 30.0
 NDJSON = "application/x-ndjson"
 MOST = 32 * 1024 * 1024
-"""Bytes of one result."""
+"""The largest size of one result, in bytes."""
 _PROBLEM = b'{"type":"about:hostler/'
 
 
 class Invocation:
-    """Calls are sent once: whether they may be repeated is known to the server, which does it."""
+    """Sends each call once. The server knows whether a call may be repeated, and repeats it."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def invoke(self, target: str, method: str, arguments: Mapping[str, Any] | None, within: float) -> Any:
-        """What the method returns; of one that streams, a list."""
+        """Return the result of the method; for a method that streams, a list."""
         found: list[Any] = []
         async with aclosing(self._lines(target, method, arguments, within)) as lines:
             async for line, one in lines:
@@ -42,7 +42,7 @@ class Invocation:
     async def stream(
         self, target: str, method: str, arguments: Mapping[str, Any] | None, within: float
     ) -> AsyncGenerator[Any, None]:
-        """The results as they come; of a method that does not stream, its one."""
+        """Yield the results as they arrive; for a method that does not stream, its only result."""
         async with aclosing(self._lines(target, method, arguments, within)) as lines:
             async for line, _ in lines:
                 yield msgspec.json.decode(line)
@@ -50,17 +50,17 @@ class Invocation:
     async def answers(
         self, target: str, method: str, arguments: Mapping[str, Any] | None, within: float
     ) -> AsyncGenerator[tuple[Any, bool], None]:
-        """The same, and whether it streams."""
+        """Yield the results as they arrive, and with each whether the method streams."""
         async with aclosing(self._lines(target, method, arguments, within)) as lines:
             async for line, one in lines:
                 yield msgspec.json.decode(line), not one
 
-    # Inside
+    # Private
 
     async def _lines(
         self, target: str, method: str, arguments: Mapping[str, Any] | None, within: float
     ) -> AsyncGenerator[tuple[bytes, bool], None]:
-        """The JSON of each result, and whether it is the only one."""
+        """Yield the JSON of each result, and whether it is the only one."""
         try:
             data = msgspec.json.encode(dict(arguments or {}))
         except (TypeError, ValueError, RecursionError) as error:
@@ -70,7 +70,7 @@ class Invocation:
             if answer.headers.get("Content-Type", "").partition(";")[0] != NDJSON:
                 yield await answer.read(), True
                 return
-            held = b""  # what looks like a problem is one if nothing follows it
+            held = b""  # a line that looks like a problem document is one if it is the last
             rest = bytearray()
             try:
                 async for piece in answer.content.iter_any():
@@ -84,18 +84,18 @@ class Invocation:
                         if not held:
                             yield line, False
                     if len(rest) > MOST:
-                        raise Invalid(f"{target} {method}: a result is larger than any may be; check the url")
+                        raise Invalid(f"{target} {method}: a result is too large for Hostler; check the url")
             except aiohttp.ClientPayloadError:
                 if held:
                     raise _problem(held) from None
                 raise Uncertain(
-                    f"{target} {method}: the connection was lost in the midst of the results; look before you repeat it"
+                    f"{target} {method}: the connection was lost during the results; check before you repeat it"
                 ) from None
             if held:
                 yield held, False
 
 
 def _problem(line: bytes) -> Exception:
-    """A stream's own last word."""
+    """Return the error that a stream ended with."""
     status = msgspec.json.decode(line).get("status", 500)
     return error_of(status, {"Content-Type": "application/problem+json"}, line, writes=True)

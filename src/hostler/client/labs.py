@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class Labs:
-    """A user has one lab at most. Conflict: the rules do not allow what was asked; the message says which.
+    """Labs, at most one for each user. Conflict: the rules do not allow the request; the message names the rule.
 
-    Writes take `key`, an Idempotency-Key of one's own, and those about a lab that is there `if_match`, its revision.
+    Writes take `key`, an Idempotency-Key. Those about an existing lab also take `if_match`, its revision.
     """
 
     def __init__(self, wire: Wire, events: Callable[..., Events]) -> None:
         self._wire, self._events = wire, events
 
     async def start(self, user: str, lab_id: int, *, key: str | None = None) -> LabAnswer:
-        """Start a lab for a user; `answer.news` tells whether it was there already."""
+        """Start a lab for a user; `answer.news` says whether it existed already."""
         return await self._wire.write("POST", LabAnswer, "labs", body=LabStart(user=user, lab_id=lab_id), key=key)
 
     async def stop(
         self, user: str, lab_id: int | None = None, *, if_match: int | None = None, key: str | None = None
     ) -> LabAnswer:
-        """Stop the user's lab; with a `lab_id` only if it is that one."""
+        """Stop the user's lab; with a `lab_id`, only if it is that lab."""
         query: Query = {"labId": lab_id}
         return await self._wire.write("DELETE", LabAnswer, "labs", user, query=query, if_match=if_match, key=key)
 
@@ -50,39 +50,39 @@ class Labs:
         if_match: int | None = None,
         key: str | None = None,
     ) -> LabAnswer:
-        """Let it live so many minutes longer than it would."""
+        """Extend the life of the lab by so many minutes."""
         body = LabExtend(minutes=minutes, lab_id=UNSET if lab_id is None else lab_id)
         return await self._wire.write("POST", LabAnswer, "labs", user, "extend", body=body, if_match=if_match, key=key)
 
     async def message(self, user: str, text: str, *, if_match: int | None = None, key: str | None = None) -> LabAnswer:
-        """Say something to its user: one line of at most 500 characters."""
+        """Send a message to its user: one line of at most 500 characters."""
         body = LabMessage(text=text)
         return await self._wire.write("POST", LabAnswer, "labs", user, "message", body=body, if_match=if_match, key=key)
 
     async def get(self, user: str, *, stale: bool = False) -> LabView:
-        """The user's lab. NotFound: there is none."""
+        """Return the user's lab. NotFound: there is none."""
         return await self._wire.read(LabView, "labs", user, stale=stale)
 
     def list(
         self, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[LabPage, LabView]:
-        """All that one sees: `await` a page of `limit`, or `async for` over every lab."""
+        """List all visible labs: `await` a page of `limit`, or `async for` over all."""
         return self._wire.pages(LabPage, "labs", limit=limit, after=after, stale=stale)
 
     async def news(self, user: str) -> LabNewsPage:
-        """What happened to the user's labs last, oldest first."""
+        """List the latest events of the user's labs, oldest first."""
         return await self._wire.read(LabNewsPage, "labs", user, "events")
 
     async def offers(self) -> LabOffers:
-        """Which labs there are, and how many run, wait and are ready ahead."""
+        """List the lab templates, with the number of running, waiting and warm labs."""
         return await self._wire.read(LabOffers, "lab-catalogue")
 
     async def ticket(self, user: str) -> TicketView:
-        """What opens the terminal once, within half a minute: for a browser, which can send no token there."""
+        """Return a one-time ticket for the terminal, valid for 30 s: for a browser, which cannot send a token there."""
         return await self._wire.write("POST", TicketView, "labs", user, "tickets", repeat=False)
 
     def terminal_url(self, user: str) -> str:
-        """The WebSocket of a terminal in the user's lab; it wants the token, or a ticket."""
+        """Return the WebSocket URL of a terminal in the user's lab; it needs the token, or a ticket."""
         return str(self._wire.address.to("labs", user, "terminal")).replace("http", "ws", 1)
 
     async def wait(
@@ -96,14 +96,14 @@ class Labs:
         within: float = 600.0,
         on_change: Callable[[LabView], None] | None = None,
     ) -> LabView | None:
-        """Until one can log into the user's lab (into `lab_id`, if it is named), or until the one that is there is
-        `gone` (then None): that of `generation`, as `answer.lab` of a stop has it, else the one that is found first.
+        """Wait until the user's lab (with `lab_id`, that lab) is available, or until the current one is `gone` (returns
+        None). The current one is that of `generation`, as in `answer.lab` of a stop; else the first that is found.
 
-        `on_change` sees it as it was found first, and after each change. NotFound: there is none, or it went while
-        something else was waited for. Unavailable: `within` seconds were not enough.
+        `on_change` gets the first state, and the state after each change. NotFound: there is no lab, or it ended while
+        waiting for something else. Unavailable: not reached within `within` seconds.
         """
         if available == gone:
-            raise Invalid("wait: for what? give available or gone")
+            raise Invalid("wait: give available or gone")
         look = _Look(self, user, on_change, generation)
         events = self._events(org=ORG, project=lab_project(user), kinds=("lab",))
         async with look.following(events, f"lab of {user}", within, "wait longer"):
@@ -118,17 +118,17 @@ class Labs:
                 await look.changed()
 
     async def _ending(self, user: str) -> str:
-        """How the last lab ended, in words."""
+        """Describe how the last lab ended."""
         with suppress(NotFound):
             ends = (LabEvent.STOPPED, LabEvent.EXPIRED, LabEvent.FAILED)
             for news in reversed((await self.news(user)).items):
                 if news.event in ends:
                     return f"lab {news.lab_id} {news.event.value}{f' ({news.reason})' if news.reason else ''}"
-        return "there is none"
+        return "no lab"
 
 
 class _Look(Look[LabView]):
-    """One user's lab."""
+    """Observes the lab of one user."""
 
     def __init__(
         self, labs: Labs, user: str, on_change: Callable[[LabView], None] | None, generation: int | None
@@ -137,7 +137,7 @@ class _Look(Look[LabView]):
         self._labs, self._user, self._first = labs, user, generation
 
     async def now(self) -> LabView | None:
-        """As it is; None: there is none."""
+        """Return the current lab; None: there is none."""
         try:
             view = await self._asked(lambda: self._labs.get(self._user))
         except NotFound:
@@ -147,5 +147,5 @@ class _Look(Look[LabView]):
         return view
 
     def is_another(self, view: LabView) -> bool:
-        """Whether it is not the one that is meant."""
+        """Return whether it is not the lab that is waited for."""
         return view.generation != self._first

@@ -36,19 +36,21 @@ if TYPE_CHECKING:
 
 
 class Vms:
-    """A machine is named by its id or its name. Every write takes `if_match`, the revision it is made from, and `key`,
-    an Idempotency-Key of one's own; without one it gets a new one, so that a lost answer is asked for again.
+    """Virtual machines. A machine is named by its id or its name.
+
+    Every write takes `if_match`, the revision it is based on, and `key`, an Idempotency-Key. By default each write gets
+    a new key, so that it can be repeated after a lost answer.
     """
 
     def __init__(self, wire: Wire, events: Callable[..., Events]) -> None:
         self._wire, self._events = wire, events
 
     async def create(self, org: str, project: str, vm: VmCreate, *, key: str | None = None) -> VmView:
-        """Wish for a machine."""
+        """Create a machine."""
         return await self._wire.write("POST", VmView, *_vms(org, project), body=vm, key=key)
 
     async def get(self, org: str, project: str, vm: str, *, stale: bool = False) -> VmView:
-        """A machine; with `stale` from the server's memory if need be, and `client.stale_for` says how old."""
+        """Return a machine. `stale`: accept an answer from the server's memory; `client.stale_for` is its age."""
         return await self._wire.read(VmView, *_vms(org, project), vm, stale=stale)
 
     def list(
@@ -61,7 +63,7 @@ class Vms:
         labels: Mapping[str, str] | None = None,
         stale: bool = False,
     ) -> Pages[VmPage, VmView]:
-        """Of a project, or all that one sees: `await` a page of `limit`, or `async for` over every machine."""
+        """List the machines of a project, or all visible ones: `await` a page of `limit`, or `async for` over all."""
         path, query = _listed(org, project), {"labels": _labels(labels)}
         return self._wire.pages(VmPage, *path, limit=limit, after=after, query=query, stale=stale)
 
@@ -75,12 +77,12 @@ class Vms:
         labels: Mapping[str, str] | None = None,
         stale: bool = False,
     ) -> Pages[VmRowPage, VmRow]:
-        """As `list`, each machine in brief: for long lists."""
+        """List machines like `list`, but in short form, for long lists."""
         path, query = _listed(org, project), {"labels": _labels(labels)}
         return self._wire.pages(VmRowPage, *path, limit=limit, after=after, query={**query, "brief": True}, stale=stale)
 
     async def images(self) -> ImageList:
-        """What machines can be made of."""
+        """List the images for machines."""
         return await self._wire.read(ImageList, "images")
 
     async def update(
@@ -93,31 +95,31 @@ class Vms:
         if_match: int | None = None,
         key: str | None = None,
     ) -> VmView:
-        """Change a machine; what is left out stays."""
+        """Change a machine. Fields that are left out do not change."""
         return await self._wire.write("PATCH", VmView, *_vms(org, project), vm, body=change, if_match=if_match, key=key)
 
     async def start(
         self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
     ) -> VmView:
-        """Let it run."""
+        """Start the machine."""
         return await self._wire.write("POST", VmView, *_vms(org, project), vm, "start", if_match=if_match, key=key)
 
     async def stop(
         self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
     ) -> VmView:
-        """Shut it down."""
+        """Shut the machine down."""
         return await self._wire.write("POST", VmView, *_vms(org, project), vm, "stop", if_match=if_match, key=key)
 
     async def reset(
         self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
     ) -> VmView:
-        """Reset it, as with the button."""
+        """Reset the machine, like its reset button."""
         return await self._wire.write("POST", VmView, *_vms(org, project), vm, "reset", if_match=if_match, key=key)
 
     async def delete(
         self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
     ) -> VmView:
-        """Delete it; it is gone once it is not found (`wait(…, gone=True)`)."""
+        """Delete the machine; it is gone once it is not found (`wait(…, gone=True)`)."""
         return await self._wire.write("DELETE", VmView, *_vms(org, project), vm, if_match=if_match, key=key)
 
     async def snapshot(
@@ -132,7 +134,7 @@ class Vms:
     async def restore(
         self, org: str, project: str, vm: str, name: str, *, if_match: int | None = None, key: str | None = None
     ) -> VmView:
-        """Go back to a snapshot."""
+        """Restore a snapshot."""
         body = SnapshotRequest(name=name)
         return await self._wire.write(
             "POST", VmView, *_vms(org, project), vm, "restore", body=body, if_match=if_match, key=key
@@ -147,7 +149,7 @@ class Vms:
         )
 
     async def why(self, org: str, project: str, vm: str) -> Why:
-        """Why it is where it is, or nowhere: node by node."""
+        """Explain the placement of the machine, or why it has no node: node by node."""
         return await self._wire.read(Why, *_vms(org, project), vm, "why")
 
     async def move(
@@ -162,9 +164,9 @@ class Vms:
         if_match: int | None = None,
         key: str | None = None,
     ) -> VmView:
-        """Bring it to another node, as it runs; with `stop` it may be stopped for that where it cannot be otherwise.
+        """Migrate the machine to another node while it runs; with `stop` it may be stopped if that is not possible.
 
-        A machine that has snapshots is only moved with `drop_snapshots`: they are lost by that.
+        A machine that has snapshots is migrated only with `drop_snapshots`: they are lost.
         """
         body = MoveRequest(to=to, stop=stop, drop_snapshots=drop_snapshots)
         return await self._wire.write(
@@ -174,32 +176,32 @@ class Vms:
     async def clone(
         self, org: str, project: str, vm: str, snapshot: str, name: str, *, key: str | None = None, **changes: Any
     ) -> VmView:
-        """A new machine whose disk begins as a snapshot of this one. `changes`: fields of its spec that differ."""
+        """Create a machine with a disk from a snapshot of this one. `changes`: fields of its spec that differ."""
         origin = await self.get(org, project, vm)
         spec = structs.replace(origin.spec, origin=Origin(vm=origin.id, snapshot=snapshot), **changes)
         return await self.create(org, project, VmCreate(name=name, spec=spec, labels=origin.labels), key=key)
 
-    # Doors
+    # Relays
 
     async def log(self, org: str, project: str, vm: str, *, tail: int | None = None) -> str:
-        """What came out of its serial port last, `tail` bytes at most; also of one that is off."""
+        """Return the latest output of its serial port, at most `tail` bytes; also of a machine that is off."""
         return (await self._wire.read(VmLog, *_vms(org, project), vm, "log", query={"tail": tail})).text
 
     async def ticket(self, org: str, project: str, vm: str, door: Literal["console", "ssh", "shell"]) -> TicketView:
-        """What opens one door of it, once, within half a minute: for a browser, which can send no token there."""
+        """Return a one-time ticket for a relay, valid for 30 s: for a browser, which cannot send a token there."""
         body = TicketRequest(door=door)
         return await self._wire.write("POST", TicketView, *_vms(org, project), vm, "tickets", body=body, repeat=False)
 
     def console(self, org: str, project: str, vm: str) -> Channel:
-        """Its serial port, to be entered."""
+        """Return its serial port, as a channel to be entered."""
         return self._door(org, project, vm, "console")
 
     def ssh(self, org: str, project: str, vm: str) -> Channel:
-        """A connection to the SSH server inside, to be entered: what an SSH client says and hears."""
+        """Return a connection to the SSH server in the machine, as a channel to be entered, for an SSH client."""
         return self._door(org, project, vm, "ssh")
 
     async def terminal_key(self) -> str:
-        """The public key with which the server logs in where somebody opens a shell in the page; empty: it has none."""
+        """Return the public key with which the server opens shells for the web UI; empty: it has none."""
         return (await self._wire.read(TerminalKey, "terminal-key")).key
 
     def _door(self, org: str, project: str, vm: str, door: str) -> Channel:
@@ -219,14 +221,14 @@ class Vms:
         within: float = 300.0,
         on_change: Callable[[VmView], None] | None = None,
     ) -> VmView | None:
-        """Until the machine is in `phase` (or one of them), is what was wished for, is `available` (settled, and its
-        user can log in), or is `gone` (then None).
+        """Wait until the machine is in `phase` (or one of them), matches its spec (`settled`), is `available` (settled,
+        and its user can log in), or is `gone` (returns None).
 
-        `on_change` sees it as it was found first, and after each change. NotFound: there is none, or it went while
-        something else was waited for. Unavailable: `within` seconds were not enough.
+        `on_change` gets the first state, and the state after each change. NotFound: there is no such machine, or it was
+        deleted while waiting for something else. Unavailable: not reached within `within` seconds.
         """
         if phase is None and not (settled or available or gone):
-            raise Invalid("wait: for what? give phase, settled, available or gone")
+            raise Invalid("wait: give phase, settled, available or gone")
         look = _Look(self, org, project, vm, on_change)
         events = self._events(org=org, project=project, kinds=("vm", "handle", "alive"))
         async with look.following(events, f"vm {vm}", within, "wait longer, or ask why"):
@@ -243,16 +245,16 @@ class Vms:
 
 
 class _Look(Look[VmView]):
-    """One machine."""
+    """Observes one machine."""
 
     def __init__(self, vms: Vms, org: str, project: str, vm: str, on_change: Callable[[VmView], None] | None) -> None:
         super().__init__(on_change)
         self._vms, self._org, self._project, self._vm = vms, org, project, vm
 
     async def now(self) -> VmView:
-        """As it is."""
+        """Return the current state."""
         view = await self._asked(lambda: self._vms.get(self._org, self._project, self._vm))
-        self._vm = view.id  # another may take its name
+        self._vm = view.id  # the name may be given to another machine
         return view
 
     def _is_about_it(self, event: EventView) -> bool:
@@ -261,7 +263,7 @@ class _Look(Look[VmView]):
 
 def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool, available: bool) -> bool:
     wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
-    # One that shall be off never will be; and where there is nothing to log into, running is all there is to wait for.
+    # A machine that should be off never becomes available. Without a login, running is all that can be waited for.
     tells = view.readiness is not None or view.access is not None
     if available and not view.available and view.power is Power.ON and tells:
         return False

@@ -1,4 +1,4 @@
-"""Lists: a page to look at, or all of it to walk over."""
+"""Lists: one page, or all items page by page."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Racks:
-    """What stands in the datacenter, rack by rack, and what its nodes do."""
+    """Racks, their parts, and the state of their nodes."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -39,41 +39,41 @@ class Racks:
     def list(
         self, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[RackPage, RackView]:
-        """`await` a page, or `async for` over every rack."""
+        """List the racks: `await` a page, or `async for` over all."""
         return self._wire.pages(RackPage, "racks", limit=limit, after=after, stale=stale)
 
     async def floor(self, racks: Sequence[str] = ()) -> FloorView:
-        """The whole floor from afar, every blade in one word; or only these racks."""
+        """Return a summary of all racks, or of these racks: every blade in one word."""
         return await self._wire.read(FloorView, "floor", query={"racks": "/".join(racks) or None})
 
     async def get(self, rack: str, *, stale: bool = False) -> RackDetail:
-        """A rack and all that is in it."""
+        """Return a rack with its parts."""
         return await self._wire.read(RackDetail, "racks", rack, stale=stale)
 
     async def pdu(self, rack: str, *, stale: bool = False) -> FeedView:
-        """Its first pdu."""
+        """Return the first pdu of the rack."""
         return await self._wire.read(FeedView, "racks", rack, "pdu", stale=stale)
 
     async def tor(self, rack: str, *, stale: bool = False) -> FeedView:
-        """Its first tor."""
+        """Return the first tor of the rack."""
         return await self._wire.read(FeedView, "racks", rack, "tor", stale=stale)
 
     async def pdus(self, rack: str, *, stale: bool = False) -> FeedPage:
-        """Its pdus, and what they are wired to."""
+        """List the pdus of the rack, and what they are wired to."""
         return await self._wire.read(FeedPage, "racks", rack, "pdus", stale=stale)
 
     async def tors(self, rack: str, *, stale: bool = False) -> FeedPage:
-        """Its tors, and what they are wired to."""
+        """List the tors of the rack, and what they are wired to."""
         return await self._wire.read(FeedPage, "racks", rack, "tors", stale=stale)
 
     def blades(
         self, rack: str, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[BladePage, BladeView]:
-        """`await` a page, or `async for` over every blade of a rack."""
+        """List the blades of a rack: `await` a page, or `async for` over all."""
         return self._wire.pages(BladePage, "racks", rack, "blades", limit=limit, after=after, stale=stale)
 
     async def blade(self, rack: str, blade: str, *, stale: bool = False) -> BladeView:
-        """A blade, and the node that it is."""
+        """Return a blade with its node."""
         return await self._wire.read(BladeView, "racks", rack, "blades", blade, stale=stale)
 
     async def set(
@@ -100,7 +100,7 @@ class Racks:
         """Take a tor out of use, or back."""
         return await self._part(rack, "tors", tor, change, if_match, key)
 
-    async def _part(  # noqa: PLR0917 - the path, and what every write has
+    async def _part(  # noqa: PLR0917 - the path, and the options of every write
         self, rack: str, kind: str, name: str, change: HardwareSet, if_match: int | None, key: str | None
     ) -> HardwareView:
         path = ("racks", rack, kind, name)
@@ -108,32 +108,32 @@ class Racks:
 
 
 class Inventory:
-    """All of it, and the levels above racks."""
+    """The whole inventory, and the levels above racks."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def get(self, *, stale: bool = False) -> InventoryShown:
-        """The present inventory, as a file could have it."""
+        """Return the current inventory in the form of a file."""
         return await self._wire.read(InventoryShown, "inventory", stale=stale)
 
     async def read(
         self, text: str, file: str = "inventory", *, format_: Literal["hostler", "cloudchamber"] = "hostler"
     ) -> InventoryDocument:
-        """What the text of a file says; nothing is written. Invalid: something is wrong, line by line."""
+        """Parse the text of a file; nothing is written. Invalid: the file has mistakes, listed line by line."""
         body = InventoryText(text=text, file=file, format=format_)
         return await self._wire.write("POST", InventoryDocument, "inventory", "read", body=body, repeat=False)
 
     async def plan(self, document: InventoryDocument) -> InventoryPlan:
-        """What a load would add, change and remove; nothing is written."""
+        """Return what a load would add, change and remove; nothing is written."""
         return await self._wire.write("POST", InventoryPlan, "inventory", "plan", body=document, repeat=False)
 
     async def load(self, document: InventoryDocument, *, key: str | None = None) -> InventoryLoaded:
-        """Make it the inventory. Stale: the plan that was `agreed` would be another one by now."""
+        """Replace the inventory. Stale: the plan that was `agreed` is no longer current."""
         return await self._wire.write("PUT", InventoryLoaded, "inventory", body=document, key=key)
 
     async def regions(self, *, stale: bool = False) -> RegionPage:
-        """All regions and their zones."""
+        """List all regions and their zones."""
         return await self._wire.read(RegionPage, "regions", stale=stale)
 
     async def set_region(

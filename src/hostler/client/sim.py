@@ -1,4 +1,4 @@
-"""`client.sim`: a simulation, where the server is one."""
+"""`client.sim`: control of a simulation, if the server runs one."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ if TYPE_CHECKING:
 
 
 class Sim:
-    """Time, faults and repairs. NotFound, from each: the server is no simulation.
+    """Time, faults and repairs. Every method raises NotFound if the server does not run a simulation.
 
-    Writes are sent once: a step that was taken twice would be two steps.
+    Writes are sent only once, because a step that is sent twice would be two steps.
     """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def get(self) -> SimView:
-        """All of it, as it is now."""
+        """Return the state of the whole simulation."""
         return await self._wire.read(SimView, "sim")
 
     async def set_mode(self, mode: Mode, *, rate: float | None = None, epoch: int) -> SimView:
-        """Another mode, decided under an `epoch` that was read. Conflict: that is over."""
+        """Change the mode, based on an `epoch` that was read. Conflict: the epoch has changed."""
         body = ModeSet(mode=mode, rate=rate, epoch=epoch)
         return await self._wire.write("PUT", SimView, "sim", "mode", body=body, repeat=False)
 
     async def step(
         self, seconds: float | None = None, *, events: int | None = None, epoch: int | None = None
     ) -> StepView:
-        """Let time go on. If it is not `done`, it is under way while `get().steps` has its id.
+        """Advance the time. If the answer is not `done`, the step runs while `get().steps` has its id.
 
-        Conflict: time goes by itself, or the mode was changed before it was done.
+        Conflict: time runs by itself, or the mode was changed before the step was done.
         """
         body = StepGrant(seconds=seconds, events=events, epoch=epoch)
         return await self._wire.write("POST", StepView, "sim", "step", body=body, repeat=False)
 
     async def state(self) -> SimState:
-        """The simulation as a file that `hostler sim serve --resume` goes on from."""
+        """Return the simulation as a file for `hostler sim serve --resume`."""
         return await self._wire.read(SimState, "sim", "state")
 
     async def kinds(self) -> FaultKindPage:
-        """Which faults there are, and what they can be about."""
+        """List the kinds of faults, and the components they can affect."""
         return await self._wire.read(FaultKindPage, "sim", "faults")
 
     async def inject(self, fault: FaultInject) -> FaultView:
-        """Break something. NotFound: there is no such component."""
+        """Inject a fault. NotFound: there is no such component."""
         return await self._wire.write("POST", FaultView, "sim", "faults", body=fault, repeat=False)
 
     async def lift(self, fault: str) -> FaultView:
@@ -69,23 +69,23 @@ class Sim:
         return await self._wire.write("DELETE", FaultView, "sim", "faults", fault, repeat=False)
 
     async def proposals(self) -> ProposalPage:
-        """What should be repaired, and why."""
+        """List the proposed repairs and their reasons."""
         return await self._wire.read(ProposalPage, "sim", "proposals")
 
     async def command(self, wanted: HardwareCommand) -> HardwareCommandView:
-        """Switch hardware on or off. Conflict: the component has changed after the guard tick."""
+        """Switch hardware on or off. Conflict: the component has changed since the guard tick."""
         return await self._wire.write("POST", HardwareCommandView, "sim", "commands", body=wanted, repeat=False)
 
     async def repair(self, proposal: str) -> ProposalView:
-        """Perform a repair that is proposed. NotFound: it no longer is."""
+        """Perform a proposed repair. NotFound: it is no longer proposed."""
         return await self._wire.write("POST", ProposalView, "sim", "repairs", proposal, repeat=False)
 
     async def auto_repair(self, automatic: bool) -> ProposalPage:
-        """Have repairs that commands are enough for performed without being asked, or not."""
+        """Switch automatic repair on or off; it performs repairs for which commands suffice."""
         body = RepairMode(automatic=automatic)
         return await self._wire.write("PUT", ProposalPage, "sim", "repairs", body=body, repeat=False)
 
     async def log(self, *, after: int = 0, limit: int | None = None, last: bool = False) -> SimLogPage:
-        """What happened after the entry of that number; `last`: the newest of it."""
+        """List the log after the entry with that number; `last`: the newest entries."""
         query = {"after": str(after) if after else None, "limit": limit, "last": True if last else None}
         return await self._wire.read(SimLogPage, "sim", "log", query=query)

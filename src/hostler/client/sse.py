@@ -1,4 +1,4 @@
-"""Server-Sent Events, as the HTML standard writes them, out of bytes that come in pieces."""
+"""Parser for Server-Sent Events, as the HTML standard defines them, from bytes that arrive in pieces."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from hostler.errors import Unavailable
 
 MOST = 16 * 1024 * 1024
-"""Bytes of one message: more than the largest record."""
+"""The largest message in bytes: more than the largest record."""
 _END = re.compile(rb"\r\n|\n|\r(?!\Z)")
-"""A return at the very end may be the first half of a line's end."""
+"""A carriage return at the very end may be the first half of a line end."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One block. `id`: where to resume, None if it says nothing of that; without `data` it only moves that place."""
+    """One block. `id`: where to resume; None if the block has none. A block without `data` only moves that place."""
 
     event: str
     data: bytes
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Parser:
-    """Feed it bytes; it gives the messages that are complete."""
+    """Takes bytes and returns the complete messages."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -32,7 +32,7 @@ class Parser:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes. Unavailable: what comes is no stream of events."""
+        """Return the messages that `data` completes. Unavailable: the data is not an event stream."""
         looked_at = max(0, len(self._buffer) - 1)
         buffer = self._buffer + data
         if not self._begun and len(buffer) >= 3:
@@ -44,7 +44,7 @@ class Parser:
             start = end.end()
         self._buffer = buffer[start:]
         if self._size + len(self._buffer) > MOST:
-            raise Unavailable("events: a message is larger than any of Hostler's; check the url")
+            raise Unavailable("events: a message is too large for Hostler; check the url")
         return found
 
     def _line(self, line: bytes, found: list[Message]) -> None:

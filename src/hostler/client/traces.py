@@ -1,4 +1,4 @@
-"""`client.traces`."""
+"""`client.traces`: the decision log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Traces:
-    """What was decided, and why."""
+    """Decisions and their reasons."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -20,7 +20,7 @@ class Traces:
     def list(
         self, object_: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> Pages[TracePage, TraceView]:
-        """`await` a page, or `async for` over everything that happened, newest first; of one object, if one is named.
+        """List the decisions, newest first, of all objects or of one: `await` a page, or `async for` over all.
 
         Objects are `vm/ORG/PROJECT/NAME`, `node/NAME`, `rack/NAME`, `lab/USER`, `workload/NAME`, `blueprint/NAME`,
         `slice/GROUP:NAME`, or an id.
@@ -30,6 +30,6 @@ class Traces:
     async def why(
         self, object_: str, *, org: str | None = None, project: str | None = None, limit: int | None = None
     ) -> WhyView:
-        """How it came to be as it is. `org` and `project`: where a machine is looked for first."""
+        """Explain the state of an object. `org` and `project`: where to look for a machine first."""
         query = {"object": object_, "org": org, "project": project, "limit": limit}
         return await self._wire.read(WhyView, "why", query=query)

@@ -1,8 +1,8 @@
-"""One request and its answer; again, where that is safe.
+"""One request and its answer, repeated where that is safe.
 
-A read may always be repeated. A write is repeated only with an Idempotency-Key, by which the server does it once. What
-was sent and not answered is Uncertain; what could not be sent is Unavailable. What a budget refused was not done: it is
-sent again when the server says, if that is soon.
+A read may always be repeated. A write is repeated only with an Idempotency-Key, by which the server does it once. A
+request that was sent and not answered is Uncertain; one that could not be sent is Unavailable. A request that a rate
+limit refused was not done: it is sent again when the server says, if that is soon.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ T = TypeVar("T")
 
 Query: TypeAlias = "Mapping[str, str | int | bool | None]"
 SILENCE = 60.0
-"""Seconds without a byte after which a stream counts as lost; the server gives a sign of life more often."""
+"""Seconds without a byte after which a stream counts as lost; the server sends heartbeats more often."""
 
 FILE_WITHIN = 600.0
-"""Seconds in which a file is sent."""
+"""Time limit for sending a file, in seconds."""
 
 SLOWED_FOR = 30.0
-"""Seconds that one request waits at most, in all, for a budget that was spent."""
+"""The longest total wait of one request for a rate limit, in seconds."""
 TOLD_FROM = 1.0
-"""Seconds of such a pause from which `on_slowed` is called."""
+"""A wait for a rate limit from this many seconds on is reported to `on_slowed`."""
 SHORTEST = 0.05
-"""Seconds of such a pause at least."""
+"""The shortest wait for a rate limit, in seconds."""
 
 PARTING = 3.0
-"""Seconds that the other side of a WebSocket has to say goodbye."""
+"""Seconds that the other side of a WebSocket has to close it."""
 
 
 class NotSent(Unavailable):
@@ -58,11 +58,11 @@ class NotSent(Unavailable):
 
 
 class Lost(Uncertain):
-    """The request was sent, or a part of it, and no answer came."""
+    """The request was sent, fully or in part, and no answer came."""
 
 
 class Wire:
-    """Sends requests. `retries` is how often one is repeated at most."""
+    """Sends requests. `retries` is how often a request is repeated at most."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class Wire:
         self._tls = tls(ca) if address.secure else None
         self._session: aiohttp.ClientSession | None = None
         self.stale_for = 0.0
-        """How old the last answer was, in seconds, where old news were asked for."""
+        """The age of the last answer in seconds, if a stale answer was accepted."""
 
     async def open(self) -> None:
-        """Ready to send; nothing is sent yet."""
+        """Prepare to send; nothing is sent yet."""
         if self._session is not None:
             raise RuntimeError("Client: opened twice")
         connector: aiohttp.BaseConnector
@@ -95,7 +95,7 @@ class Wire:
         self._session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True, trust_env=False
         )
-        # aiohttp repeats a GET, PUT or DELETE by itself, unseen; when that is right is decided here.
+        # aiohttp repeats a GET, PUT or DELETE silently by itself; here `_repeated` decides when that is right.
         self._session._retry_connection = False
 
     async def aclose(self) -> None:
@@ -105,13 +105,13 @@ class Wire:
             await session.close()
 
     def use_token(self, token: str | None) -> None:
-        """From now on, send this token."""
+        """Send this token from now on."""
         if token is not None:
             self.address.check_token()
         self._token = _checked(token)
 
     async def read(self, kind: type[R], *path: str, query: Query | None = None, stale: bool = False) -> R:
-        """GET. `stale`: from the server's memory if need be."""
+        """GET. `stale`: accept an answer from the server's memory."""
         url = self.address.to(*path, query={**(query or {}), "stale": stale or None})
         return _decoded(kind, await self._repeated("GET", url, {}, None, repeat=True), writes=False)
 
@@ -124,7 +124,7 @@ class Wire:
         query: Query | None = None,
         stale: bool = False,
     ) -> Pages[R, T]:
-        """GET of a list: `await` a page of `limit`, or `async for` over all. `query` goes with each page."""
+        """GET a list: `await` a page of `limit`, or `async for` over all. `query` is sent with each page."""
 
         async def page(after: str | None) -> R:
             return await self.read(kind, *path, query={"limit": limit, "after": after, **(query or {})}, stale=stale)
@@ -142,7 +142,7 @@ class Wire:
         key: str | None = None,
         repeat: bool = True,
     ) -> R:
-        """A write that answers a `kind`."""
+        """Send a write and return its answer as a `kind`."""
         answer = await self.send(method, *path, query=query, body=body, if_match=if_match, key=key, repeat=repeat)
         return _decoded(kind, answer)
 
@@ -156,23 +156,23 @@ class Wire:
         key: str | None = None,
         repeat: bool = True,
     ) -> bytes:
-        """A write; what it answers. Not `repeat`: the server takes no Idempotency-Key for it, so it is sent once."""
+        """Send a write and return its answer. `repeat=False`: sent once, because the server takes no key for it."""
         headers = {}
         if repeat:
             headers["Idempotency-Key"] = key or uuid.uuid4().hex
         elif key is not None:
-            raise Invalid("idempotency_key: this request takes none")
+            raise Invalid("idempotency_key: this request does not take one; leave it out")
         if if_match is not None:
             headers["If-Match"] = f'"{if_match}"'
         return await self._repeated(method, self.address.to(*path, query=query), headers, body, repeat=repeat)
 
     async def upload(self, kind: type[R], *path: str, file: Path, query: Query | None = None) -> R:
-        """PUT a file, where the same file twice is the same as once."""
+        """PUT a file. Sending the same file twice has the same effect as once."""
         return _decoded(kind, await self._repeated("PUT", self.address.to(*path, query=query), {}, file, repeat=True))
 
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
-        """The bytes of an answer that does not end."""
+        """Open an endless answer and return its byte stream."""
         url = await self.address.reach(url)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=SILENCE)
         with _Translated(self.address.named, writes=False, lose=self.address.lose):
@@ -185,7 +185,7 @@ class Wire:
 
     @asynccontextmanager
     async def post(self, url: URL, data: bytes, within: float) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A request that is sent once, and may take so long; its answer, not read yet."""
+        """Send a request once, with a time limit of `within` seconds, and return its answer, not read yet."""
         url = await self.address.reach(url)
         timeout = aiohttp.ClientTimeout(total=within + self.timeout, sock_connect=min(10.0, self.timeout))
         headers = self._headers({"Content-Type": "application/json"})
@@ -199,7 +199,7 @@ class Wire:
 
     @asynccontextmanager
     async def socket(self, url: URL) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket. What goes wrong before it is open is told as for any request; then aiohttp's words come."""
+        """Open a WebSocket. Errors before it is open are translated as for any request; later ones are aiohttp's."""
         url = await self.address.reach(url)
         async with AsyncExitStack() as stack:
             socket = open_socket(
@@ -212,7 +212,7 @@ class Wire:
                 raise
             yield opened
 
-    # Inside
+    # Private
 
     async def _repeated(
         self, method: str, url: URL, headers: dict[str, str], body: Record | Path | None, *, repeat: bool
@@ -232,7 +232,7 @@ class Wire:
                 if uncertain is None and not isinstance(error, NotSent):
                     raise
                 if not left:
-                    if uncertain is not None:  # nothing was written this time; what of the time before?
+                    if uncertain is not None:  # nothing was written this time, but an earlier attempt may have written
                         break
                     raise Unavailable(str(error)) from None
             await asyncio.sleep(backoff.next())
@@ -245,7 +245,7 @@ class Wire:
     async def _paced(
         self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None, *, repeat: bool
     ) -> bytes:
-        """Send it; where a budget was spent, again after the pause that the server asks for. OverBudget: too long."""
+        """Send it; after a rate limit, send it again when the server says. OverBudget: that would take too long."""
         left = SLOWED_FOR if repeat and self.retries else 0.0
         while True:
             try:
@@ -301,9 +301,9 @@ async def open_socket(
     within: float,
     ssl: aiohttp.Fingerprint | bool = True,
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A WebSocket to the server that is called `named`; without a connector by a connection of its own.
+    """Open a WebSocket to the server that is called `named`; without a connector, on a new connection.
 
-    The server gives a sign of life more often than we ask for one: we ask only when it is silent.
+    The server sends heartbeats more often than we ask for one: we ask only when it is silent.
     """
     async with AsyncExitStack() as stack:
         with _Translated(named, writes=False):
@@ -312,7 +312,7 @@ async def open_socket(
                     connector=connector,
                     connector_owner=connector is None,
                     cookie_jar=aiohttp.DummyCookieJar(),
-                    raise_for_status=_refused,  # ws_connect itself would tell the status only, and not the reason
+                    raise_for_status=_refused,  # ws_connect itself would report only the status, and not the reason
                 )
             )
             async with asyncio.timeout(within):
@@ -333,10 +333,10 @@ async def _refused(answer: aiohttp.ClientResponse) -> None:
 
 
 class _Translated:
-    """Foreign exceptions end here."""
+    """Translates foreign exceptions into errors of `hostler.errors`."""
 
     def __init__(self, url: str, *, writes: bool, lose: Callable[[], object] = bool) -> None:
-        """`lose`: called when the server could not be reached, or gave no answer."""
+        """`lose` is called when the server could not be reached, or gave no answer."""
         self._url, self._writes, self._lose = url, writes, lose
 
     def __enter__(self) -> None: ...
@@ -345,9 +345,7 @@ class _Translated:
         if error is None or isinstance(error, HostlerError) or not isinstance(error, _FOREIGN):
             return
         if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
-            raise Invalid(
-                f"server {self._url}: what answers there speaks no https; try http, or another port"
-            ) from None
+            raise Invalid(f"server {self._url}: the server does not speak https; try http, or another port") from None
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
             raise Invalid(f"server {self._url}: {_untrusted(error)}") from None
         if isinstance(error, aiohttp.InvalidURL):
@@ -355,7 +353,7 @@ class _Translated:
         self._lose()
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             raise NotSent(
-                f"server {self._url}: cannot be reached ({_why(error)}); see that it runs, and that the url is right"
+                f"server {self._url}: cannot be reached ({_why(error)}); check that it runs, and that the url is right"
             ) from None
         advice = "read first, or repeat it with the same key" if self._writes else "try again"
         raise Lost(f"server {self._url}: no answer ({_why(error)}); {advice}") from None
@@ -366,33 +364,33 @@ _FOREIGN = (aiohttp.ClientError, TimeoutError, OSError)
 
 def _checked(token: str | None) -> str | None:
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise Invalid("token: must be the one line that it was issued as, without spaces around it")
+        raise Invalid("token: must be one line without spaces, exactly as it was issued")
     return token
 
 
 _EXPIRED, _NOT_YET = 10, 9
-"""Of OpenSSL's X509_V_ERR."""
+"""Error codes of OpenSSL: X509_V_ERR."""
 
 
 def _untrusted(error: BaseException) -> str:
-    """Return what is wrong with the server's certificate, and what to do about that."""
+    """Describe what is wrong with the server's certificate, and what to do about it."""
     cause: object = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if not isinstance(cause, SSLCertVerificationError):
         why = getattr(cause, "reason", None) or str(cause) or type(cause).__name__
-        return f"no TLS connection ({str(why).replace('_', ' ').lower()}); see its tls_cert, and that it speaks TLS"
+        return f"no TLS connection ({str(why).replace('_', ' ').lower()}); check its tls_cert, and that it speaks TLS"
     why = cause.verify_message.lower().rstrip(".")
     if cause.verify_code in (_EXPIRED, _NOT_YET):
-        return f"its certificate is not trusted ({why}); renew it there, and see that both clocks are right"
+        return f"its certificate is not trusted ({why}); renew it there, and check that both clocks are right"
     if "mismatch" in why:
         return f"its certificate is not trusted ({why}); use a name that it is issued for, or issue it for this one"
     return f"its certificate is not trusted ({why}); name the file of its CA with --ca, or HOSTLER_CA"
 
 
 def _why(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:  # without the client's own words
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:  # without the text of aiohttp
         number = error.os_error.errno or 0
         return (os.strerror(number) if number > 0 else error.os_error.strerror).lower()
-    return str(error) or {"TimeoutError": "out of time"}.get(type(error).__name__, type(error).__name__)
+    return str(error) or {"TimeoutError": "timeout"}.get(type(error).__name__, type(error).__name__)
 
 
 def _seconds(text: str | None) -> float:
@@ -407,4 +405,4 @@ def _decoded(kind: type[R], body: bytes, *, writes: bool = True) -> R:
         return kind.decode(body)
     except Invalid as error:
         sort = Uncertain if writes else Invalid
-        raise sort(f"server: what it answered is not what Hostler answers ({error}); check the url") from None
+        raise sort(f"server: the answer is not one of Hostler ({error}); check the url") from None

@@ -1,4 +1,4 @@
-"""Something that is waited for: looked at again and again, when an event says so and by the clock."""
+"""Waiting for an object: read it again when an event arrives, and periodically."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from hostler.model.api import EventView
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks while there are no events to wait for."""
+"""Seconds between two reads while the event stream is not connected."""
 LOOK_ANYWAY = 10.0
-"""The same while there are: some things, as the place in a queue, move without an event."""
+"""Seconds between two reads while it is connected: some fields, like a queue position, change without an event."""
 POLL_EVERY = 0.5
-"""Seconds between two looks at what is made of many parts, whose events would be too many."""
+"""Seconds between two reads of an object with many parts, which would cause too many events."""
 
 
 class Shown(Protocol):
@@ -36,7 +36,7 @@ V = TypeVar("V", bound=Shown)
 
 
 class Look(Generic[V]):
-    """`on_change` sees it as it was found first, and after each change."""
+    """Observes an object. `on_change` gets the first state, and the state after each change."""
 
     def __init__(self, on_change: Callable[[V], None] | None) -> None:
         self._on_change = on_change
@@ -45,7 +45,7 @@ class Look(Generic[V]):
         self._changed = asyncio.Event()
 
     async def _asked(self, ask: Callable[[], Awaitable[V]]) -> V:
-        """As it is. An outage is waited for: it says nothing of what is looked at."""
+        """Return the current state. Wait during an outage, because it says nothing about the object."""
         self._changed.clear()
         while True:
             try:
@@ -61,7 +61,7 @@ class Look(Generic[V]):
 
     @asynccontextmanager
     async def following(self, events: Events, subject: str, within: float, advice: str) -> AsyncIterator[None]:
-        """Notice changes meanwhile. Unavailable: `within` seconds were not enough."""
+        """Follow the events inside this block. Unavailable: it took longer than `within` seconds."""
         self._events = events
         task = asyncio.create_task(self._follow(events), name=f"hostler client: waiting for {subject}")
         try:
@@ -74,32 +74,32 @@ class Look(Generic[V]):
             await asyncio.gather(task, return_exceptions=True)
 
     async def _follow(self, events: Events) -> None:
-        """Without events there is the clock."""
+        """Follow the events until they fail; without them the object is read periodically."""
         with suppress(HostlerError):
             async with events:
                 async for event in events:
                     if self._last is None or self._is_about_it(event):
                         self._changed.set()
 
-    def _is_about_it(self, event: EventView) -> bool:  # noqa: ARG002 - for those who are told of more
+    def _is_about_it(self, event: EventView) -> bool:  # noqa: ARG002 - for subclasses that get events of other objects
         return True
 
     async def changed(self) -> None:
-        """Until something changed, or it is time to look anyway."""
+        """Wait until something changed, or until the next periodic read."""
         told = self._events is not None and self._events.connected.is_set()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_ANYWAY if told else LOOK_EVERY):
                 await self._changed.wait()
 
     def _state(self) -> str:
-        """In words."""
+        """Describe the last known state."""
         if self._last is None:
-            return "could not be asked for"
+            return "could not be read"
         detail = f" ({self._last.detail})" if self._last.detail else ""
         return f"still {self._last.phase}{detail}"
 
 
-async def polled(  # noqa: PLR0917 - what, how it is asked for, and when that is enough
+async def polled(  # noqa: PLR0917 - what, how to read it, and when it is done
     subject: str,
     ask: Callable[[], Awaitable[V]],
     is_done: Callable[[V], bool],
@@ -107,16 +107,16 @@ async def polled(  # noqa: PLR0917 - what, how it is asked for, and when that is
     within: float,
     on_change: Callable[[V], None] | None,
 ) -> V | None:
-    """Until it `is_done`, or until it is `gone` (then None).
+    """Poll until it `is_done`, or until it is `gone` (returns None).
 
-    `on_change` sees it as it was found first, and after each change. NotFound: it went while something else was waited
-    for. Unavailable: `within` seconds were not enough.
+    `on_change` gets the first state, and the state after each change. NotFound: it was deleted while waiting for
+    something else. Unavailable: not reached within `within` seconds.
     """
     last: V | None = None
     try:
         async with asyncio.timeout(within):
             while True:
-                with suppress(Unavailable):  # an outage says nothing of it
+                with suppress(Unavailable):  # an outage says nothing about the object
                     try:
                         found = await ask()
                     except NotFound:
@@ -131,12 +131,12 @@ async def polled(  # noqa: PLR0917 - what, how it is asked for, and when that is
                         return found
                 await asyncio.sleep(POLL_EVERY)
     except TimeoutError:
-        how = "could not be asked for" if last is None else f"still {getattr(last.phase, 'value', last.phase)}"
+        how = "could not be read" if last is None else f"still {getattr(last.phase, 'value', last.phase)}"
         detail = f" ({last.detail})" if last is not None and last.detail else ""
         raise Unavailable(f"{subject}: {how}{detail} after {within:g} s; wait longer") from None
 
 
 def check_wait(*, settled: bool, gone: bool) -> None:
-    """Invalid: it was not said what is waited for."""
+    """Invalid: not exactly one of the conditions is given."""
     if settled == gone:
-        raise Invalid("wait: for what? give settled or gone")
+        raise Invalid("wait: give settled or gone")

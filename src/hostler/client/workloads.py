@@ -1,4 +1,4 @@
-"""`client.workloads`: a number of machines of one shape."""
+"""`client.workloads`: a number of identical machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Workloads:
-    """Writes take `key`, an Idempotency-Key of one's own, and `if_match`, the revision that was read."""
+    """Workloads. Writes take `key`, an Idempotency-Key, and `if_match`, the revision that was read."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -32,25 +32,25 @@ class Workloads:
     async def apply(
         self, workload: WorkloadApply, *, if_match: int | None = None, key: str | None = None
     ) -> WorkloadView:
-        """Wish for it, or change it to this; one that is so already stays as it is."""
+        """Create the workload, or change it to this. Applying the same again changes nothing."""
         return await self._wire.write(
             "PUT", WorkloadView, "workloads", workload.name, body=workload, if_match=if_match, key=key
         )
 
     async def get(self, name: str, *, stale: bool = False) -> WorkloadView:
-        """A workload, and how far it is. NotFound: there is none."""
+        """Return a workload with its progress. NotFound: there is none."""
         return await self._wire.read(WorkloadView, "workloads", name, stale=stale)
 
     def list(
         self, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[WorkloadPage, WorkloadView]:
-        """All that one sees: `await` a page of `limit`, or `async for` over every workload."""
+        """List all visible workloads: `await` a page of `limit`, or `async for` over all."""
         return self._wire.pages(WorkloadPage, "workloads", limit=limit, after=after, stale=stale)
 
     def instances(
         self, name: str, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[InstancePage, InstanceView]:
-        """The same for the instances of one, in order of their numbers."""
+        """List the instances of a workload in the order of their numbers: `await` a page, or `async for` over all."""
         return self._wire.pages(InstancePage, "workloads", name, "instances", limit=limit, after=after, stale=stale)
 
     async def scale(
@@ -62,14 +62,14 @@ class Workloads:
         if_match: int | None = None,
         key: str | None = None,
     ) -> WorkloadView:
-        """Change how many instances there shall be, or switch them on or off."""
+        """Change the number of instances, or switch them on or off."""
         body = WorkloadScale(
             instances=UNSET if instances is None else instances, enabled=UNSET if enabled is None else enabled
         )
         return await self._wire.write("PATCH", WorkloadView, "workloads", name, body=body, if_match=if_match, key=key)
 
     async def delete(self, name: str, *, if_match: int | None = None, key: str | None = None) -> WorkloadView:
-        """Delete it, and its machines."""
+        """Delete the workload and its machines."""
         return await self._wire.write("DELETE", WorkloadView, "workloads", name, if_match=if_match, key=key)
 
     async def wait(
@@ -81,10 +81,10 @@ class Workloads:
         within: float = 600.0,
         on_change: Callable[[WorkloadView], None] | None = None,
     ) -> WorkloadView | None:
-        """Until all that is wished for has been done, or until it is `gone` (then None).
+        """Wait until the workload matches its spec, or until it is `gone` (returns None).
 
-        `on_change` sees it as it was found first, and after each change. NotFound: it went while something else was
-        waited for. Unavailable: `within` seconds were not enough.
+        `on_change` gets the first state, and the state after each change. NotFound: it was deleted while waiting for
+        something else. Unavailable: not reached within `within` seconds.
         """
         check_wait(settled=settled, gone=gone)
         return await polled(

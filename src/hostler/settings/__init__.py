@@ -1,10 +1,10 @@
-"""Settings: defaults < `hostler.toml` < environment < flags. Every value knows where it came from.
+"""Settings: defaults < `hostler.toml` < environment < flags. Every value records its origin.
 
-An unknown name is an error, in the file, in the environment (`HOSTLER_…`) and among the flags, so that a typing error
+An unknown name is an error in the file, in the environment (`HOSTLER_…`) and among the flags, so that a typing error
 never silently means a default. Variables `PLASMAVMC_…` that are not close to one of the four known names belong to
 other programs: they are listed in `Settings.ignored` and change nothing.
 
-Not here: anything that opens what the settings name.
+This package does not open what the settings name.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ FOREIGN_VARIABLES = frozenset(
         *("HOSTLER_ETCD", "HOSTLER_ETCDCTL", "HOSTLER_REDIS_SERVER", "HOSTLER_NODEJS", "HOSTLER_JAVA"),
     }
 )
-"""Variables of ours that are no settings: they belong to the client, the build and the test run."""
+"""Variables of ours that are not settings: they belong to the client, the build and the test run."""
 
 
 _STORAGE_PREFIX = "PLASMAVMC_"
 _BESIDE_REDIS = "REDIS_PASSWORD"
-"""Belongs to the Redis that is named without a URL: `HOST:PORT`, as in REDIS_CONNECTION_STRING."""
+"""The password of a Redis that is named without a URL: `HOST:PORT`, as in REDIS_CONNECTION_STRING."""
 NEAR = 0.8
-"""How alike two names are (0 to 1) so that one is taken for a typing error of the other."""
+"""Similarity of two names (0 to 1) from which one is taken for a typing error of the other."""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value came from: which layer, and what it is called there."""
+    """The origin of a value: the layer, and its name there."""
 
     layer: Layer
     name: str
@@ -59,9 +59,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class NamespaceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in the store everything stands. Invalid: the three do not go together.
+    """The namespace in the store. Invalid: the three options contradict each other.
 
-    `use_unique_instance` says which test namespace, and nothing without `use_test_namespace`.
+    `use_unique_instance` selects the test namespace; it has no effect without `use_test_namespace`.
     """
 
     use_test_namespace: bool = False
@@ -75,23 +75,23 @@ class NamespaceOptions(msgspec.Struct, frozen=True, kw_only=True):
                 " set only one of the two"
             )
         if self.pre_clean_store and not self.use_test_namespace:
-            raise Invalid("PreCleanStore: it is for the test namespace only; set UseTestNamespace too, or take it out")
+            raise Invalid("PreCleanStore: only for the test namespace; set UseTestNamespace too, or remove it")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was settled at start."""
+    """The settings of a process."""
 
     data: Path
     store: str
     state_path: Path | None
-    """The state file of the contract's `[storage]`: moved into the cluster once, and what can be fallen back to."""
+    """The state file of the contract's `[storage]`: migrated into the cluster once, and used as the fallback."""
     storage_fallback: bool
     lock_ttl: float
     namespace: NamespaceOptions
     listen: str
-    """`HOST:PORT`; port 0: any that is free."""
+    """`HOST:PORT`; port 0: any free port."""
     agent_listen: str
-    """The same for an agent: where other processes of its control plane reach its machines."""
+    """`HOST:PORT` of an agent, where other processes of its control plane reach its machines."""
     tls_cert: Path | None
     tls_key: Path | None
     insecure: bool
@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: int
     max_connections_per_address: int
     request_rate: int
-    """A second; 0: there is no limit. The same below."""
+    """Per second; 0: no limit. The same for the other rates."""
     request_burst: int
     write_rate: int
     write_burst: int
@@ -119,13 +119,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_gib: float
     cpu_overcommit: int
     boots: int | None
-    """None: as many as there are CPUs."""
+    """None: the number of CPUs."""
     node_ttl: float
     fencing_time: float
     power_command: tuple[str, ...]
-    """What switches a node off for certain; empty: nothing does."""
+    """The command that switches a node off; empty: none."""
     power: dict[str, str]
-    """By node or pattern, the URLs of what switches them off."""
+    """The URLs of power switches, by node or pattern."""
     power_grace: float
     brake_share: float
     brake_window: float
@@ -135,27 +135,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The device; None: the host is not reset."""
     leadership_ttl: float
     acquisition_timeout: float
-    """0: a replica waits for ever."""
+    """0: a replica waits without a limit."""
     shutdown_delay: float
     replicas: int
     log_level: str
     log_format: str
     metrics: str
-    """Who may read the figures: who has a `token`; also who is `nearby`; `everybody`. `auto`: who is nearby, unless
-    guests of QEMU may be."""
+    """Who may read the metrics: callers with a `token`; also those `nearby`; `everybody`. `auto`: those nearby, unless
+    QEMU guests may be among them."""
     redis: str | None
-    """The URL of the Redis that labs are asked for through; a password may be in it."""
+    """The URL of the Redis that brings lab requests; it may contain a password."""
     labs: Path | None
-    """`labs.toml`; None: every lab is of the default kind."""
+    """`labs.toml`; None: every lab uses the default template."""
     lab_life: float
     """Minutes."""
     lab_user: str
     lab_provision_limit: float
-    """Seconds; 0: there is no limit. The same below."""
+    """Seconds; 0: no limit. The same for decommissions."""
     lab_decommission_limit: float
     lab_switch: bool
     lab_key: Path
-    """The private SSH key of the terminal; made when it is first needed."""
+    """The private SSH key of the terminal; created on first use."""
     hcloud_token: str | None
     """Never shown."""
     hcloud_endpoint: str | None
@@ -168,7 +168,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hcloud_ipv4: bool
     hcloud_probe: bool
     artifacts: str
-    """The folder of artifacts of slices, or the URL of one."""
+    """The folder of slice artifacts, or its URL."""
     artifacts_token: Path | None
     artifacts_ca: Path | None
     slice_listen: str
@@ -192,7 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_days: int
     trace_lines: int
     store_history: int
-    """0: never compacted by us."""
+    """0: not compacted by Hostler."""
     store_revisions: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`, and `state_path`."""
@@ -200,7 +200,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Variables `PLASMAVMC_…` of other programs."""
 
     def __repr__(self) -> str:
-        """Some of them are secrets: a log that shows all shows none."""
+        """Show only two fields, because some settings are secrets."""
         return f"Settings(data={str(self.data)!r}, machines={self.machines!r}, …)"
 
     def __post_init__(self) -> None:
@@ -210,7 +210,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 " raise the one or lower the other"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise Invalid("tls_cert and tls_key: they go together; set both or none")
+            raise Invalid("tls_cert and tls_key: only one is set; set both or none")
 
 
 _Found: TypeAlias = dict[str, tuple[Any, Origin]]
@@ -224,11 +224,12 @@ def load(
     toml: str | None = None,
     cwd: Path | None = None,
 ) -> Settings:
-    """Settle everything; nothing is created or changed.
+    """Resolve all settings; nothing is created or changed.
 
-    `flags` are by the names in `OPTIONS`, None meaning not given. `environ` is the process's own unless given. The file
-    is `file`, else what HOSTLER_CONFIG names, else `hostler.toml` in `cwd` if there is one; `toml` is its text, if the
-    caller has it already. Invalid: an unknown name or an impossible value. NotFound: the file that was named.
+    `flags` uses the names in `OPTIONS`; None means not given. `environ` defaults to the environment of the process.
+    The file is `file`, else the one that HOSTLER_CONFIG names, else `hostler.toml` in `cwd` if it exists; `toml` is its
+    text if the caller has already read it. Invalid: an unknown name or an impossible value. NotFound: the named file
+    does not exist.
     """
     environ = os.environ if environ is None else environ
     cwd = Path.cwd() if cwd is None else cwd
@@ -243,7 +244,7 @@ def load(
         given = {"file": table, "flag": flags or {}}.get(origin.layer, {}).get("redis", environ.get(origin.name))
         if is_plain_redis(given):
             found["redis"] = url.replace("://", f"://:{quote(environ[_BESIDE_REDIS], safe='')}@", 1), origin
-        else:  # for another server, or given twice
+        else:  # the password is for another server, or given twice
             ignored = (*ignored, _BESIDE_REDIS)
     present = "storage" in table or bool(storage)
     settings = _settle(found, storage, present=present, file=name, environ=environ, cwd=cwd)
@@ -311,7 +312,7 @@ def _state_path(storage: _Found, otherwise: Origin) -> tuple[str, Origin]:
 
 
 def _storage_url(storage: _Found, table: Origin, environ: Mapping[str, str], cwd: Path) -> tuple[str, Origin]:
-    """The store that the contract's names mean: the file if it is asked for, or if no endpoint is given."""
+    """Return the store that the contract's names select: the file if it is requested, or if no endpoint is given."""
     backend, said = storage.get("backend", ("chainfire", table))
     origins = [origin for _, origin in storage.values()] or [table]
     newest = max(origins, key=lambda origin: _LAYERS.index(origin.layer))
@@ -324,7 +325,7 @@ def _storage_url(storage: _Found, table: Origin, environ: Mapping[str, str], cwd
 
 
 def _etcd_url(endpoint: str, origin: Origin) -> str:
-    """`http://host:port[,http://host:port…]` as the URL of a store; https means TLS."""
+    """Return the store URL for `http://host:port[,http://host:port…]`; https means TLS."""
     schemes, hosts = set(), []
     for part in endpoint.split(","):
         try:
@@ -333,7 +334,7 @@ def _etcd_url(endpoint: str, origin: Origin) -> str:
         except ValueError:
             usable = False
         if not usable or url.path not in ("", "/") or url.query or url.fragment:
-            # not repeated: it may hold a password, for which there is no place here
+            # the value is not repeated, because it may contain a password, which is not allowed here
             raise Invalid(f"{origin.name}: must be http://host:port or https://host:port, and nothing else")
         schemes.add(url.scheme)
         hosts.append(url.netloc)
@@ -343,7 +344,7 @@ def _etcd_url(endpoint: str, origin: Origin) -> str:
 
 
 def _state_folder(environ: Mapping[str, str]) -> Path:
-    """Where a user's programs keep their state, by the XDG rules: a relative XDG_STATE_HOME does not count."""
+    """Return the state folder of a user by the XDG rules; a relative XDG_STATE_HOME is ignored."""
     state = environ.get("XDG_STATE_HOME", "")
     return (Path(state) if state.startswith("/") else _home(environ) / ".local" / "state") / "hostler"
 
@@ -355,7 +356,7 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 def _path(text: str, origin: Origin, environ: Mapping[str, str], cwd: Path) -> Path:
     if "\0" in text:
-        raise Invalid(f"{origin.name}: {text!r} is no path")
+        raise Invalid(f"{origin.name}: {text!r} is not a path; correct it")
     if text == "~" or text.startswith("~/"):
         return _home(environ) / text[2:]
     return cwd / text
@@ -372,7 +373,7 @@ def _read_file(file: Path | None, environ: Mapping[str, str], cwd: Path) -> tupl
     except FileNotFoundError:
         if named is None:
             return str(path), ""
-        raise NotFound(f"{path}: there is no such file; name another one with {CONFIG_VARIABLE}") from None
+        raise NotFound(f"{path}: no such file; name another one with {CONFIG_VARIABLE}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise Invalid(f"{path}: cannot be read: {reason}") from None
@@ -405,7 +406,7 @@ def _from_table(where: str, table: dict[str, Any], options: Iterable[Option], al
 def _from_environ(
     environ: Mapping[str, str], options: Iterable[Option], prefix: str, foreign: frozenset[str]
 ) -> _Found:
-    """Those that have our prefix must be known. Others come from the contracts; an empty one of those is none."""
+    """Read the variables. Those with our prefix must be known; others, from the contracts, count if not empty."""
     options = tuple(options)
     names = {variable for option in options for variable in option.variables}
     for variable in environ:
@@ -421,7 +422,7 @@ def _from_environ(
 
 
 def _foreign_storage_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables `PLASMAVMC_…` that are neither settings nor close to the name of one (a typing error)."""
+    """Return the variables `PLASMAVMC_…` that are neither settings nor similar to one (a typing error)."""
     known = [variable.removeprefix(_STORAGE_PREFIX) for option in STORAGE_OPTIONS for variable in option.variables]
     return tuple(
         variable

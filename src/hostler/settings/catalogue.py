@@ -1,4 +1,4 @@
-"""`labs.toml`: which labs there are, and what each is made of.
+"""`labs.toml`: the lab catalogue.
 
     at_once = 30
     [default]
@@ -9,7 +9,7 @@
     title = "Files and rights"
     warm = 2
 
-What a lab does not say is as in `[default]`. Without any `[labs.N]` every lab id is of the default kind.
+A lab inherits from `[default]` what it does not set. Without any `[labs.N]`, every lab id uses the default template.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 MAX_FILE = 256 * 1024
 MAX_CLOUD_INIT = 32 * 1024
-"""Bytes of one cloud-init file."""
+"""The largest size of one cloud-init file, in bytes."""
 MAX_HETZNER = 32 * 1024
-"""Bytes that Hetzner Cloud takes in all: the file in base64, and beside it who may log in and the host key."""
+"""The limit of Hetzner Cloud in bytes: the file in base64, together with the login keys and the host key."""
 _OURS = 2560
-"""Bytes of what is told beside the file and the lab's SSH keys."""
+"""Bytes of user-data other than the file and the lab's SSH keys."""
 MAX_RECORD = 1024 * 1024
-"""Bytes of the whole catalogue: what every store takes."""
+"""The largest size of the whole catalogue in bytes, which every store accepts."""
 MAX_LAB_ID = 2**31 - 1
 MAX_NAME = 200
-"""Characters of a place that are told."""
+"""The largest part of a name that a message repeats, in characters."""
 
 
 def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
-    """The catalogue in the file; `life` (seconds) and `user` where it does not say.
+    """Read the catalogue from the file; `life` (seconds) and `user` are its defaults.
 
-    NotFound: there is no such file. Invalid: what is wrong in it, with the place.
+    NotFound: there is no such file. Invalid: a mistake in the file, with its position.
     """
     table = parsed(f"{path}", _text(path, MAX_FILE))
     _check_names(f"{path}", table, ("at_once", "default", "labs"))
@@ -61,12 +61,12 @@ def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
         for key, found in _sub(f"{path}: labs", table.get("labs", {})).items()
     }
     if not labs and default.warm:
-        raise Invalid(f"{path}: [default] warm: nobody knows of which lab; add a table [labs.N] for each lab")
+        raise Invalid(f"{path}: [default] warm: needs a lab id; add a table [labs.N] for each lab")
     at_once = _checked(f"{path}: at_once", LabCatalogue, "at_once", table["at_once"]) if "at_once" in table else None
     catalogue = LabCatalogue(labs=labs or None, default=default, at_once=at_once)
     size = len(catalogue.encode())
     if size > MAX_RECORD:
-        raise Invalid(f"{path}: with its cloud-init files it is {size} bytes, and at most {MAX_RECORD} fit; use less")
+        raise Invalid(f"{path}: {size} bytes with its cloud-init files, at most {MAX_RECORD} fit; make it smaller")
     return catalogue
 
 
@@ -78,9 +78,9 @@ def _text(path: Path, most: int) -> str:
             raise Invalid(f"{path}: more than {most} bytes; make it smaller")
         return data.decode()
     except FileNotFoundError:
-        raise NotFound(f"{path}: there is no such file; name another one") from None
+        raise NotFound(f"{path}: no such file; name another one") from None
     except UnicodeDecodeError:
-        raise Invalid(f"{path}: it is not UTF-8; save it as UTF-8") from None
+        raise Invalid(f"{path}: is not UTF-8; save it as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise Invalid(f"{path}: cannot be read: {reason}") from None
@@ -95,12 +95,12 @@ def _sub(where: str, found: object) -> dict[str, Any]:
 def _lab_id(where: str, key: str) -> str:
     if not re.fullmatch("[1-9][0-9]{0,9}", key) or int(key) > MAX_LAB_ID:
         where = where if len(where) < MAX_NAME else f"{where[:MAX_NAME]}…]"
-        raise Invalid(f"{where}: must be called by its lab id, a whole number from 1 to {MAX_LAB_ID}")
+        raise Invalid(f"{where}: must be named by its lab id, a whole number from 1 to {MAX_LAB_ID}")
     return key
 
 
 class _Reader:
-    """Templates of one file."""
+    """Reads the templates of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class _Reader:
         self._read |= {name: (name, lambda value: value) for name in plain}
 
     def template(self, name: str, table: dict[str, Any], base: LabTemplate) -> LabTemplate:
-        """`base`, with what the table says."""
+        """Return `base` with the values of the table."""
         where = f"{self._path}: {name}"
         _check_names(where, table, self._read)
         found: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class _Reader:
         size = hetzner_bytes(template)
         if template.provider == "hetzner" and size > MAX_HETZNER:
             raise Invalid(
-                f"{where} cloud_init: as it is sent, with the SSH keys, it takes {size} bytes, and Hetzner Cloud takes"
+                f"{where} cloud_init: with the SSH keys it is {size} bytes, and Hetzner Cloud accepts"
                 f" {MAX_HETZNER}; make the file smaller by {(size - MAX_HETZNER) * 3 // 4 + 64} bytes, or let it fetch"
                 " what it needs"
             )
@@ -141,18 +141,18 @@ class _Reader:
 
     def _cloud_init(self, value: object) -> str:
         if not isinstance(value, str) or not value.strip() or "\0" in value:
-            raise ValueError("must be the name of a file beside this one")
+            raise ValueError("must be the name of a file in the folder of this file")
         return _text(self._path.parent / value, MAX_CLOUD_INIT)
 
 
 def hetzner_bytes(template: LabTemplate) -> int:
-    """How many bytes of user-data a lab's server gets at Hetzner Cloud, at most."""
+    """Return the largest size of the user-data of a lab's server at Hetzner Cloud, in bytes."""
     text, keys = len(template.user_data.encode()), sum(len(json.dumps(key)) + 16 for key in template.ssh_keys)
     return _OURS + sum(-(-each // 57) * 77 for each in (text, keys))  # lines of base64
 
 
 def _gibibytes(value: object) -> int:
-    """A number is one of GiB, as it is everywhere for disks."""
+    """Parse a disk size; a plain number is GiB, as everywhere for disks."""
     if isinstance(value, int) or (isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value.strip())):
         return int(value)
     mebibytes = mebibytes_of(value)
@@ -165,12 +165,12 @@ def _provider(value: object) -> str:
     if value not in MACHINES:
         near = difflib.get_close_matches(str(value).lower(), MACHINES, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(MACHINES)}"
-        raise ValueError(f"{value!r} is no kind of machines; {hint}")
+        raise ValueError(f"{value!r} is not a machine driver; {hint}")
     return str(value)
 
 
 def _checked(place: str, record: type[LabTemplate | LabCatalogue], field: str, value: object) -> Any:
-    """The value, as that field of the record takes it."""
+    """Return the value, validated by that field of the record."""
     try:
         return getattr(record.decode(msgspec.json.encode({field: value}), strict=True), field)
     except Invalid as error:

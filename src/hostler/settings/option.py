@@ -1,4 +1,4 @@
-"""Each setting, and its names in the three layers."""
+"""All settings, with their names in the file, the environment and the flags."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
 MAX_NODES = 10_000
 MACHINES = ("simulated", "qemu", "hetzner")
-"""The kinds of machines."""
+"""The machine drivers."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")
 METRICS = ("auto", "token", "nearby", "everybody")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One setting and its names. `read` makes a value of what a layer holds, or raises ValueError."""
+    """One setting and its names. `read` parses the value of a layer, or raises ValueError."""
 
     name: str
     in_file: str
@@ -30,22 +30,22 @@ class Option(msgspec.Struct, frozen=True):
     about: str
     default: Any = None
     table: str = ""
-    """Where it stands in the file; empty: at the top."""
+    """The table of the setting in the file; empty: the top level."""
     also: tuple[str, ...] = ()
-    """More variables that mean it; the first that is there counts, and those that begin with HOSTLER_ before others."""
+    """More variables with the same meaning. Variables with the prefix HOSTLER_ come first; the first one set counts."""
     secret: bool = False
-    """Its value is not repeated in an error."""
+    """Error messages do not repeat the value."""
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """All that mean it."""
+        """Return all variables of the setting."""
         return (self.variable, *self.also)
 
 
 def _hcloud(
     name: str, read: Callable[[object], Any], about: str, default: Any = None, *, short: str = "", secret: bool = False
 ) -> Option:
-    """One that Hetzner's own tools and the contract of labs call by other names."""
+    """Return a setting that also has the names of Hetzner's own tools and of the lab contract."""
     known = short or f"HCLOUD_DEFAULT_{name.upper()}"
     also = (f"HCLOUD_{name.upper()}", f"HOSTLER_HCLOUD_{name.upper()}")
     others = tuple(variable for variable in also if variable != known)
@@ -53,12 +53,12 @@ def _hcloud(
 
 
 def is_truth(option: Option) -> bool:
-    """Whether it is true or false, and nothing else."""
+    """Return whether the setting is a boolean."""
     return option.read is value.read_truth
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("data", "data", "HOSTLER_DATA", value.read_text, "the folder of all state, sockets and logs"),
+    Option("data", "data", "HOSTLER_DATA", value.read_text, "the folder for all state, sockets and logs"),
     Option("store", "store", "HOSTLER_STORE", value.read_text, "the store's URL"),
     Option(
         "storage_fallback",
@@ -69,32 +69,32 @@ OPTIONS: tuple[Option, ...] = (
         False,
         "storage",
     ),
-    Option("listen", "listen", "HOSTLER_LISTEN", value.read_address, "where the API is served", "127.0.0.1:7070"),
+    Option("listen", "listen", "HOSTLER_LISTEN", value.read_address, "the address of the API", "127.0.0.1:7070"),
     Option(
         "agent_listen",
         "agent_listen",
         "HOSTLER_AGENT_LISTEN",
         value.read_address,
-        "where an agent serves other processes of its control plane",
+        "the address where an agent serves other processes of its control plane",
         "127.0.0.1:0",
     ),
     Option("tls_cert", "tls_cert", "HOSTLER_TLS_CERT", value.read_text, "the server's certificate (PEM)"),
-    Option("tls_key", "tls_key", "HOSTLER_TLS_KEY", value.read_text, "the key of the certificate (PEM)"),
+    Option("tls_key", "tls_key", "HOSTLER_TLS_KEY", value.read_text, "the private key of the certificate (PEM)"),
     Option("insecure", "insecure", "HOSTLER_INSECURE", value.read_truth, "serve a public address without TLS", False),
     Option(
         *("trusted_proxies", "trusted_proxies", "HOSTLER_TRUSTED_PROXIES", value.read_networks),
-        "addresses or networks of proxies that are believed who asks, and whether by https",
+        "addresses or networks of proxies whose headers name the client address and scheme",
         (),
     ),
     Option(
         *("max_connections", "max_connections", "HOSTLER_MAX_CONNECTIONS", value.read_number(64, 1_000_000)),
-        "connections to the API, and to an agent's relay, at most; a quarter of them without credentials",
+        "the largest number of connections to the API, and to an agent's relay; a quarter of them without credentials",
         8192,
     ),
     Option(
         *("max_connections_per_address", "max_connections_per_address"),
         *("HOSTLER_MAX_CONNECTIONS_PER_ADDRESS", value.read_number(16, 1_000_000)),
-        "of these, from one address (not from trusted_proxies)",
+        "the largest number of these from one address (not from trusted_proxies)",
         2048,
     ),
     *(
@@ -104,28 +104,26 @@ OPTIONS: tuple[Option, ...] = (
             default,
         )
         for name, low, default, about in (
-            ("request_rate", 0, 500, "requests a second of one account (not of administrators); 0: no limit"),
-            ("request_burst", 1, 5000, "requests at once of one account, after a while without"),
-            ("write_rate", 0, 20, "of these, writes; calls of slices are none; 0: no limit"),
-            ("write_burst", 1, 200, "writes at once of one account, after a while without"),
-            ("address_rate", 0, 200, "requests a second without an account from one address; 0: no limit"),
-            ("address_burst", 1, 2000, "such requests at once, after a while without"),
+            ("request_rate", 0, 500, "requests per second of one account (not of administrators); 0: no limit"),
+            ("request_burst", 1, 5000, "the largest burst of requests of one account"),
+            ("write_rate", 0, 20, "of these, writes per second, without calls of slices; 0: no limit"),
+            ("write_burst", 1, 200, "the largest burst of writes of one account"),
+            ("address_rate", 0, 200, "requests per second without an account from one address; 0: no limit"),
+            ("address_burst", 1, 2000, "the largest burst of requests without an account from one address"),
         )
     ),
-    Option(
-        "machines", "machines", "HOSTLER_MACHINES", value.read_one_of(*MACHINES), "what the machines are", "simulated"
-    ),
-    Option("nodes", "nodes", "HOSTLER_NODES", value.read_number(1, MAX_NODES), "how many nodes `up` runs", 1),
+    Option("machines", "machines", "HOSTLER_MACHINES", value.read_one_of(*MACHINES), "the machine driver", "simulated"),
+    Option("nodes", "nodes", "HOSTLER_NODES", value.read_number(1, MAX_NODES), "the number of nodes of `up`", 1),
     Option("node", "node", "HOSTLER_NODE", value.read_part, "the name of the agent's node"),
-    Option("rack", "rack", "HOSTLER_RACK", value.read_rack, "the rack that the node stands in"),
+    Option("rack", "rack", "HOSTLER_RACK", value.read_rack, "the rack of the node"),
     Option("labels", "labels", "HOSTLER_LABELS", value.read_labels, "the labels of the node", {}),
-    Option("image", "image", "HOSTLER_IMAGE", value.read_text, "what a machine is made of that names no image", "tiny"),
+    Option("image", "image", "HOSTLER_IMAGE", value.read_text, "the default image of machines", "tiny"),
     Option(
         "network",
         "network",
         "HOSTLER_NETWORK",
         value.read_network,
-        "user, isolated, bridge or bridge:NAME, of QEMU's guests",
+        "the network of QEMU guests: user, isolated, bridge or bridge:NAME",
         "user",
     ),
     Option(
@@ -133,28 +131,28 @@ OPTIONS: tuple[Option, ...] = (
         "network_prefix6",
         "HOSTLER_NETWORK_PREFIX6",
         value.read_prefix6,
-        "which of the bridge's prefixes",
+        "which prefix of the bridge to use",
     ),
     Option(
         "accelerator",
         "accelerator",
         "HOSTLER_ACCELERATOR",
         value.read_one_of("kvm", "tcg"),
-        "of QEMU, without trying it out",
+        "the accelerator of QEMU, without detection",
     ),
     Option(
         "qemu_uids",
         "qemu_uids",
         "HOSTLER_QEMU_UIDS",
         value.read_uids,
-        "FIRST-LAST: users that guests run as, under root",
+        "FIRST-LAST: the user ids that guests run as, under root",
     ),
     Option(
         "disk_reserve_gib",
         "disk_reserve_gib",
         "HOSTLER_DISK_RESERVE_GIB",
         value.read_gib,
-        "with less than this free no machine is made (at most 5 % of the disk)",
+        "no machine is created with less free disk space than this (at most 5 % of the disk)",
         2.0,
     ),
     Option(
@@ -162,7 +160,7 @@ OPTIONS: tuple[Option, ...] = (
         "cpu_overcommit",
         "HOSTLER_CPU_OVERCOMMIT",
         value.read_number(1, 100),
-        "how many cpus of guests a node promises for each of the host's",
+        "how many guest cpus a node promises for each cpu of the host",
         8,
     ),
     Option("boots", "boots", "HOSTLER_BOOTS", value.read_number(1, 1000), "how many machines of a node start at once"),
@@ -171,7 +169,7 @@ OPTIONS: tuple[Option, ...] = (
         "node_ttl",
         "HOSTLER_NODE_TTL",
         value.read_seconds,
-        "after which a silent node counts as silent",
+        "a node without a heartbeat for this many seconds is unreachable",
         15.0,
     ),
     Option(
@@ -179,23 +177,23 @@ OPTIONS: tuple[Option, ...] = (
         "fencing_time",
         "HOSTLER_FENCING_TIME",
         value.read_seconds,
-        "by which fenced machines of a silent node have stopped; at least twice node_ttl",
+        "seconds by which fenced machines of an unreachable node have stopped; at least twice node_ttl",
         30.0,
     ),
     Option(
         *("power_command", "power_command", "HOSTLER_POWER_COMMAND", value.read_power_command),
-        "the program that switches a silent node off: a list, with {node} as one of its arguments",
+        "the program that switches an unreachable node off: a list, with {node} as one of its arguments",
         (),
     ),
     Option(
         *("power", "power", "HOSTLER_POWER", value.read_power),
-        "what switches each silent node off: a table of nodes or patterns and the URLs of their management boards",
+        "what switches each unreachable node off: a table of nodes or patterns and the URLs of their management boards",
         {},
         secret=True,
     ),
     Option(
         *("power_grace", "power_grace", "HOSTLER_POWER_GRACE", value.read_seconds),
-        "how long a node is silent before it is switched off",
+        "seconds for which a node is unreachable before it is switched off",
         30.0,
     ),
     Option(
@@ -205,39 +203,39 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         *("brake_window", "brake_window", "HOSTLER_BRAKE_WINDOW", value.read_seconds),
-        "within which nodes that become unreachable do so together",
+        "seconds within which nodes become unreachable together",
         60.0,
     ),
     Option(
         *("fence_every", "fence_every", "HOSTLER_FENCE_EVERY", value.read_seconds),
-        "between two nodes that are fenced",
+        "seconds between two nodes that are fenced",
         10.0,
     ),
     Option(
         *("power_timeout", "power_timeout", "HOSTLER_POWER_TIMEOUT", value.read_seconds),
-        "how long switching one node off may take",
+        "time limit for switching one node off, in seconds",
         60.0,
     ),
     Option(
         *("watchdog", "watchdog", "HOSTLER_WATCHDOG", value.read_text),
-        "the watchdog device that resets this host when fenced machines cannot be stopped, such as /dev/watchdog",
+        "the watchdog device that resets this host when fenced machines cannot be stopped, for example /dev/watchdog",
     ),
     Option(
         "leadership_ttl",
         "leadership_ttl",
         "HOSTLER_LEADERSHIP_TTL",
         value.read_seconds,
-        "after which a silent leader is replaced",
+        "a leader that has not renewed for this many seconds is replaced",
         20.0,
     ),
     Option(
         *("acquisition_timeout", "acquisition_timeout", "HOSTLER_ACQUISITION_TIMEOUT", value.read_timeout),
-        "seconds after which `hostler replica` ends if it got no key of the election; 0: it waits for ever",
+        "seconds after which `hostler replica` ends if it got no key of the election; 0: no limit",
         120.0,
     ),
     Option(
         *("shutdown_delay", "shutdown_delay", "HOSTLER_SHUTDOWN_DELAY", value.read_delay),
-        "for which a replica that is asked to stop goes on serving while /readyz says 503, if other replicas run",
+        "seconds for which a stopping replica serves while /readyz answers 503, if other replicas run",
         3.0,
     ),
     Option(
@@ -245,7 +243,7 @@ OPTIONS: tuple[Option, ...] = (
         "lock_ttl",
         "HOSTLER_LOCK_TTL",
         value.read_seconds,
-        "how long a lock of a virtual machine lives",
+        "seconds that a lock of a virtual machine lives",
         30.0,
     ),
     Option(
@@ -253,26 +251,24 @@ OPTIONS: tuple[Option, ...] = (
         "replicas",
         "HOSTLER_REPLICAS",
         value.read_number(1, 1000),
-        "how many replicas hold a key at once",
+        "how many replicas may hold a key at once",
         1,
     ),
-    Option("log_level", "log_level", "HOSTLER_LOG_LEVEL", value.read_one_of(*LOG_LEVELS), "how much is logged", "info"),
-    Option(
-        "log_format", "log_format", "HOSTLER_LOG_FORMAT", value.read_one_of(*LOG_FORMATS), "how it is logged", "json"
-    ),
+    Option("log_level", "log_level", "HOSTLER_LOG_LEVEL", value.read_one_of(*LOG_LEVELS), "the log level", "info"),
+    Option("log_format", "log_format", "HOSTLER_LOG_FORMAT", value.read_one_of(*LOG_FORMATS), "the log format", "json"),
     Option("metrics", "metrics", "HOSTLER_METRICS", value.read_one_of(*METRICS), "who may read /metrics", "auto"),
     Option(
-        *("redis", "redis", "HOSTLER_REDIS", value.read_redis, "the Redis that labs are asked for through"),
+        *("redis", "redis", "HOSTLER_REDIS", value.read_redis, "the Redis that brings lab requests"),
         also=("REDIS_CONNECTION_STRING",),
         secret=True,
     ),
-    Option("labs", "labs", "HOSTLER_LABS", value.read_text, "the file that says which labs there are, labs.toml"),
+    Option("labs", "labs", "HOSTLER_LABS", value.read_text, "the file that defines the labs, labs.toml"),
     Option(
         "lab_life",
         "lab_life",
         "DEFAULT_TTL_MINUTES",
         value.read_minutes,
-        "minutes that a lab lives unless its file says otherwise",
+        "minutes that a lab lives, unless the catalogue says otherwise",
         30.0,
         also=("HOSTLER_LAB_LIFE",),
     ),
@@ -281,19 +277,19 @@ OPTIONS: tuple[Option, ...] = (
         "lab_user",
         "SSH_USERNAME",
         value.read_login,
-        "as whom one logs into a lab unless its file says otherwise",
+        "the login user of a lab, unless the catalogue says otherwise",
         "student",
         also=("HOSTLER_LAB_USER",),
     ),
     Option(
         *("lab_provision_limit", "lab_provision_limit", "PROVISION_RATE_LIMIT_SECONDS", value.read_lab_limit),
-        "seconds between two starts of one user that are taken from Redis; the last that waits counts; 0: none",
+        "seconds between two starts of one user from Redis; of the waiting ones the last counts; 0: no limit",
         0.0,
         also=("HOSTLER_LAB_PROVISION_LIMIT",),
     ),
     Option(
         *("lab_decommission_limit", "lab_decommission_limit", "DECOMMISSION_RATE_LIMIT_SECONDS", value.read_lab_limit),
-        "the same of stops",
+        "the same for stops",
         0.0,
         also=("HOSTLER_LAB_DECOMMISSION_LIMIT",),
     ),
@@ -302,38 +298,38 @@ OPTIONS: tuple[Option, ...] = (
         "lab_switch",
         "HOSTLER_LAB_SWITCH",
         value.read_truth,
-        "another lab replaces the one that is there",
+        "a start of another lab replaces the existing lab",
         False,
     ),
     Option("lab_key", "lab_key", "HOSTLER_LAB_KEY", value.read_text, "the private SSH key of the terminal"),
-    _hcloud("token", value.read_hcloud_token, "of a project at Hetzner Cloud", short="HCLOUD_TOKEN", secret=True),
+    _hcloud("token", value.read_hcloud_token, "a token of Hetzner Cloud", short="HCLOUD_TOKEN", secret=True),
     _hcloud(
-        "endpoint", value.read_endpoint, "where the API of Hetzner Cloud is, if elsewhere", short="HCLOUD_ENDPOINT"
+        "endpoint", value.read_endpoint, "the URL of the Hetzner Cloud API, if not the default", short="HCLOUD_ENDPOINT"
     ),
-    _hcloud("image", value.read_text, "what a server is made of that names no image", "debian-13"),
+    _hcloud("image", value.read_text, "the default image of servers", "debian-13"),
     _hcloud(
         "server_type",
         value.read_list,
-        "server types that are tried in this order; any that is large enough if not set",
+        "server types, tried in this order; default: any that is large enough",
         (),
     ),
-    _hcloud("location", value.read_list, "locations that are tried in this order; theirs to choose if not set", ()),
+    _hcloud("location", value.read_list, "locations, tried in this order; default: chosen by Hetzner", ()),
     _hcloud("firewall", value.read_text, "the firewall of every server"),
-    _hcloud("ssh_key", value.read_list, "SSH keys of the project that root has", ()),
-    _hcloud("cloud_init_file", value.read_text, "user-data of servers that bring none"),
-    _hcloud("ipv4", value.read_truth, "servers have a public IPv4 address too", False, short="HOSTLER_HCLOUD_IPV4"),
-    _hcloud("probe", value.read_truth, "a server counts as there once SSH answers", True, short="HOSTLER_HCLOUD_PROBE"),
+    _hcloud("ssh_key", value.read_list, "SSH keys of the project, for root", ()),
+    _hcloud("cloud_init_file", value.read_text, "default user-data of servers"),
+    _hcloud("ipv4", value.read_truth, "servers also have a public IPv4 address", False, short="HOSTLER_HCLOUD_IPV4"),
+    _hcloud("probe", value.read_truth, "a server is available once SSH answers", True, short="HOSTLER_HCLOUD_PROBE"),
     Option(
         *("artifacts", "artifacts", "HOSTLER_ARTIFACTS", value.read_repository),
-        "where artifacts of slices are: a folder, or the http(s) URL of one",
+        "the repository of slice artifacts: a folder, or the http(s) URL of one",
     ),
     Option(
         *("artifacts_token", "artifacts_token", "HOSTLER_ARTIFACTS_TOKEN", value.read_text),
-        "the file with the token that is shown to a server that has the artifacts",
+        "the file with the token for the artifact server",
     ),
     Option(
         *("artifacts_ca", "artifacts_ca", "HOSTLER_ARTIFACTS_CA", value.read_text),
-        "the file with the certificates that such a server is trusted by",
+        "the file with the certificates to trust for the artifact server",
     ),
     Option(
         *("slice_listen", "slice_listen", "HOSTLER_SLICE_LISTEN", value.read_host),
@@ -342,31 +338,30 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         *("slice_users", "slice_users", "HOSTLER_SLICE_USERS", value.read_one_of("auto", "required", "owner")),
-        "who slices are: `auto`, under root users of their own where that can be, else confined so that they do not"
-        " reach the data folder, or refused; `required`, users of their own or refused; `owner`, as the agent where"
-        " nothing else can be",
+        "the user of slices: `auto`, own users under root if possible, else confined without access to the data folder,"
+        " or refused; `required`, own users or refused; `owner`, the user of the agent if nothing else is possible",
         "auto",
     ),
     Option(
         *("slice_disk_mib", "slice_disk_mib", "HOSTLER_SLICE_DISK_MIB", value.read_number(1, 2**24)),
-        "how many MiB the files of one slice instance may take",
+        "disk space of one slice instance, in MiB",
         1024,
     ),
     Option(
         *("slice_packages", "slice_packages", "HOSTLER_SLICE_PACKAGES", value.read_repository),
-        "where packages are that slices require: a folder of wheels, or the http(s) URL of an index",
+        "the source of packages that slices require: a folder of wheels, or the http(s) URL of an index",
     ),
     *(
         Option(
             *(f"slice_{step}_limit", f"slice_{step}_limit", f"HOSTLER_SLICE_{step.upper()}_LIMIT", value.read_seconds),
-            f"how long {step} a slice may take",
+            f"time limit for {step} a slice, in seconds",
             limit,
         )
         for step, limit in (("loading", 120.0), ("activating", 60.0), ("deactivating", 30.0), ("unloading", 120.0))
     ),
     Option(
         *("slice_min_ready", "slice_min_ready", "HOSTLER_SLICE_MIN_READY", value.read_number(0, 3600)),
-        "seconds for which an instance of a new version must have been active before an old one goes for it",
+        "seconds for which an instance of a new version must be active before it replaces an old one",
         5,
     ),
     Option(
@@ -376,42 +371,42 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         *("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", value.read_number(1, 36500)),
-        "days that a line of the audit stays in the store; older ones are in files, DATA/audit",
+        "days that audit entries stay in the store; older ones are in files, DATA/audit",
         90,
     ),
     Option(
         *("audit_lines", "audit_lines", "HOSTLER_AUDIT_LINES", value.read_number(1000, 100_000_000)),
-        "lines of the audit that stay in the store at most; older ones are in files",
+        "the largest number of audit entries in the store; older ones are in files",
         200_000,
     ),
     Option(
         *("trace_lines", "trace_lines", "HOSTLER_TRACE_LINES", value.read_number(1000, 100_000_000)),
-        "traces of decisions that are kept at most",
+        "the largest number of decisions that are kept",
         200_000,
     ),
     Option(
         *("store_history", "store_history", "HOSTLER_STORE_HISTORY", value.read_number(0, 86400 * 365)),
-        "seconds for which etcd keeps what was overwritten or deleted; 0: others compact it",
+        "seconds for which etcd keeps overwritten and deleted values; 0: compacted by others",
         3600,
     ),
     Option(
         *("store_revisions", "store_revisions", "HOSTLER_STORE_REVISIONS", value.read_number(1000, 1_000_000_000)),
-        "how many revisions of that it keeps at most",
+        "the largest number of such revisions",
         100_000,
     ),
     Option(
         *("burn_in", "burn_in", "HOSTLER_BURN_IN", value.read_seconds),
-        "how long a blade in burn-in runs without a fault before it is operational, in seconds",
+        "seconds that a blade in burn-in runs without a fault before it is operational",
         86400.0,
     ),
     Option(
         *("retention", "retention", "HOSTLER_RETENTION", value.read_seconds),
-        "how long machines that are out of service are kept with their disks, in seconds",
+        "seconds for which machines that are out of service are kept with their disks",
         7 * 86400.0,
     ),
     Option(
         *("trace_days", "trace_days", "HOSTLER_TRACE_DAYS", value.read_number(0, 3650)),
-        "how long traces of decisions are kept; 0: there are none",
+        "days for which decisions are kept; 0: none are recorded",
         7,
     ),
     Option(
@@ -427,7 +422,7 @@ OPTIONS: tuple[Option, ...] = (
         "UseUniqueInstance",
         "HOSTLER_USE_UNIQUE_INSTANCE",
         value.read_truth,
-        "a test namespace of its own for each start",
+        "use a new test namespace for each start",
         False,
     ),
     Option(
@@ -440,7 +435,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-# The contract of virtual machines brought these names; together they make a store URL.
+# These names come from the contract of virtual machines; together they make a store URL.
 STORAGE_OPTIONS: tuple[Option, ...] = (
     Option(
         "backend",
@@ -456,6 +451,6 @@ STORAGE_OPTIONS: tuple[Option, ...] = (
         "lock_ttl_seconds",
         "PLASMAVMC_LOCK_TTL_SECONDS",
         value.read_seconds,
-        "how long a lock lives",
+        "seconds that a lock lives",
     ),
 )

@@ -1,4 +1,4 @@
-"""How people write durations and sizes, wherever they do."""
+"""Durations and sizes as users write them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SIZES = {
 
 
 def seconds_of(value: object) -> float:
-    """`90`, `90s`, `30m`, `2h`, `1d`, `1h30m`: seconds. ValueError: it is none."""
+    """Return the seconds of `90`, `90s`, `30m`, `2h`, `1d` or `1h30m`. ValueError: it is not a duration."""
     text = str(value).strip().lower()
     if isinstance(value, bool) or not re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+|[0-9]+(?:\.[0-9]+)?", text):
-        raise ValueError(f"{value!r} is no duration; write 90s, 30m, 2h or 1d")
+        raise ValueError(f"{value!r} is not a duration; write 90s, 30m, 2h or 1d")
     if text[-1].isdigit():
         seconds = float(text)
     else:
@@ -35,8 +35,8 @@ def seconds_of(value: object) -> float:
 
 
 def mebibytes_of(value: object) -> int:
-    """`512`, `512M`, `2G`: MiB. ValueError: it is none."""
+    """Return the MiB of `512`, `512M` or `2G`. ValueError: it is not a size."""
     found = re.fullmatch(r"(-?[0-9]{1,18})\s*([a-z]*)", str(value).strip().lower())
     if isinstance(value, bool) or found is None or found[2] not in _SIZES:
-        raise ValueError(f"{value!r} is no size; write 512M or 2G")
+        raise ValueError(f"{value!r} is not a size; write 512M or 2G")
     return int(found[1]) * _SIZES[found[2]]

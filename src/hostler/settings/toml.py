@@ -1,4 +1,4 @@
-"""TOML as our files are written in. Whatever stands in one is understood, or refused with the place."""
+"""Strict TOML for our files: everything in a file is understood, or refused with its position."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from hostler.errors import Invalid
 
 DEPTH = 16
-"""Tables and arrays in one another."""
+"""The deepest nesting of tables and arrays."""
 LARGEST = 2**63 - 1
 PARTS = 16
-"""Of a key, with dots between them: what a key costs to read grows with the square of these."""
+"""The largest number of dotted parts of a key: the cost of reading a key grows with their square."""
 _TOKEN = re.compile(
     r"""
     (?P<word> \"""(?:[^"\\]++|\\.|"(?!""))*+"{0,5}+ | '''(?:[^']++|'(?!''))*+'{0,5}+
@@ -23,17 +23,17 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Nothing in it looks back: it takes as long as the text is long."""
+"""The pattern never backtracks, so its time is linear in the length of the text."""
 
 
 def parsed(name: str, text: str) -> dict[str, Any]:
-    """The table in the text of the file `name`. Invalid: it is none, or holds what nothing of ours ever takes."""
+    """Parse the text of the file `name`. Invalid: it is not TOML, or contains values that no setting can take."""
     _check_keys(name, text)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Invalid(f"{name}: not TOML: {error}") from None
-    except ValueError:  # of the language: it reads no number of thousands of digits
+    except ValueError:  # Python does not parse numbers of thousands of digits
         raise Invalid(f"{name}: a number in it has too many digits; write a smaller one") from None
     except RecursionError:
         raise _too_deep(name) from None
@@ -51,9 +51,7 @@ def _check_keys(name: str, text: str) -> None:
             dots += 1
             if dots >= PARTS:
                 line = text.count("\n", 0, found.start()) + 1
-                raise Invalid(
-                    f"{name}: a key stands too deep, it has more than {PARTS} parts (at line {line}); shorten it"
-                )
+                raise Invalid(f"{name}: a key is too deep, it has more than {PARTS} parts (at line {line}); shorten it")
         elif found.lastgroup != "word":
             dots = 0
 
@@ -72,4 +70,4 @@ def _check(name: str, table: dict[str, Any]) -> None:
 
 
 def _too_deep(name: str) -> Invalid:
-    return Invalid(f"{name}: tables or arrays stand too deep in one another; take some out")
+    return Invalid(f"{name}: tables or arrays are nested too deep; remove some levels")

@@ -1,4 +1,4 @@
-"""How the value of a setting is read, whatever layer it stands in. ValueError: what it must be."""
+"""Parsers for the values of settings, for all layers. ValueError: what the value must be."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NODE = "{node}"
-"""In whose place the name of a node stands."""
+"""The placeholder for the name of a node."""
 COMMAND = "command:"
 POWER_URLS = ("redfish://", "redfish+http://", "ipmi://", COMMAND)
 _POWER_URLS_TEXT = ", ".join(f"{start}…" for start in POWER_URLS)
 MAX_LAB_MINUTES = 366 * 24 * 60
 _MAPPED = IPv6Network("::ffff:0:0/96")
-"""IPv4 addresses as IPv6 has them."""
+"""IPv4-mapped IPv6 addresses."""
 
 
 CLUSTERS = ("etcd", "etcds")
@@ -27,7 +27,7 @@ CLUSTERS = ("etcd", "etcds")
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[IPV6]:PORT` or `:PORT` (every address). ValueError: it is none."""
+    """Return host and port of `HOST:PORT`, `[IPV6]:PORT` or `:PORT` (every address). ValueError: none of these."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
@@ -35,7 +35,7 @@ def split_address(text: str) -> tuple[str, int]:
         raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
     if not all(character.isalnum() or character in ".:-_%" for character in host):
         raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
-    return host or "0.0.0.0", int(port)  # noqa: S104 - what ":PORT" means
+    return host or "0.0.0.0", int(port)  # noqa: S104 - the meaning of ":PORT"
 
 
 def read_text(value: object) -> str:
@@ -63,7 +63,7 @@ def read_seconds(value: object) -> float:
 def read_timeout(value: object) -> float:
     number = _float(value)
     if not 0 <= number < float("inf"):
-        raise ValueError("must be a number of seconds, or 0 to wait for ever")
+        raise ValueError("must be a number of seconds, or 0 for no limit")
     return number
 
 
@@ -108,7 +108,7 @@ def read_address(value: object) -> str:
 
 
 def read_part(value: object) -> str:
-    """A name that can stand in a key."""
+    """Parse a name that can be a part of a key."""
     text = read_text(value)
     if "/" in text or not text.isprintable() or len(text) > 63:
         raise ValueError("must be a name of up to 63 printable characters without /")
@@ -118,7 +118,7 @@ def read_part(value: object) -> str:
 def read_rack(value: object) -> str:
     rack = read_part(value)
     if "-" in rack:
-        raise ValueError("must be the name of a rack, which holds no -")
+        raise ValueError("must be the name of a rack, without -")
     return rack
 
 
@@ -155,7 +155,7 @@ def read_gib(value: object) -> float:
 
 
 def read_labels(value: object) -> dict[str, str]:
-    """A table; or `name=value` once or several times, in one text with commas between."""
+    """Parse labels: a table, or `name=value` texts, separated by commas or in a list."""
     if isinstance(value, dict):
         pairs = list(value.items())
     else:
@@ -163,12 +163,12 @@ def read_labels(value: object) -> dict[str, str]:
         pairs = [(name.strip(), found.strip()) for name, _, found in (str(text).partition("=") for text in texts)]
     for name, found in pairs:
         if not name or not isinstance(found, str) or not found:
-            raise ValueError("must be labels: name=value, with commas between them")
+            raise ValueError("must be labels: name=value, separated by commas")
     return dict(pairs)
 
 
 def is_plain_redis(value: object) -> bool:
-    """Whether it is the `HOST:PORT` of a Redis server, without a scheme."""
+    """Return whether it is the `HOST:PORT` of a Redis server, without a scheme."""
     return (
         isinstance(value, str)
         and re.fullmatch(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):\d{1,5}", value.strip()) is not None
@@ -202,44 +202,46 @@ def read_lab_limit(value: object) -> float:
 def read_login(value: object) -> str:
     text = read_text(value).strip()
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", text):
-        raise ValueError("must be the name of a user: small letters, digits, - and _, at most 32")
+        raise ValueError("must be a user name: lowercase letters, digits, - and _, at most 32")
     return text
 
 
 def read_list(value: object) -> tuple[str, ...]:
-    """Names, in a list or in one text with commas between."""
+    """Parse names: a list, or a text with commas."""
     texts = value if isinstance(value, list | tuple) else value.split(",") if isinstance(value, str) else [value]
     names = tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
     if not names or len(names) != len(texts):
-        raise ValueError("must be one name or several, with commas between them")
+        raise ValueError("must be one or more names, separated by commas")
     return names
 
 
 def read_networks(value: object) -> tuple[str, ...]:
-    """Addresses and networks, in a list or in one text with commas between."""
+    """Parse addresses and networks: a list, or a text with commas."""
     try:
         networks = [ip_network(text) for text in read_list(value)]
     except ValueError:
         raise ValueError("must be addresses or networks, such as 127.0.0.1 or 10.1.0.0/16") from None
     if any(not network.prefixlen or network == _MAPPED for network in networks):
-        raise ValueError("must not be every address there is: anybody could say anything")
+        raise ValueError("must not include every address: any client could then forge its address")
     for network in networks:
         if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
             plain = ip_network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - _MAPPED.prefixlen))
-            raise ValueError(f"must have IPv4 addresses as such: write {plain} in place of {network}")
+            raise ValueError(f"must have IPv4 addresses in IPv4 form: write {plain} instead of {network}")
     return tuple(str(network) for network in networks)
 
 
 def read_power(value: object) -> dict[str, str]:
-    """A table of nodes or patterns and the URLs of their switches; or `NODE=URL` in one text, with quotes as a shell
-    has them. What is wrong is said without the URL, which may hold a password."""
+    """Parse a table of nodes or patterns and the URLs of their switches; or `NODE=URL` words, with shell quotes.
+
+    Errors do not repeat the URL, which may contain a password.
+    """
     if isinstance(value, str):
         try:
             pairs = [word.partition("=")[::2] for word in shlex.split(value)]
         except ValueError as error:
-            raise ValueError(f"must be NODE=URL, with spaces between: {str(error).lower()}") from None
+            raise ValueError(f"must be NODE=URL, separated by spaces: {str(error).lower()}") from None
         if not pairs or not all(url.startswith(POWER_URLS) for _, url in pairs):
-            raise ValueError(f"must be NODE=URL, with spaces between, each URL {_POWER_URLS_TEXT}")
+            raise ValueError(f"must be NODE=URL, separated by spaces, each URL {_POWER_URLS_TEXT}")
         if len({node for node, _ in pairs}) != len(pairs):
             raise ValueError("must have one URL for each node")
         value = dict(pairs)
@@ -253,7 +255,7 @@ def read_power(value: object) -> dict[str, str]:
 
 
 def read_power_command(value: object) -> tuple[str, ...]:
-    """A program and its arguments, in a list; or in one text, with quotes as a shell has them. No shell is asked."""
+    """Parse a program and its arguments: a list, or a text with shell quotes. No shell is used to run it."""
     try:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError as error:
@@ -263,7 +265,7 @@ def read_power_command(value: object) -> tuple[str, ...]:
     if any("\0" in word for word in words) or not words[0].strip() or "{node}" in words[0]:
         raise ValueError("must begin with the program")
     if "{node}" not in words or any("{node}" in word for word in words if word != "{node}"):
-        raise ValueError('must have "{node}" as an argument of its own: the name of the node stands there')
+        raise ValueError('must have "{node}" as a separate argument: it is replaced by the name of the node')
     return tuple(words)
 
 
@@ -287,7 +289,7 @@ def read_repository(value: object) -> str:
 
 
 def read_host(value: object) -> str:
-    """One address of this machine: others are told it, so all of its addresses at once will not do."""
+    """Parse one address of this machine. A wildcard is refused, because other nodes connect to this address."""
     text = read_text(value).strip()
     try:
         address = ip_address(text.removeprefix("[").removesuffix("]"))
@@ -295,7 +297,7 @@ def read_host(value: object) -> str:
         if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", text):
             raise ValueError("must be an address or a name of this machine, without a port") from None
         try:
-            address = ip_address(inet_aton(text))  # the system takes 0 and 127.1 for addresses, too
+            address = ip_address(inet_aton(text))  # the system also accepts 0 and 127.1 as addresses
         except OSError:
             return text
     if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
@@ -304,7 +306,7 @@ def read_host(value: object) -> str:
 
 
 def _float(value: object) -> float:
-    """As a number; what is none lies between no bounds."""
+    """Return the value as a number; NaN, which is outside of all limits, if it is not one."""
     try:
         return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

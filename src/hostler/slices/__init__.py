@@ -1,6 +1,6 @@
-"""What slices are written with.
+"""The library that slices are written with.
 
-A slice is a module. What can be called is marked, everything else is the slice's own:
+A slice is a module. Marked functions can be called; everything else is private to the slice:
 
     from hostler.slices import method
 
@@ -10,19 +10,19 @@ A slice is a module. What can be called is marked, everything else is the slice'
 
 Functions may be coroutines, plain (they run in a thread) or generators of either kind (their results are streamed).
 Arguments are checked against their annotations. Optional functions of the module, plain or coroutines: `start()` before
-the first call, `stop()` after the last one, `healthy()` now and then.
+the first call, `stop()` after the last one, `healthy()` periodically.
 
-declaring  the mark
-signature  arguments from JSON, by the annotations of a function
-current    where a method runs, and how much time it has
-outgoing   calls of other slices, through the node's agent
-module     a module, read as a slice
-calls      calls that are under way
-serving    connections that bring calls
-life       loaded, active, ended
-worker     the process of one instance
+decorators    the `@method` mark
+signature     arguments from JSON, by the annotations of a function
+call_context  the instance, the call and its deadline
+client        calls of other slices, through the node's agent
+module        a module, read as a slice
+calls         running calls
+serving       connections that bring calls
+lifecycle     loaded, active, ended
+worker        the process of one instance
 
-Not here: anything of the cluster. A worker knows its agent and its callers; it has no store.
+This package knows nothing of the cluster. A worker knows its agent and its callers; it has no store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a method runs, and how much time it has."""
+"""The context of a call: the instance, the method and the deadline."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import msgspec
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a call, or (in `start`, `stop` and `healthy`) of the instance."""
+    """The context of a call, or (in `start`, `stop` and `healthy`) of the instance."""
 
     artifact: str = ""
-    """`group:name:version`; empty: this is no worker."""
+    """`group:name:version`; empty: this process is not a worker."""
     instance: int = 0
     node: str = ""
     method: str = ""
     trace: str = ""
-    """Of the request that the call belongs to."""
+    """The trace of the request that the call belongs to."""
     ends_at: float | None = None
-    """On the clock of `time.monotonic`; None: it has all the time."""
+    """On the clock of `time.monotonic`; None: no deadline."""
 
     @property
     def left(self) -> float | None:
-        """Seconds until nobody waits for the answer any more; None: all the time."""
+        """Return the seconds until the deadline; None: there is none."""
         return None if self.ends_at is None else max(0.0, self.ends_at - time.monotonic())
 
 
@@ -33,11 +33,11 @@ _here = _NOWHERE
 
 
 def context() -> Context:
-    """Of the call that this code runs for."""
+    """Return the context of the call that this code runs for."""
     return CURRENT.get(_here)
 
 
 def be(here: Context) -> None:
-    """What `context` tells outside of calls."""
+    """Set the context outside of calls."""
     global _here  # noqa: PLW0603 - a process is one instance
     _here = here

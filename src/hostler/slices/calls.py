@@ -1,4 +1,4 @@
-"""Calls that are under way: each is started, and answered once."""
+"""Running calls: each is started, and answered once."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from hostler.slices.module import Handler, SliceModule
 
 MAX_THREADS = 200
-"""In which functions run that are no coroutines; more calls wait for one."""
+"""Threads for functions that are not coroutines; further calls wait for a free one."""
 AT_ONCE = 64
-"""Results of a stream that are sent before others have their turn."""
+"""Results of a stream that are sent before other tasks get a turn."""
 HELD_FOR = 300.0
-"""Seconds after which calls that nobody waits for, and that hold all places, count as never ending."""
+"""Seconds after which abandoned calls that hold all slots count as never ending."""
 _SPARE = 64
-"""Bytes of a message beside its value."""
+"""Bytes of a message other than its value."""
 _LOG = logging.getLogger("hostler.slices")
 
 
 class Answers(Protocol):
-    """Where the answers of a call go."""
+    """The receiver of the answers of a call."""
 
     def answer(self, message: Result | Item | End | Failed) -> None:
-        """Send it, if anybody is there."""
+        """Send the answer, if the caller is still connected."""
         ...
 
     async def room(self) -> None:
-        """Until more can be sent."""
+        """Wait until more can be sent."""
         ...
 
     def done(self, number: int) -> None:
-        """The call of this number has ended."""
+        """Handle that the call with this number has ended."""
         ...
 
 
 class Work:
-    """One call that is under way."""
+    """One running call."""
 
     __slots__ = ("call", "calls", "handler", "is_answered", "is_begun", "stopped", "stopped_at", "task", "timer", "to")
 
@@ -67,19 +67,19 @@ class Work:
         self.timer: asyncio.TimerHandle | None = None
 
     def answer(self, message: Result | End | Failed) -> None:
-        """The last that is said of it; what comes later nobody hears."""
+        """Send the final answer; later ones are dropped."""
         if not self.is_answered:
             self.is_answered = True
             self.to.answer(message)
 
     def expire(self) -> None:
-        """Its time is over."""
+        """Stop the call because its time is over."""
         self.stop(
             Failed(self.call.id, Fault.DEADLINE, f"{self.call.method}: its time of {self.call.within:g} s is over")
         )
 
     def stop(self, last: Failed | None = None) -> None:
-        """Nobody waits any more. A thread cannot be stopped: it counts as under way until it ends."""
+        """Abandon the call. A thread cannot be stopped: it counts as running until it ends."""
         if last is not None:
             self.answer(last)
         if not self.stopped:
@@ -88,12 +88,12 @@ class Work:
         if self.task is None or (self.is_begun and self.handler.in_thread):
             return
         self.task.cancel()
-        if not self.is_begun:  # then nothing of it ever runs, not even its end
+        if not self.is_begun:  # a task that is cancelled before it begins never runs its `finally`
             self.calls.end(self)
 
 
 class Calls:
-    """Those of one instance."""
+    """The calls of one instance."""
 
     def __init__(self, module: SliceModule, here: Context, *, concurrency: int) -> None:
         self.here, self.concurrency = here, concurrency
@@ -112,7 +112,7 @@ class Calls:
         return len(self._works)
 
     def begin(self, call: Call, to: Answers) -> Work | None:
-        """Start it; None: it was answered already."""
+        """Start the call; None: it was answered already."""
         refused = self._refusal(call)
         if refused:
             return self._fail(to, call, Fault.REFUSED, f"{self.here.artifact}#{self.here.instance}: {refused}")
@@ -127,7 +127,7 @@ class Calls:
         work = Work(self, call, handler, to)
         if within is not None:
             if not within > 0:
-                return self._fail(to, call, Fault.DEADLINE, f"{call.method}: its time was over when it came")
+                return self._fail(to, call, Fault.DEADLINE, f"{call.method}: its time was over when it arrived")
             ends_at = time.monotonic() + within
             work.timer = later(self._loop, within, work.expire)
         variables = copy_context()
@@ -149,16 +149,16 @@ class Calls:
         return work
 
     def held_up(self) -> str:
-        """Why no more calls are taken, or plain ones never begin, for good; empty: they are, or will be."""
+        """Return why calls can never be accepted or begun again; empty: they can."""
         before = time.monotonic() - HELD_FOR
         held = sum(work.stopped and work.stopped_at <= before for work in self._works)
         if held < min(self.concurrency, MAX_THREADS):
             return ""
         calls = counted(held, "call")
-        return f"all its places have been held for {HELD_FOR:g} s and more by {calls} that nobody waits for"
+        return f"all its slots have been held for {HELD_FOR:g} s or more by {calls} that no caller waits for"
 
     async def drained(self, grace: float) -> bool:
-        """Whether all ended within `grace` seconds."""
+        """Wait up to `grace` seconds for all calls; return whether all ended."""
         try:
             async with asyncio.timeout(max(0.0, grace)):
                 await self._idle.wait()
@@ -167,12 +167,12 @@ class Calls:
         return True
 
     def stop_all(self, why: str) -> None:
-        """End those that are left, as far as they can be ended."""
+        """Stop the remaining calls, as far as possible."""
         for work in list(self._works):
             work.stop(Failed(work.call.id, Fault.RAISED, why, "Stopped"))
 
     def end(self, work: Work) -> None:
-        """It is under way no longer."""
+        """Remove a call that no longer runs."""
         if work.timer is not None:
             work.timer.cancel()
         self._works.discard(work)
@@ -181,7 +181,7 @@ class Calls:
             self._idle.set()
 
     def close(self) -> None:
-        """Have no threads any more but those that cannot be ended."""
+        """Shut down the threads, except those that cannot be ended."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
@@ -201,7 +201,7 @@ class Calls:
                     value = await handler.function(**arguments)
                 if (encoded := self._encoded(work, value)) is not None:
                     work.answer(Result(call.id, encoded))
-        except BaseException as error:  # noqa: BLE001 - whatever the slice raises is its own
+        except BaseException as error:  # noqa: BLE001 - the slice may raise anything
             self._raised(work, error)
         finally:
             self.end(work)
@@ -227,7 +227,7 @@ class Calls:
             await self._in_thread(variables, items.close, {})
 
     async def _sent(self, work: Work, item: Any) -> bool:
-        """Whether more is wanted."""
+        """Send one result; return whether more are wanted."""
         encoded = self._encoded(work, item)
         if encoded is None or work.stopped:
             return False
@@ -239,15 +239,15 @@ class Calls:
         if self._threads is None:
             most = min(self.concurrency, MAX_THREADS)
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="hostler-call")
-        inside = variables.copy()  # a context is entered by one thread at a time, and the task is in it
+        inside = variables.copy()  # only one thread at a time can enter a context, and the task is in it
         return self._loop.run_in_executor(self._threads, lambda: inside.run(threads.run, function, *more, **arguments))
 
     def _encoded(self, work: Work, value: Any) -> bytes | None:
-        """As JSON; None: it was answered that it is too long."""
+        """Encode as JSON; None: it is too long, and that was answered."""
         try:
             encoded = self._encode(value)
-        except Exception as error:  # noqa: BLE001 - whatever a value of the slice's own types does
-            raise TypeError(f"{work.call.method}: what it returned cannot be written as JSON: {error}") from None
+        except Exception as error:  # noqa: BLE001 - a value of the slice's own types may raise anything
+            raise TypeError(f"{work.call.method}: its result cannot be encoded as JSON: {error}") from None
         if len(encoded) + _SPARE > MAX_FRAME:
             why = (
                 f"{work.call.method}: its answer has {len(encoded)} bytes, and at most {MAX_FRAME - _SPARE} can be sent"
@@ -267,7 +267,7 @@ class Calls:
         if not self.is_active:
             return self.why_not
         if len(self._works) >= self.concurrency:
-            return f"it works on {counted(len(self._works), 'call')}, as many as it may at once"
+            return f"it has {counted(len(self._works), 'running call')}, which is its limit"
         if call.version and call.version != self.here.artifact:
             return f"{call.version} is not here"
         if call.instance and call.instance != self.here.instance:

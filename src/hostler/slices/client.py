@@ -1,4 +1,4 @@
-"""Calls of other slices, through the node's agent: it knows where they are."""
+"""Calls of other slices, through the node's agent, which knows their endpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONNECT_WITHIN = 10.0
 AHEAD = 256
-"""Results of a stream that are held for who reads slowly."""
+"""Results of a stream that are buffered for a slow reader."""
 _decode = msgspec.msgpack.Decoder(FromWorker).decode
 _encode = msgspec.msgpack.Encoder().encode
 _line: Line | None = None
@@ -42,7 +42,7 @@ _line: Line | None = None
 async def call(target: str, method: str, /, **arguments: Any) -> Any:
     """Call a method of another slice: `group:name`, or `group:name:version` for that version only.
 
-    What is left of this call's time is what the other one has. CallFailed: it failed, and how.
+    The called method gets the remaining time of this call. CallFailed: it failed, and how.
     """
     async with aclosing(_through(target, method, arguments)) as answers:
         async for kind, value in answers:
@@ -53,7 +53,7 @@ async def call(target: str, method: str, /, **arguments: Any) -> Any:
 
 
 async def stream(target: str, method: str, /, **arguments: Any) -> AsyncIterator[Any]:
-    """Call a method of another slice that streams; of one that does not, its one result."""
+    """Yield the results of a method of another slice that streams; of another method, its only result."""
     async with aclosing(_through(target, method, arguments, alone=True)) as answers:
         async for kind, value in answers:
             if kind is not End:
@@ -61,21 +61,21 @@ async def stream(target: str, method: str, /, **arguments: Any) -> AsyncIterator
 
 
 def wait(work: Coroutine[Any, Any, T]) -> T:
-    """In a method that is no coroutine: `wait(call(…))`."""
+    """Run a coroutine from a method that is not a coroutine: `wait(call(…))`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
         work.close()
-        raise RuntimeError("wait: this is a coroutine already; write await")
+        raise RuntimeError("wait: called from a coroutine; use await instead")
     if _line is None:
         return asyncio.run(work)
     return asyncio.run_coroutine_threadsafe(work, _line.loop).result()
 
 
 def connect(line: Line | None) -> None:
-    """What `call` goes through."""
+    """Set the connection that `call` uses."""
     global _line  # noqa: PLW0603 - a process is one instance
     _line = line
 
@@ -84,11 +84,11 @@ async def _through(
     target: str, method: str, arguments: dict[str, Any], *, alone: bool = False
 ) -> AsyncGenerator[tuple[type[Result | Item | End], Any], None]:
     if _line is None:
-        raise RuntimeError(f"call {target} {method}: this is no worker, and nobody is there to take it")
+        raise RuntimeError(f"call {target} {method}: this process is not a worker, so there is no agent to send it to")
     here = context()
     left = here.left
     if left is not None and left <= 0:
-        raise CallFailed(Fault.DEADLINE, f"{target} {method}: there is no time left for it", started=False)
+        raise CallFailed(Fault.DEADLINE, f"{target} {method}: no time is left for it", started=False)
     encoded = msgspec.json.encode(arguments)
     if len(encoded) + 1024 > MAX_FRAME:
         raise CallFailed(Fault.TOO_LARGE, f"{target} {method}: {len(encoded)} bytes of arguments", started=False)
@@ -102,7 +102,7 @@ async def _through(
 
 
 class Line:
-    """The connection to the agent, made when it is needed."""
+    """The connection to the agent, opened on first use."""
 
     def __init__(self, path: str, token: str, caller: str) -> None:
         self.loop = asyncio.get_running_loop()
@@ -112,9 +112,9 @@ class Line:
         self._connecting = asyncio.Lock()
 
     async def ask(self, call: Call, *, alone: bool = False) -> AsyncGenerator[Result | Item | End, None]:
-        """Send it, and yield what is answered. CallFailed: it failed, or the connection did.
+        """Send the call, and yield its answers. CallFailed: the call or the connection failed.
 
-        `alone`: on a connection of its own, which waits for who reads slowly.
+        `alone`: use a separate connection, which is not read faster than the caller reads.
         """
         connection = await (self._new(alone=True) if alone else self._connected())
         number, is_over = 0, False
@@ -156,7 +156,7 @@ class Line:
 
 
 class _Outgoing(Framed):
-    """One such connection: of all calls, which always hears; or of one stream, which hears while that is read."""
+    """A connection to the agent: the shared one, which is always read; or that of one stream, read at its pace."""
 
     def __init__(self, *, alone: bool) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class _Outgoing(Framed):
         self._last = 0
 
     async def welcomed(self, hello: Hello) -> None:
-        """Say who calls. CallFailed: it is not welcome."""
+        """Identify the caller. CallFailed: the agent refuses it."""
         self.send(_encode(hello))
         try:
             await self._greeting
@@ -208,11 +208,11 @@ class _Outgoing(Framed):
             answers.put_nowait(CallFailed(message.fault, message.message, started=started, error=message.error))
         else:
             answers.put_nowait(message)
-            if self._alone and answers.qsize() >= AHEAD:  # others wait for the answers of a shared one
+            if self._alone and answers.qsize() >= AHEAD:  # a shared connection must not wait for one reader
                 self.listen(on=False)
 
     def taken(self, answers: asyncio.Queue[Result | Item | End | CallFailed]) -> None:
-        """Somebody reads."""
+        """Resume reading once the reader has caught up."""
         if answers.qsize() == AHEAD // 2:
             self.listen(on=True)
 

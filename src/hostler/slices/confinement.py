@@ -1,13 +1,13 @@
-"""Namespaces of a slice's process: it sees no other process, and, where it runs as its agent does, few files.
+"""Namespaces of a slice's process: it sees no other process and, if it runs as the agent's user, few files.
 
-The agent starts `unshare`, that a shell as the first process of new namespaces, and that the worker. Before all else
-the worker mounts what the slice is to see (`Confinement`) and gives up every right. The shell reaps the processes
-that the slice leaves, and exits with the worker's status; then the kernel ends all that are left.
+The agent starts `unshare`, which starts a shell as the first process of the new namespaces, which starts the worker.
+First the worker mounts what the slice may see (`Confinement`) and drops every privilege. The shell reaps orphaned
+processes of the slice, and exits with the status of the worker; then the kernel kills all remaining processes.
 
-Where the slice runs as its agent does, its root is an empty file system, with the system's folders, Python and its own
+If the slice runs as the agent's user, its root is an empty file system with the system's folders, Python and its own
 code read-only, and its own two folders. No other file of the agent's user is visible: not the data folder, not the home
-folder, no socket, and of the system's configuration nothing that other users could not read, such as passwords. No
-descriptor of a folder from outside may be handed to such a process: it would lead out again.
+folder, no socket, and no system configuration that other users cannot read, such as passwords. Such a process must not
+inherit a descriptor of a folder outside: it would lead out of the confinement.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 VISIBLE = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys", "/nix/store"),
-    *("/run/systemd/resolve",),  # what /etc/resolv.conf may lead to
+    *("/run/systemd/resolve",),  # the target of /etc/resolv.conf on some systems
 )
-"""Of the system, read-only."""
+"""System folders that are visible, read-only."""
 PRIVATE = ("/etc", "/opt", "/usr/local/etc")
-"""Folders among these where the agent's user may have files that others cannot read."""
+"""Folders where the agent's user may have files that other users cannot read."""
 MOST_LOOKED_AT = 50_000
-"""Files in one of them. One that has more is not shown; /etc always is."""
+"""Files to examine in one of them. A folder with more files is not shown, except /etc."""
 _OLD, _NEW = Path("/old"), Path("/new")
 _EMPTY_FILE = Path("/empty")
 _EMPTY = "size=1m,mode=755"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _SHARED_MEMORY = "size=64m,mode=1777"
-_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - the slice's own folder is mounted there
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mount points for the slice's own folder
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 2, 4, 8, 4096, 16384
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 _MNT_DETACH = 2
@@ -55,7 +55,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(plan: str) -> None:
-    """Confine this process, in namespaces that were made for it, as `plan` says. OSError: it cannot be."""
+    """Confine this process, which already has its own namespaces, as `plan` says. OSError: it cannot be confined."""
     confinement = msgspec.json.decode(plan, type=Confinement)
     if confinement.own_root:
         _new_root(confinement)
@@ -66,14 +66,14 @@ def enter(plan: str) -> None:
     _give_up_rights(confinement.uid)
 
 
-# What it sees
+# Visible files
 
 
 def _new_root(plan: Confinement) -> None:
     real = {path: os.path.realpath(path) for path in (*VISIBLE, *plan.readable, plan.work, plan.temporary)}
     real[plan.gateway] = os.path.realpath(plan.gateway)
     concealed, too_many = _concealed(plan)
-    base = Path("/proc")  # any folder that is always there: it is covered for a moment
+    base = Path("/proc")  # any folder that always exists: it is covered temporarily
     _mount("tmpfs", base, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
     for name in ("old", "new"):
         (base / name).mkdir()
@@ -106,12 +106,12 @@ def _new_root(plan: Confinement) -> None:
     _check(_libc.syscall(_number(), b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", _MNT_DETACH), "umount")
     os.chdir("/")
-    with suppress(OSError):  # and no namespace of users of its own, in which it could mount
+    with suppress(OSError):  # forbid new user namespaces, in which the slice could mount
         Path("/proc/sys/user/max_user_namespaces").write_text("0", encoding="ascii")
 
 
 def _own(plan: Confinement) -> Iterator[tuple[str, str]]:
-    """Folders of its own, each with where it finds it."""
+    """Yield the slice's own folders, each with its mount point."""
     if plan.work:
         yield plan.work, plan.work
     if plan.gateway:
@@ -137,7 +137,7 @@ def _devices() -> None:
 
 
 def _private_folders(plan: Confinement) -> None:
-    """Of a slice with a user of its own: processes of others are hidden, and temporary files are its own."""
+    """Hide other processes and give private temporary files to a slice that has its own user."""
     _mount("proc", Path("/proc"), "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     if Path("/dev/shm").is_dir():  # noqa: S108 - it is covered
         _mount("tmpfs", Path("/dev/shm"), "tmpfs", _MS_NOSUID | _MS_NODEV, _SHARED_MEMORY)  # noqa: S108 - as above
@@ -147,9 +147,9 @@ def _private_folders(plan: Confinement) -> None:
 
 
 def _concealed(plan: Confinement) -> tuple[list[str], list[str]]:
-    """What there is below `PRIVATE` that we can read and other users cannot; and those of `PRIVATE` to leave out.
+    """Return what is below `PRIVATE` that we can read and others cannot; and the folders of `PRIVATE` to leave out.
 
-    What the worker needs stays visible: it may be installed so that only its own user reads it.
+    What the worker needs stays visible, because it may be installed so that only its own user can read it.
     """
     found: list[str] = []
     too_many: list[str] = []
@@ -162,15 +162,15 @@ def _concealed(plan: Confinement) -> tuple[list[str], list[str]]:
 
 
 def unreadable_by_others(folder: str, most: int) -> tuple[list[str], bool]:
-    """What the folder has that this user can read and others cannot; and whether all of it was looked at.
+    """Return what this user can read in the folder and others cannot; and whether all files were examined.
 
-    Of a folder that others cannot enter its contents are not named.
+    The contents of a folder that others cannot enter are not listed separately.
     """
     found: list[str] = []
     folders = [folder]
     looked_at = 0
     while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:  # not for us, or gone
+        with suppress(OSError), os.scandir(folders.pop()) as entries:  # no permission, or gone
             for entry in entries:
                 looked_at += 1
                 if looked_at > most:
@@ -188,9 +188,9 @@ def unreadable_by_others(folder: str, most: int) -> tuple[list[str], bool]:
 
 
 def _show(path: str, real: Mapping[str, str]) -> None:
-    """Have a folder of the old root in the new one, read-only, if it is there, and not yet to be seen."""
+    """Mount a folder of the old root in the new one, read-only, if it exists and is not visible yet."""
     target = _within(_NEW, path)
-    if path.count("/") == 1 and real[path] != path:  # /bin, which leads to usr/bin
+    if path.count("/") == 1 and real[path] != path:  # a link such as /bin → usr/bin
         target.symlink_to(real[path].lstrip("/"))
     elif not target.exists() and _within(_OLD, real[path]).is_dir():
         _put(real[path], path, writable=False)
@@ -235,7 +235,7 @@ def _number() -> int:
     try:
         return _PIVOT_ROOT[machine]
     except KeyError:
-        raise OSError(f"pivot_root: its number is not known for {machine}") from None
+        raise OSError(f"pivot_root: the system call number is unknown for {machine}") from None
 
 
 def _check(result: int, what: str) -> None:
@@ -244,19 +244,19 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-# What it may
+# Privileges
 
 
 def _give_up_rights(uid: int | None) -> None:
-    """For good: no capability is left, and none can be had."""
+    """Drop all capabilities permanently."""
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for capability in range(_LAST_CAPABILITY + 1):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # those that this kernel does not have are none
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails harmlessly for those that this kernel does not have
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     header, none = struct.pack("Ii", _CAPABILITY_VERSION_3, 0), bytes(24)
     _check(_libc.capset(header, none), "capset")
-    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # another user has its own /proc/self again
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # the change of user made /proc/self inaccessible
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")

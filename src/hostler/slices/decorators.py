@@ -1,4 +1,4 @@
-"""The mark on what can be called."""
+"""The `@method` decorator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARK = "__hostler_method__"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function was marked with."""
+    """The parameters of the decorator."""
 
     name: str
     idempotent: bool = False
@@ -25,15 +25,15 @@ def method(function: F, /) -> F: ...
 @overload
 def method(*, idempotent: bool = False, name: str = "") -> Callable[[F], F]: ...
 def method(function: F | None = None, /, *, idempotent: bool = False, name: str = "") -> F | Callable[[F], F]:
-    """Let a function be called from outside. The function itself stays as it is.
+    """Make a function callable from outside. The function itself does not change.
 
-    `idempotent`: calling it twice does no harm, so a call that failed is tried elsewhere. `name`: if it is to be called
-    by another name than the function's.
+    `idempotent`: calling it twice does no harm, so a failed call is retried elsewhere. `name`: the public name, if it
+    differs from the name of the function.
     """
 
     def mark(found: F) -> F:
         if not callable(found) or isinstance(found, type):
-            raise TypeError(f"@method: {found!r} is no function")
+            raise TypeError(f"@method: {found!r} is not a function")
         called = name or found.__name__
         if not called.isidentifier() or called.startswith("_"):
             raise TypeError(f"@method: {called!r} cannot be a method's name; use letters, digits and _, a letter first")
@@ -44,6 +44,6 @@ def method(function: F | None = None, /, *, idempotent: bool = False, name: str 
 
 
 def mark_of(found: object) -> Mark | None:
-    """What it was marked with; None: it was not."""
+    """Return the mark of a function; None: it has none."""
     mark = getattr(found, _MARK, None)
     return mark if isinstance(mark, Mark) else None

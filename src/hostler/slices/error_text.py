@@ -1,7 +1,7 @@
-"""What is told of a slice's own errors and values: few words, whatever they do when they are asked for them.
+"""Short texts for errors and values of a slice, even if these raise when they are formatted.
 
-And nothing that cannot be written: a text of Python may have half a surrogate in it, as the name of a file that is no
-UTF-8, and no text on the wire may.
+The texts can always be encoded: a Python string may contain a lone surrogate, for example from a file name that is not
+UTF-8, and text on the wire may not.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     import logging
 
 MAX_TOLD = 2000
-"""Characters of an exception's message, or of a value, that are handed on."""
+"""The largest part of an exception's message, or of a value, that is passed on, in characters."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def message_of(error: BaseException) -> str:
-    """Its message; empty: it has none, or cannot say it."""
+    """Return the message of an error; empty: it has none, or formatting it fails."""
     try:
         return str(error)[:MAX_TOLD]
-    except BaseException:  # noqa: BLE001 - its own __str__ may raise whatever it likes
+    except BaseException:  # noqa: BLE001 - its own __str__ may raise anything
         return ""
 
 
 def named(error: BaseException) -> str:
-    """Its class, and its message where it has one."""
+    """Return the class of an error, and its message if it has one."""
     said = message_of(error)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def log_raised(log: logging.Logger, what: str, error: BaseException) -> None:
-    """With where it was raised; without, where its own words keep whoever writes logs from doing so."""
+    """Log the error with its traceback; without it, if the error cannot be formatted."""
     try:
         log.error("%s raised", what, exc_info=error)
-    except BaseException:  # noqa: BLE001 - its own __str__ may raise whatever it likes, and not all logs expect that
+    except BaseException:  # noqa: BLE001 - its own __str__ may raise anything, and not all log handlers expect that
         log.error("%s raised %s", what, named(error))
 
 
 def packed(message: msgspec.Struct) -> bytes:
-    """As it goes out of the slice's process. Of what cannot be written, its number is told."""
+    """Encode a message of the slice's process. Characters that cannot be encoded become escape sequences."""
     try:
         return _encode(message)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Frames on a connection: taken apart as they come, and written together as they are made."""
+"""Length-prefixed frames on a connection: split on arrival, and written in batches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct(">I")
 HIGH = 1024 * 1024
-"""Bytes that may wait to be written before who makes more of them has to wait."""
+"""Bytes in the write buffer from which senders have to wait."""
 
 
 class Framed(asyncio.Protocol):
-    """One connection. Whoever is it says in `heard` what a message means, and in `lost` what its end means."""
+    """One connection. Subclasses handle messages in `heard` and the end in `lost`."""
 
     def __init__(self) -> None:
         self.limit = MAX_FRAME
-        """Bytes that a message may have; more, and the connection is cut."""
+        """The largest message in bytes; a longer one aborts the connection."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -35,21 +35,21 @@ class Framed(asyncio.Protocol):
         return self._transport is not None
 
     def heard(self, payload: bytes) -> None:
-        """A message came."""
+        """Handle a message."""
 
     def opened(self) -> None:
-        """It is connected."""
+        """Handle that the connection is open."""
 
     def lost(self) -> None:
-        """It has ended."""
+        """Handle that the connection has ended."""
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         self.opened()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature of asyncio
         self._gone()
 
     def data_received(self, data: bytes) -> None:
@@ -82,10 +82,10 @@ class Framed(asyncio.Protocol):
         if self._room is not None:
             self._room.set()
 
-    # What is done with it
+    # Operations
 
     def send(self, payload: bytes) -> None:
-        """Write a message, soon, and together with others. It must not be too long."""
+        """Queue a message; queued messages are written together. It must not exceed the largest frame."""
         if self._transport is None:
             return
         if not self._out:
@@ -95,7 +95,7 @@ class Framed(asyncio.Protocol):
         self._queued += len(payload)
 
     async def room(self) -> None:
-        """Until more can be sent; at once if there is no connection any more."""
+        """Wait until more can be sent; return at once if the connection has ended."""
         if self._queued > HIGH:
             self._flush()
         while self._is_paused and self._transport is not None:
@@ -105,19 +105,19 @@ class Framed(asyncio.Protocol):
             await self._room.wait()
 
     def listen(self, *, on: bool) -> None:
-        """Hear nothing more for a while; or go on."""
+        """Resume or pause reading."""
         if self._transport is not None:
             (self._transport.resume_reading if on else self._transport.pause_reading)()
 
     def close(self) -> None:
-        """End it after what was sent."""
+        """Close the connection after everything queued is written."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
             self._gone()
 
     def cut(self) -> None:
-        """End it now."""
+        """Abort the connection now."""
         if self._transport is not None:
             self._transport.abort()
             self._gone()
@@ -140,5 +140,5 @@ class Framed(asyncio.Protocol):
 
 
 def later(loop: asyncio.AbstractEventLoop, seconds: float, do: Callable[[], None]) -> asyncio.TimerHandle:
-    """`call_later`, for seconds that somebody else named."""
+    """Call `call_later` with seconds that come from a peer, limited to what it accepts."""
     return loop.call_later(min(seconds, 1e8), do)

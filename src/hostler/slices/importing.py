@@ -1,4 +1,4 @@
-"""Imports from folders that have a name for us alone: tracebacks name them as others do."""
+"""Imports from folders that have a private path: tracebacks show their public path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def show_as(names: Mapping[str, str]) -> None:
-    """Whatever is imported from below the one is of a file below the other, as far as tracebacks are concerned."""
+    """Make tracebacks show modules below a key of `names` as files below its value."""
     names = {folder: shown for folder, shown in names.items() if folder != shown}
     if not names:
         return
@@ -38,7 +38,7 @@ def show_as(names: Mapping[str, str]) -> None:
 
     def hook(path: str) -> object:
         if _shown(path, names) == path:
-            raise ImportError("its name is as others have it", path=path)
+            raise ImportError("its path is shown unchanged", path=path)
         return make(path)
 
     sys.path_hooks.insert(0, hook)  # type: ignore[arg-type]

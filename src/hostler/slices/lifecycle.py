@@ -1,4 +1,4 @@
-"""The life of an instance: loaded, active, ended. Each step is taken once, however often it is asked for."""
+"""The lifecycle of an instance: loaded, active, ended. Each step is idempotent."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from hostler.slices.module import SliceModule
 
 UNWELL_AFTER = 3
-"""Looks in a row at which it was not healthy, after which it counts as ended."""
+"""Failed health checks in a row after which the instance counts as ended."""
 LAST_WORDS = 1.0
-"""Seconds for calls that were told to stop."""
+"""Seconds that calls have to end after they were stopped."""
 _LOG = logging.getLogger("hostler.slices")
 
 
 class NotDone(Exception):
-    """A step failed, and will however often it is tried."""
+    """A step failed, and fails again if it is retried."""
 
 
 class Instance:
-    """One, and what it does by itself. `changed` is called when it does."""
+    """One instance. `changed` is called when its state changes by itself."""
 
     def __init__(
         self, order: Order, module: SliceModule, calls: Calls, address: str, changed: Callable[[], None]
@@ -44,7 +44,7 @@ class Instance:
         self._activating: asyncio.Task[None] | None = None
 
     def state(self, number: int = 0) -> State:
-        """How it is."""
+        """Return the current state."""
         return State(
             number,
             self._order.artifact,
@@ -59,7 +59,7 @@ class Instance:
         )
 
     async def activate(self) -> None:
-        """NotDone: it cannot be."""
+        """Activate the instance. NotDone: it cannot be activated."""
         if self._activating is None:
             self._activating = asyncio.create_task(self._activate(), name="activating")
             self._activating.add_done_callback(self._activated)
@@ -69,7 +69,7 @@ class Instance:
             raise NotDone("it was ended while it was being started") from None
 
     async def end(self, grace: float) -> None:
-        """Be inactive, for good: whatever is under way ends. NotDone: `stop` raised."""
+        """Deactivate permanently, also during an activation. NotDone: `stop` raised."""
         if self._activating is not None:
             self._activating.cancel()
         if self._life is Life.ACTIVE or self._is_started:
@@ -99,10 +99,10 @@ class Instance:
             self._watching.add_done_callback(self._watched)
 
     async def deactivate(self, grace: float) -> None:
-        """NotDone: `stop` raised; it is inactive all the same."""
+        """Deactivate the instance. NotDone: `stop` raised; the instance is inactive anyway."""
         self._calls.is_active, self._calls.why_not = False, "it is being stopped"
         async with self._turn:
-            self._calls.is_active = False  # an activation may have come before
+            self._calls.is_active = False  # an activation may have run before the lock was taken
             if not self._is_started:
                 self._calls.why_not = "it was not started yet" if self._life is Life.LOADED else self._detail
                 return
@@ -121,7 +121,7 @@ class Instance:
     async def _hook(self, name: str) -> object:
         try:
             return await self._module.run_hook(name)
-        except BaseException as error:  # whatever the slice raises
+        except BaseException as error:  # the slice may raise anything
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
             log_raised(_LOG, name, error)
@@ -130,7 +130,7 @@ class Instance:
     async def _stop_quietly(self) -> None:
         if self._is_started:
             self._is_started = False
-            with suppress(NotDone):  # it is in the log, and what failed first is what is told
+            with suppress(NotDone):  # it is logged; the first failure is the one to report
                 await self._hook("stop")
 
     async def _until_healthy(self) -> None:
@@ -146,7 +146,7 @@ class Instance:
             raise NotDone(f"{self._detail.replace(' yet', '', 1)}, after {self._order.healthy_within:g} s") from None
 
     async def _watch(self) -> str:
-        """Until it is not well; why."""
+        """Check the health until the instance is unhealthy; return why."""
         failed = 0
         while failed < UNWELL_AFTER:
             await asyncio.sleep(self._order.healthy_every)
@@ -159,18 +159,18 @@ class Instance:
         return why
 
     def _watched(self, done: asyncio.Task[str]) -> None:
-        """However that ended: one whose health nobody looks at counts as unwell, unless it is being stopped."""
+        """Handle the end of the health checks: without them the instance is unhealthy, unless it is being stopped."""
         if done is not self._watching:
             return
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        why = done.result() if error is None else f"nobody asks any more, for the asking ended by {named(error)}"
-        _LOG.error("it is not well: %s", why)
-        self._life, self._detail = Life.ENDED, f"it is not well: {why}"
+        why = done.result() if error is None else f"the health checks ended with {named(error)}"
+        _LOG.error("unhealthy: %s", why)
+        self._life, self._detail = Life.ENDED, f"unhealthy: {why}"
         self._calls.is_active, self._calls.why_not = False, self._detail
         self._changed()
 
     async def _unwell(self) -> str:
-        """Why; empty: it is well. Returning nothing is as good as True, and so is to have no such hook."""
+        """Return why the instance is unhealthy; empty: healthy. No hook, or one that returns None, means healthy."""
         if why := self._calls.held_up():
             return why
         try:
@@ -179,11 +179,11 @@ class Instance:
             return str(error)
         try:
             return "" if found is None or found else f"healthy returned {found!r}"[:MAX_TOLD]
-        except BaseException as error:  # noqa: BLE001 - whatever a value of the slice's own types does
+        except BaseException as error:  # noqa: BLE001 - a value of the slice's own types may raise anything
             return f"what healthy returned raised {named(error)}"
 
 
 def _is_being_cancelled() -> bool:
-    """Whether it is this very task that is to end, and not what a hook waited for."""
+    """Return whether this task itself is being cancelled, and not something that a hook awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

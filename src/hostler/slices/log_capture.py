@@ -1,8 +1,8 @@
-"""What a slice prints, written to its log, which never becomes long.
+"""The output of a slice, written to a log of limited size.
 
-Its standard output is a pipe, and a thread of the same process empties it: so the log is bounded by whoever writes it,
-needs no agent, and native code's words are in it too. What is left in the pipe at the end the agent takes, if there is
-one.
+The standard output of the process is a pipe, and a thread of the same process reads it. So the writer itself limits
+the log, no agent is needed, and the output of native code is included. At the end the agent, if there is one, reads
+what is left in the pipe.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CHUNK = 64 * 1024
 
 
 def keep_log(pipe: int, logs: Sequence[int]) -> None:
-    """From now on, until the process ends."""
+    """Start to copy the pipe to the log, until the process ends."""
     for descriptor in (pipe, *logs):
         os.set_inheritable(descriptor, False)
     threading.Thread(target=Log(pipe, *logs).keep, name="log", daemon=True).start()
 
 
 class Log:
-    """Two files: the log, and what was in it before it became `limit` bytes long."""
+    """Two files: the log, and its content before it last reached `limit` bytes."""
 
     def __init__(self, pipe: int, log: int, older: int, *, limit: int = MAX_LOG) -> None:
         self._pipe, self._log, self._older, self._limit = pipe, log, older, limit
@@ -37,17 +37,17 @@ class Log:
         self._can_move = True
 
     def keep(self) -> None:
-        """Until nobody can print any more."""
+        """Copy until the pipe is closed."""
         while self.take():
             pass
 
     def take(self) -> bool:
-        """Wait for something to be printed, and write it. False: nobody can print any more."""
+        """Wait for output, and write it. False: the pipe is closed."""
         if self._size >= self._limit:
             self._turn()
         try:
             moved = self._move()
-        except OSError:  # no room: what is there already has to make some, or nothing is kept
+        except OSError:  # the disk is full: drop the older log to make room; if that fails, drop the output
             self._turn(keep=False)
             try:
                 moved = self._move()
@@ -57,19 +57,19 @@ class Log:
         return moved > 0
 
     def _move(self) -> int:
-        """Some bytes from the pipe to the log. What is not there is still here, whenever the process ends."""
+        """Move some bytes from the pipe to the log. Splice loses no bytes if the process ends."""
         most = min(CHUNK, self._limit - self._size)
         if self._can_move:
             try:
                 return os.splice(self._pipe, self._log, most)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # this file system cannot
+                if error.errno != errno.EINVAL:  # this file system does not support splice
                     raise
                 self._can_move = False
         return os.write(self._log, text) if (text := os.read(self._pipe, most)) else 0
 
     def _turn(self, *, keep: bool = True) -> None:
-        """Begin the log anew. The older part goes first, so that there is room for the other."""
+        """Start the log again, and keep its content as the older part, which is emptied first to make room."""
         with suppress(OSError):
             os.ftruncate(self._older, 0)
             at = max(0, self._size - self._limit) if keep else self._size

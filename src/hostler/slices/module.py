@@ -20,7 +20,7 @@ HOOKS = ("start", "stop", "healthy")
 
 
 class Handler:
-    """One method, and how it is run."""
+    """One method, and how to run it."""
 
     __slots__ = ("function", "in_thread", "method", "signature")
 
@@ -30,7 +30,7 @@ class Handler:
 
 
 class SliceModule:
-    """A slice as its module has it. TypeError: it is none, and why."""
+    """A slice, built from its module. TypeError: the module is not a slice, and why."""
 
     def __init__(self, module: ModuleType) -> None:
         self.name = module.__name__
@@ -38,7 +38,7 @@ class SliceModule:
         self._hooks = {name: found for name in HOOKS if (found := _hook(module, name)) is not None}
 
     async def run_hook(self, name: str) -> Any:
-        """Call `start`, `stop` or `healthy`, where there is one. Raises what it raises."""
+        """Call `start`, `stop` or `healthy`, if the module has it. Raises what the hook raises."""
         hook = self._hooks.get(name)
         if hook is None:
             return None
@@ -52,25 +52,25 @@ class SliceModule:
 
 
 def load(name: str) -> SliceModule:
-    """Import it. Raises what the import raises."""
+    """Import the module. Raises what the import raises."""
     return SliceModule(import_module(name))
 
 
 def methods_of(module: ModuleType) -> dict[str, Handler]:
-    """What is marked in it, by name. TypeError: two have one name, or one cannot be called."""
+    """Return the marked functions by name. TypeError: two have the same name, or one cannot be called."""
     found: dict[str, Handler] = {}
     for name, function in list(vars(module).items()):
         mark = mark_of(function)
         if mark is None or (mark.name in found and found[mark.name].function is function):
             continue
         if mark.name in found:
-            raise TypeError(f"{module.__name__}: two methods are called {mark.name}; {name} needs another name")
+            raise TypeError(f"{module.__name__}: two methods are named {mark.name}; {name} needs another name")
         generates = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
         method = Method(name=mark.name, idempotent=mark.idempotent, streams=generates)
         waits = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
         found[mark.name] = Handler(method, function, in_thread=not waits)
     if not found:
-        raise TypeError(f"{module.__name__}: it has no methods; mark what can be called with @hostler.slices.method")
+        raise TypeError(f"{module.__name__}: it has no methods; mark callable functions with @hostler.slices.method")
     return found
 
 

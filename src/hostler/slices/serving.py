@@ -1,4 +1,4 @@
-"""Connections that bring calls (`ports/calls.py` says what is spoken there)."""
+"""Connections that bring calls; `ports/calls.py` defines the protocol."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from hostler.slices.calls import Calls, Work
 
 HELLO_WITHIN = 10.0
-"""Seconds that a connection may take to say who calls."""
+"""Seconds in which a new connection must identify its caller."""
 MAX_HELLO = 4096
-"""Bytes that are taken from somebody unknown."""
+"""The largest message of an unidentified caller, in bytes."""
 MAX_STRANGERS = 256
-"""Connections that have not said who calls."""
+"""The largest number of connections from unidentified callers."""
 MAX_CONNECTIONS = 4096
 _decode = msgspec.msgpack.Decoder(FromCaller).decode
 
@@ -41,7 +41,7 @@ class Serving:
         self._listener: socket.socket | None = None
 
     def open(self, host: str) -> str:
-        """Listen at a port that is free; `host:port`. OSError: that cannot be."""
+        """Listen at a free port and return `host:port`. OSError: it cannot listen."""
         self._listener = listen(host)
         # All callers may be on one host, so there is no limit per address.
         total = min(MAX_CONNECTIONS, open_file_limit() // 2)
@@ -62,7 +62,7 @@ class Serving:
 
 
 class Connection(Framed):
-    """One of them."""
+    """One connection of a caller."""
 
     def __init__(self, serving: Serving, inbound: InboundConnection | None = None) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Connection(Framed):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.listen(on=False)  # who does not read what is answered is not listened to
+        self.listen(on=False)  # do not read from a caller that does not read its answers
 
     def resume_writing(self) -> None:
         self.listen(on=True)
@@ -112,11 +112,11 @@ class Connection(Framed):
         self._works.pop(number, None)
 
     def _call(self, call: Call) -> None:
-        if not self._token or call.id in self._works:  # nobody knows whose answer it would be
+        if not self._token or call.id in self._works:  # unidentified, or the answers would be ambiguous
             self.cut()
             return
         if self._token not in self._serving.tokens:
-            self.answer(Failed(call.id, Fault.REFUSED, "this caller is not admitted any more"))
+            self.answer(Failed(call.id, Fault.REFUSED, "this caller is no longer admitted"))
             return
         work = self._calls.begin(call, self)
         if work is not None:
@@ -129,9 +129,9 @@ class Connection(Framed):
         token = hashlib.sha256(hello.token.encode("utf-8", "replace")).hexdigest()
         here = self._calls.here
         if hello.protocol != PROTOCOL:
-            why = f"protocol {hello.protocol} is not spoken here; {PROTOCOL} is"
+            why = f"protocol {hello.protocol} is not supported; use {PROTOCOL}"
         elif token not in self._serving.tokens:
-            why = f"{here.artifact}#{here.instance} takes no calls from this caller, or does not know it yet"
+            why = f"{here.artifact}#{here.instance} does not admit this caller, or does not know it yet"
         elif self._inbound is not None and not self._inbound.prove():
             why = f"{here.artifact}#{here.instance} has {MAX_CONNECTIONS} connections already"
         else:

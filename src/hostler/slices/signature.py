@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 _AT = re.compile(r" - at `\$(?P<place>[^`]*)`$")
 _KINDS = {
-    inspect.Parameter.POSITIONAL_ONLY: "takes {name} by its position only; take the / out",
+    inspect.Parameter.POSITIONAL_ONLY: "takes {name} by its position only; remove the /",
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}; name the arguments, or take a list",
     inspect.Parameter.VAR_KEYWORD: "takes **{name}; name the arguments, or take a dict",
 }
 
 
 class BadArguments(Exception):
-    """The arguments are not what the method takes."""
+    """The arguments do not fit the method."""
 
 
 class Signature:
-    """What a function takes. TypeError: it cannot be called by JSON, and why."""
+    """The parameters of a function. TypeError: it cannot be called with JSON, and why."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
         parameters = inspect.signature(function).parameters.values()
         try:
             hints = typing.get_type_hints(function, include_extras=True)
-        except Exception as error:  # noqa: BLE001 - whatever an annotation does
+        except Exception as error:  # noqa: BLE001 - an annotation may raise anything
             raise TypeError(f"method {name}: its annotations cannot be read: {error}") from None
         fields: list[Any] = []
         for one in parameters:
@@ -49,12 +49,12 @@ class Signature:
         try:
             shape = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
             self._decode = msgspec.json.Decoder(shape).decode
-        except Exception as error:  # noqa: BLE001 - whatever an annotation is
+        except Exception as error:  # noqa: BLE001 - an annotation may be anything
             raise TypeError(f"method {name}: its arguments cannot be read from JSON: {error}") from None
         self._asdict = msgspec.structs.asdict
 
     def read(self, arguments: bytes) -> dict[str, Any]:
-        """The arguments by name. BadArguments: they are not what the method takes."""
+        """Return the arguments by name. BadArguments: they do not fit the method."""
         if not arguments:
             arguments = b"{}"
         if self._takes_nothing and arguments == b"{}":
@@ -63,7 +63,7 @@ class Signature:
             found: dict[str, Any] = self._asdict(self._decode(arguments))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is one of them
             raise BadArguments(f"{self._name}: {_said(str(error))}") from None
-        except BaseException as error:  # noqa: BLE001 - what the slice's own types raise
+        except BaseException as error:  # noqa: BLE001 - types of the slice may raise anything
             raise BadArguments(f"{self._name}: {named(error)}") from None
         if self._has_defaults:
             return {name: value for name, value in found.items() if value is not UNSET}
@@ -71,7 +71,7 @@ class Signature:
 
 
 def _said(text: str) -> str:
-    """msgspec's words, in ours."""
+    """Rewrite a message of msgspec in our words."""
     place = ""
     if found := _AT.search(text):
         place = found["place"].removeprefix(".")

@@ -1,4 +1,4 @@
-"""What runs in a thread: functions that are no coroutines."""
+"""Running plain functions, which are not coroutines, in a thread."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def run(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> T:
-    """Call it, in a thread. What only ends generators comes as a RuntimeError, as it does out of those.
+    """Call the function in a thread. StopIteration and GeneratorExit become RuntimeError, as in generators.
 
-    No future takes StopIteration: whoever awaits it would wait for ever. GeneratorExit out of one closes all that
-    awaits it, and none of that can say what happened.
+    A future cannot hold StopIteration: its awaiter would wait forever. GeneratorExit from a future closes everything
+    that awaits it, without a chance to report the error.
     """
     try:
         return function(*arguments, **named)

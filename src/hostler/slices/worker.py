@@ -1,7 +1,7 @@
-"""The process of one instance: `python -m hostler.slices.worker`, its order on standard input.
+"""The process of one instance: `python -m hostler.slices.worker`, with its order on standard input.
 
-It imports the slice, answers its agent on the control socket, and takes calls. It outlives its agent, for the next one
-adopts it; with no word from any for `orphaned_after` seconds it ends by itself. What the slice prints is its log.
+The worker imports the slice, answers its agent on the control socket, and takes calls. It outlives its agent, and the
+next agent adopts it. If no agent contacts it for `orphaned_after` seconds, it ends. The output of the slice is its log.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from hostler.slices.module import SliceModule
 
 MAX_CONTROL = 4 * 1024 * 1024
-"""Bytes of what an agent says at once."""
+"""The largest message of an agent, in bytes."""
 MAX_ORDER = 16 * 1024 * 1024
 LAST_GRACE = 5.0
-"""Seconds that calls under way have when the process is told to end."""
+"""Seconds that running calls have when the process is asked to end."""
 LAST_STOP = 5.0
-"""Seconds that `stop` has then."""
+"""Seconds that `stop` has after that."""
 HEARD_WITHIN = 30.0
-"""Seconds that a worker which cannot be one waits for somebody to tell that to."""
+"""Seconds that a worker that failed to start waits for an agent, to report the error."""
 _LOG = logging.getLogger("hostler.slices")
 
 
 def main() -> NoReturn:
-    """Until told to end, or alone for too long."""
+    """Run until the process is asked to end, or no agent contacts it for too long."""
     try:
         order = msgspec.json.decode(sys.stdin.buffer.read(MAX_ORDER), type=Order)
     except msgspec.DecodeError as error:
@@ -70,9 +70,9 @@ def main() -> NoReturn:
     if order.output >= 0:
         keep_log(order.output, order.logs)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error is: nobody shall fail by what is logged
+        sys.stdout.reconfigure(errors="backslashreplace")  # like standard error: printing must never fail
     os.environ.update(order.settings.environment)
-    with suppress(OSError):  # what `ps` and `top` call it
+    with suppress(OSError):  # the name in `ps` and `top`
         Path("/proc/self/comm").write_text(order.artifact.split(":")[1][:15], encoding="utf-8")
     sys.argv[:] = [f"{order.artifact}#{order.instance}"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -81,9 +81,9 @@ def main() -> NoReturn:
     call_context.be(call_context.Context(artifact=order.artifact, instance=order.instance, node=order.node))
     code = 1
     try:
-        # Not by asyncio.run: at the end it waits for what was cancelled, and a slice may wait for ever.
+        # Not asyncio.run: at its end it waits for cancelled tasks, and a slice may wait forever.
         code = asyncio.new_event_loop().run_until_complete(_run(order, *_imported(order.module)))
-    except BaseException:  # noqa: BLE001 - the log is all that is left
+    except BaseException:  # noqa: BLE001 - only the log is left to report it
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -91,10 +91,10 @@ def main() -> NoReturn:
 
 
 def _imported(name: str) -> tuple[SliceModule | None, str]:
-    """The slice; or None, and why not."""
+    """Return the slice; or None, and why it cannot be imported."""
     try:
         found = module.load(name)
-    except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
+    except BaseException as error:  # noqa: BLE001 - a module may raise anything
         traceback.print_exc()
         if isinstance(error, TypeError) and message_of(error).startswith((f"{name}:", "method ")):
             return None, message_of(error)
@@ -110,12 +110,12 @@ async def _run(order: Order, found: SliceModule | None, why: str) -> int:
         try:
             return await worker.run()
         except OSError as error:
-            why = f"{order.host}: no calls can be taken there: {error.strerror or error}"
+            why = f"{order.host}: cannot listen for calls: {error.strerror or error}"
     return await _tell(order, why)
 
 
 async def _tell(order: Order, why: str) -> int:
-    """That this will be no worker."""
+    """Report to the agent why this process cannot be a worker."""
     told = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,7 +136,7 @@ async def _tell(order: Order, why: str) -> int:
 
 
 class Worker:
-    """The instance, and those who ask after it."""
+    """The instance, and its control connections."""
 
     def __init__(self, order: Order, found: SliceModule) -> None:
         here = call_context.context()
@@ -151,7 +151,7 @@ class Worker:
         self._end = asyncio.Event()
 
     async def run(self) -> int:
-        """Until told to end. OSError: no calls can be taken."""
+        """Run until asked to end. OSError: it cannot listen for calls."""
         order = self._order
         address = self._serving.open(order.host)
         if order.gateway:
@@ -172,9 +172,9 @@ class Worker:
         return 0
 
     async def _until_alone(self) -> None:
-        while (left := self._heard_at + self._order.orphaned_after - time.monotonic()) > 0:  # noqa: ASYNC110 - of time
+        while (left := self._heard_at + self._order.orphaned_after - time.monotonic()) > 0:  # noqa: ASYNC110 - time
             await asyncio.sleep(left)
-        _LOG.error("no agent has asked for %g s: ending", self._order.orphaned_after)
+        _LOG.error("no contact from an agent for %g s: ending", self._order.orphaned_after)
         self._end.set()
 
     async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -193,7 +193,7 @@ class Worker:
             writer.close()
 
     async def _answer(self, question: FromAgent, writer: asyncio.StreamWriter) -> None:
-        assert self._instance is not None  # noqa: S101 - it is made before anybody can ask
+        assert self._instance is not None  # noqa: S101 - it exists before the server accepts questions
         answer: State | Problem
         try:
             match question:
@@ -217,7 +217,7 @@ class Worker:
         self._say(writer, answer)
 
     def _changed(self) -> None:
-        assert self._instance is not None  # noqa: S101 - it is what calls
+        assert self._instance is not None  # noqa: S101 - it is the caller
         for writer in self._writers:
             self._say(writer, self._instance.state())
 

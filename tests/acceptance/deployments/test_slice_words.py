@@ -89,7 +89,7 @@ async def test_what_a_slice_printed_is_seen_wherever_it_runs_and_through_its_cra
         with pytest.raises(NotFound):
             await log(near)
         kept = await well("slice", "logs", near, "--node", "local-1", "-n", "1", **environ)
-        assert (kept.out, "not there any more" in kept.err) == ("after it\n", True), kept
+        assert (kept.out, "no longer exists" in kept.err) == ("after it\n", True), kept
         agent.kill()
         with pytest.raises(Unavailable, match="agent of node far-1"):
             await log(far)

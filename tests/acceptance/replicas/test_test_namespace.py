@@ -36,4 +36,4 @@ def test_a_test_namespace_on_something_that_is_no_store_is_refused() -> None:
     program = ["replica", "--demonstration", "--store", "redis://127.0.0.1:1/0"]
     done = running.fork_server().run(program, environ=environ)
     assert done.returncode != 0
-    assert "test namespaces are for stores" in done.stderr
+    assert "test namespaces need a store" in done.stderr

@@ -1,7 +1,7 @@
 """The command line: `hostler`.
 
-Not here: work. A command reads its options, calls, and shows what came back. Heavy modules are imported inside the
-commands that need them, so that `hostler --help` answers at once.
+This package contains no business logic. A command reads its options, calls the client or an engine, and shows the
+result. Commands import heavy modules when they run, so that `hostler --help` answers at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. Never raises: every error becomes a line on stderr."""
+    """Run the command line and return the exit code. Never raises: every error becomes a line on stderr."""
     from hostler.entry.cli.app import app
     from hostler.entry.cli.failure import run
 

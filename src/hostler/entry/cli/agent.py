@@ -28,11 +28,11 @@ from hostler.model.node_label import advertised
 
 @click.command()
 @click.option("--node", metavar="NAME", help="The name of the node: {rack}-{blade}.  [env: HOSTLER_NODE]")
-@click.option("--rack", metavar="NAME", help="The rack that it stands in.")
+@click.option("--rack", metavar="NAME", help="The rack of the node.")
 @click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
-@click.option("--accelerator", multiple=True, metavar="KIND=N", help="The node has N accelerators of that kind.")
-@click.option("--volume", multiple=True, metavar="NAME", help="The node has a volume of that name.")
-@click.option("--machines", metavar="KIND", help="What the machines are: simulated, qemu or hetzner.")
+@click.option("--accelerator", multiple=True, metavar="KIND=N", help="The node has N accelerators of this kind.")
+@click.option("--volume", multiple=True, metavar="NAME", help="The node has a volume of this name.")
+@click.option("--machines", metavar="KIND", help="The machine driver: simulated, qemu or hetzner.")
 @flags((STORE, DATA, AGENT_LISTEN, CERT, KEY, NODE_TTL, FENCING, LEVEL, FORMAT))
 @insecure_option
 @accept_cluster_option
@@ -44,9 +44,10 @@ def agent(
     accept_cluster: bool,
     **given: Any,
 ) -> None:
-    """Run the agent of one node until Ctrl-C or SIGTERM: it does what the leader commands. Its machines outlive it.
+    """Run the agent of one node until Ctrl-C or SIGTERM. Its machines keep running after it ends.
 
-    Name the store that the replicas work on: --store etcd://HOST:PORT. The machines are in DATA/machines/NODE.
+    The agent carries out the commands of the leader. --store names the store that the replicas use, for example
+    etcd://HOST:PORT. The agent keeps its machines in DATA/machines/NODE.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""The root command. Each command lives in a module of its own that is imported when it is called."""
+"""The root command. Each command is in its own module, which is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import click
 
 from hostler.entry.cli.failure import BROKEN_PIPE, forget_stdout
 
-# name: module, the object in it, and the line for --help, so that help imports nothing.
+# name: module, the object in it, and the line for --help, so that `hostler --help` imports no command module.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("hostler.entry.cli.up", "up", "Run everything in one process: control plane, API and nodes."),
-    "down": ("hostler.entry.cli.down", "down", "End the hostler up of this machine."),
-    "web": ("hostler.entry.cli.web", "web", "Open the web page, signed in."),
+    "down": ("hostler.entry.cli.down", "down", "Stop hostler up on this machine."),
+    "web": ("hostler.entry.cli.web", "web", "Open the web UI, signed in."),
     "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
-    "image": ("hostler.entry.cli.image", "image", "Show, add, build and remove images of machines."),
+    "image": ("hostler.entry.cli.image", "image", "List, add, build and remove machine images."),
     "lab": ("hostler.entry.cli.lab", "lab", "Start, show, extend and stop labs: a machine for every student."),
-    "labs": ("hostler.entry.cli.labs", "labs", "Run a worker of labs, which takes requests from Redis."),
+    "labs": ("hostler.entry.cli.labs", "labs", "Run a lab worker, which takes requests from Redis."),
     "workload": ("hostler.entry.cli.workload", "workload", "Apply, show, scale and delete workloads."),
     "blueprint": ("hostler.entry.cli.blueprint", "blueprint", "Apply, plan, show and roll back blueprints of slices."),
-    "slice": ("hostler.entry.cli.slice", "slice_", "Write slices, publish them, and see what runs of them."),
+    "slice": ("hostler.entry.cli.slice", "slice_", "Write and publish slices, and show their instances."),
     "invoke": ("hostler.entry.cli.invoke", "invoke", "Call a method of a slice."),
     "node": ("hostler.entry.cli.node", "node", "Show, drain and repair nodes."),
-    "rack": ("hostler.entry.cli.rack", "rack", "Show racks, and what their blades do."),
-    "inventory": ("hostler.entry.cli.inventory", "inventory", "Load, show and change what stands in the datacenter."),
+    "rack": ("hostler.entry.cli.rack", "rack", "Show racks and the state of their blades."),
+    "inventory": ("hostler.entry.cli.inventory", "inventory", "Load, show and change the datacenter inventory."),
     "user": ("hostler.entry.cli.user", "user", "Manage accounts and tokens."),
     "project": ("hostler.entry.cli.project", "project", "Create and list projects."),
-    "quota": ("hostler.entry.cli.quota", "quota", "Show and set what a project may have."),
-    "events": ("hostler.entry.cli.events", "events", "Show what happens, as it happens, or what led to what."),
-    "why": ("hostler.entry.cli.why", "why", "Tell how something came to be as it is, step by step."),
-    "audit": ("hostler.entry.cli.audit", "audit", "Show who wrote what, and check the files of it."),
-    "leader": ("hostler.entry.cli.leader", "leader", "Show who leads and who stands by."),
-    "doctor": ("hostler.entry.cli.doctor", "doctor", "Check everything, and say what to do."),
-    "config": ("hostler.entry.cli.config", "config", "Show the settings and where they came from."),
+    "quota": ("hostler.entry.cli.quota", "quota", "Show and set the quota of a project."),
+    "events": ("hostler.entry.cli.events", "events", "Follow events, or show past decisions and their causes."),
+    "why": ("hostler.entry.cli.why", "why", "Explain the state of an object, decision by decision."),
+    "audit": ("hostler.entry.cli.audit", "audit", "Show the audit log, and verify its files."),
+    "leader": ("hostler.entry.cli.leader", "leader", "Show the leader and the standby replicas."),
+    "doctor": ("hostler.entry.cli.doctor", "doctor", "Check the installation and suggest fixes."),
+    "config": ("hostler.entry.cli.config", "config", "Show the settings and their sources."),
     "replica": ("hostler.entry.cli.replica", "replica", "Run one replica of the control plane: API and controllers."),
     "agent": ("hostler.entry.cli.agent", "agent", "Run the agent of one node."),
-    "sim": ("hostler.entry.cli.sim", "sim", "Simulate a datacenter, step through its time, and break it."),
-    "whatif": ("hostler.entry.cli.whatif", "whatif", "Tell what would move if something were drained or broke."),
+    "sim": ("hostler.entry.cli.sim", "sim", "Simulate a datacenter in virtual time, and inject faults."),
+    "whatif": ("hostler.entry.cli.whatif", "whatif", "Predict what a drain or a failure would move."),
     "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
-    "demo": ("hostler.entry.cli.demo", "demo", "See the store at work, in ten seconds."),
-    "bench": ("hostler.entry.cli.bench", "bench", "Measure how fast Hostler is on this machine."),
+    "demo": ("hostler.entry.cli.demo", "demo", "Show the store in action, in ten seconds."),
+    "bench": ("hostler.entry.cli.bench", "bench", "Measure the performance of Hostler on this machine."),
     "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and loads them when they are called."""
+    """A group that lists its commands by name and imports a command when it is called."""
 
     def __init__(self, *, commands_at: dict[str, tuple[str, str, str]], **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # before click makes it a failure like any other
+        except BrokenPipeError:  # before click turns it into an ordinary failure
             forget_stdout()
             raise click.exceptions.Exit(BROKEN_PIPE) from None
 
@@ -96,9 +96,9 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     cls=LazyGroup,
     commands_at=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command says more with --help. Exit codes and settings: docs/cli.md.",
+    epilog="Run a command with --help for its options. Exit codes and settings: docs/cli.md.",
 )
-@click.option("--debug", is_flag=True, help="Show where an error came from. Also HOSTLER_DEBUG=1.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. Also HOSTLER_DEBUG=1.")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def app(debug: bool) -> None:
-    """A control plane for virtual machines that keeps all it knows in one key-value store."""
+    """A control plane for virtual machines that keeps all its state in one key-value store."""

@@ -1,4 +1,4 @@
-"""`hostler audit`: who wrote what, and whether the files of it are as they were written."""
+"""`hostler audit`: show the audit log, and verify its files."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from hostler.ports.audit_files import DayFile
 
 COMMANDS = {
-    "verify": ("hostler.entry.cli.audit", "verify", "Check that the files of the audit are as they were written."),
+    "verify": ("hostler.entry.cli.audit", "verify", "Check that the audit files are unchanged."),
 }
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS, invoke_without_command=True)
-@click.option("--day", metavar="DAY", help="Of one day, in UTC: 2026-11-15.")
-@click.option("--who", metavar="USER", help="By this account.")
-@click.option("--verb", metavar="VERB", help="This verb, or the beginning of one: vm.")
-@click.option("--subject", metavar="TEXT", help="Any part of the key that was written, or of a machine's name.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The newest so many.")
+@click.option("--day", metavar="DAY", help="Only entries of this day, in UTC: 2026-11-15.")
+@click.option("--who", metavar="USER", help="Only entries of this account.")
+@click.option("--verb", metavar="VERB", help="Only this verb, or verbs that start with it: vm.")
+@click.option("--subject", metavar="TEXT", help="Only entries whose key or machine name contains TEXT.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Show the newest ones.")
 @show.output_option
 @server_options
 def audit(*, limit: int, output: str, **wanted: str | None) -> None:
-    """Show who wrote what, the newest first: what is in the store, and what was moved to files."""
+    """Show who wrote what, newest first: the entries in the store and those in the audit files."""
     if click.get_current_context().invoked_subcommand is None:
         complete(_audit(chosen_server(), limit, output, wanted))
 
@@ -55,7 +55,7 @@ async def _audit(server: Server, limit: int, output: str, wanted: dict[str, str 
             after, elsewhere = page.after, page.elsewhere
             more = after is not None and len(lines) < limit
     heads = ("WHEN", "WHO", "DID", "TO WHAT", "REVISION", "FROM")
-    listing.show_all(lines, output, heads, _row, "nothing such was written")
+    listing.show_all(lines, output, heads, _row, "no matching audit entries")
     for files in elsewhere:
         span = files.first if files.first == files.last else f"{files.first} to {files.last}"
         found = counted(files.lines, "line is", "lines are")
@@ -70,14 +70,14 @@ def _row(line: AuditView) -> Sequence[str]:
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="The data folder.  [env: HOSTLER_DATA]")
-@click.option("--no-store", is_flag=True, help="Check the files alone, not against what the store recorded.")
+@click.option("--no-store", is_flag=True, help="Check only the files, not the hashes recorded in the store.")
 @store_option
 def verify(data: Path | None, no_store: bool, store_url: str | None) -> None:
-    """Check that the audit's files on this machine are as they were written; exit code 8 if they are not.
+    """Check that the audit files on this machine are unchanged; exit code 8 if they are not.
 
-    Each line carries a hash of all lines before it, and the store records the newest one. A line that was changed,
-    removed or added is found by that. A person who can change the files and the store can hide a change: copy the
-    files, or the hashes that this command prints, to a place that this machine cannot write to.
+    Each line carries a hash of all lines before it, and the store records the newest hash. A changed, removed or added
+    line breaks the chain. A person who can write both the files and the store can hide a change: copy the files, or
+    the hashes that this command prints, to a place that this machine cannot write to.
     """
     from hostler.settings import load
     from hostler.wiring import check_audit_files
@@ -94,11 +94,11 @@ def verify(data: Path | None, no_store: bool, store_url: str | None) -> None:
         files = counted(broken, "file is", "files are")
         raise Damaged(f"audit files {folder / 'audit'}: {files} not as written; compare with a copy")
     if not found:
-        note(f"{folder / 'audit'}: no files yet; all of the audit is in the store")
+        note(f"{folder / 'audit'}: no files yet; the whole audit log is in the store")
 
 
 async def _recorded(url: str, data: Path) -> dict[str, DayFile]:
-    """What the store recorded of the files in this folder."""
+    """Return what the store recorded about the files in this folder."""
     from hostler.keys.access import AUDIT_FILE
     from hostler.ports.audit_files import DayFile
     from hostler.wiring import open_audit_files

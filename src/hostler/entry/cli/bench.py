@@ -41,15 +41,15 @@ def _clients(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.group()
 def bench() -> None:
-    """Measure how fast stores, elections, placement, the control plane, machines and labs are on this machine."""
+    """Measure stores, elections, placement, the control plane, machines and labs on this machine."""
 
 
 @bench.command()
 @click.argument("url", required=False)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="For each figure.")
-@click.option("--clients", callback=_clients, default="1,16,64", show_default=True, help="How many at once.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Time per measurement.")
+@click.option("--clients", callback=_clients, default="1,16,64", show_default=True, help="Numbers of parallel clients.")
 @click.option("--peer", metavar="URL", help="Another store to compare with.")
-@click.option("--million", is_flag=True, help="Also a store of a million keys (sqlite only; half a minute).")
+@click.option("--million", is_flag=True, help="Also measure a store of a million keys (sqlite only; half a minute).")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout.")
 @click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the tables as Markdown.")
 def store(  # noqa: PLR0917
@@ -61,9 +61,10 @@ def store(  # noqa: PLR0917
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Measure the store at URL beside its bare engine, in alternating rounds; without URL, a new embedded store.
+    """Compare the store at URL with its bare engine, in alternating rounds. Default: a new embedded store.
 
-    It writes under a prefix of its own, which it deletes. The ratio is the store's rate over the other side's.
+    The benchmark writes under its own prefix and deletes it afterwards. A ratio is the rate of the store divided by the
+    rate of the bare engine or peer.
     """
     from hostler.entry.bench import report
 
@@ -87,7 +88,7 @@ def store(  # noqa: PLR0917
 
 
 def _beside(url: str | None) -> Path | None:
-    """On the disk of the store that is measured, so that the disk is the same."""
+    """Return the folder of the store that is measured, so that both sides use the same disk."""
     from hostler.entry.cli.store_option import local_path
 
     path = local_path(url) if url else None

@@ -20,26 +20,26 @@ PEERS = ("tooz", "redis-py", "kazoo")
 
 
 @click.command()
-@click.option("--store", "urls", multiple=True, metavar="URL", help="A storage to measure on; may be given again.")
+@click.option("--store", "urls", multiple=True, metavar="URL", help="A storage to measure; repeatable.")
 @click.option(
     "--peer",
     "peers",
     multiple=True,
     metavar="NAME=URL",
-    help=f"Measure beside it: {', '.join(PEERS)}; may be repeated.",
+    help=f"Compare with another library ({', '.join(PEERS)}); repeatable.",
 )
 @click.option(
     "--peers-python",
     type=click.Path(dir_okay=False),
     default=".local/bench-venv/bin/python",
     show_default=True,
-    help="The interpreter that has the peers (scripts/bench-elections installs them).",
+    help="The Python interpreter with the peer libraries (scripts/bench-elections installs them).",
 )
-@click.option("--ttl", type=click.FloatRange(min=1, max=60), default=2.0, show_default=True, help="Of the takeovers.")
+@click.option("--ttl", type=click.FloatRange(min=1, max=60), default=2.0, show_default=True, help="Leadership TTL.")
 @click.option("--rounds", type=click.IntRange(min=1), default=100, show_default=True, help="Takeovers after release.")
 @click.option("--kills", type=click.IntRange(min=0), default=5, show_default=True, help="Takeovers after kill -9.")
 @click.option("--leaderships", type=click.IntRange(min=0), default=1000, show_default=True, help="In one process.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Watching them renewed.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=10.0, show_default=True, help="To watch renewals.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout.")
 @click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the tables as Markdown.")
 def election(  # noqa: PLR0917
@@ -54,10 +54,10 @@ def election(  # noqa: PLR0917
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Measure how long nobody leads: after a release, and after kill -9, in units of the ttl.
+    """Measure the time without a leader, after a release and after kill -9, in units of the TTL.
 
-    Two processes at a time take turns, on each storage; without --store, on a new embedded store. Key 1 of the storage
-    is used, so no replica may stand there meanwhile.
+    Two processes take turns on each storage. Default: a new embedded store. The benchmark uses key 1 of the storage, so
+    no replica may use that storage at the same time.
     """
     from hostler.entry.bench import election_report
     from hostler.entry.bench.election import Plan, run
@@ -92,7 +92,7 @@ def _own(url: str) -> Entrant:
 
     if url.startswith("memory:"):
         raise Invalid("--store memory://: two processes cannot share it; name another one")
-    open_ttl_storage(url)  # Invalid: it is none
+    open_ttl_storage(url)  # raises Invalid if the URL does not name a TTL storage
     return Entrant("hostler", url)
 
 
@@ -103,7 +103,7 @@ def _entrant(text: str, python: str) -> Entrant:
     if kind not in PEERS or "://" not in url:
         raise Invalid(f"--peer {text!r}: must be NAME=URL, and NAME one of {', '.join(PEERS)}")
     if not Path(python).exists():
-        raise NotFound(f"{python}: there is no such interpreter; run scripts/bench-elections, which installs the peers")
+        raise NotFound(f"{python}: no such interpreter; run scripts/bench-elections, which installs the peers")
     return Entrant(kind, url)
 
 

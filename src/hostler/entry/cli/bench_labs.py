@@ -14,19 +14,19 @@ PARTS = ("queue", "live", "sweep", "claim")
 
 
 @click.command()
-@click.option("--redis", "redis", multiple=True, metavar="URL", help="An empty one, which is emptied; may be repeated.")
+@click.option("--redis", "redis", multiple=True, metavar="URL", help="An empty Redis, which is flushed; repeatable.")
 @click.option(
     "--peers",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder with an environment for each other queue (scripts/bench-labs makes it); without it, only ours.",
+    help="A folder with an environment for each peer queue (scripts/bench-labs creates it). Default: no peers.",
 )
 @parts_option(PARTS)
-@click.option("--requests", type=click.IntRange(min=100), default=10_000, show_default=True, help="In each run.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of all queues in turn.")
-@click.option("--live", type=click.IntRange(min=1), default=1_000, show_default=True, help="Labs that rest.")
-@click.option("--quiet", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds of rest.")
-@click.option("--labs", type=click.IntRange(min=10), default=10_000, show_default=True, help="In the sweep.")
-@click.option("--claims", type=click.IntRange(min=1), default=20, show_default=True, help="Of guests ready ahead.")
+@click.option("--requests", type=click.IntRange(min=100), default=10_000, show_default=True, help="Requests per run.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds over all queues.")
+@click.option("--live", type=click.IntRange(min=1), default=1_000, show_default=True, help="Idle labs.")
+@click.option("--quiet", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Idle seconds.")
+@click.option("--labs", type=click.IntRange(min=10), default=10_000, show_default=True, help="Labs in the sweep.")
+@click.option("--claims", type=click.IntRange(min=1), default=20, show_default=True, help="Warm machines to claim.")
 @images_option
 @report_options
 def labs(  # noqa: PLR0917
@@ -43,10 +43,10 @@ def labs(  # noqa: PLR0917
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Measure labs: requests acknowledged a second, what many labs write at rest, sweeps, and warm claims on QEMU.
+    """Measure labs: requests per second, writes of idle labs, sweeps, and claims of warm machines on QEMU.
 
-    Each request is in the store, on disk, before it is acknowledged. Other queues work tasks that do nothing, at the
-    same Redis, in turn with ours.
+    Each request is in the store, on disk, before it is acknowledged. The peer queues process empty tasks on the same
+    Redis, in alternation with Hostler.
     """
     from hostler.entry.bench import labs as bench
     from hostler.entry.cli.bench_report import report
@@ -54,7 +54,7 @@ def labs(  # noqa: PLR0917
     from hostler.entry.cli.store_option import complete
 
     if not redis and set(parts) - {"claim"}:
-        raise Invalid("--redis: name an empty Redis, which is emptied; scripts/bench-labs starts one of its own")
+        raise Invalid("--redis: missing; name an empty Redis, which is flushed, or run scripts/bench-labs")
     with tempfile.TemporaryDirectory(prefix="hostler-bench-") as folder, Ticker() as ticker:
         plan = bench.Plan(
             folder=Path(folder),

@@ -14,11 +14,11 @@ PARTS = ("one", "ten", "warm", "make", "many")
 
 
 @click.command()
-@parts_option(PARTS, sort=True)  # what is kept warm for one part must not help another
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Of one machine.")
-@click.option("--at-once", type=click.IntRange(min=1), default=10, show_default=True, help="As memory allows.")
-@click.option("--at-once-rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of several.")
-@click.option("--many", type=click.IntRange(min=2), default=50, show_default=True, help="Machines of one agent.")
+@parts_option(PARTS, sort=True)  # fixed order: machines kept warm for one part must not speed up another
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds with one machine.")
+@click.option("--at-once", type=click.IntRange(min=1), default=10, show_default=True, help="Limited by free memory.")
+@click.option("--at-once-rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Rounds with several.")
+@click.option("--many", type=click.IntRange(min=2), default=50, show_default=True, help="Machines on one agent.")
 @images_option
 @report_options
 def machines(  # noqa: PLR0917
@@ -31,9 +31,9 @@ def machines(  # noqa: PLR0917
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Measure real machines (QEMU): from a request to a login, several at once, warm and cold, and what they cost.
+    """Measure QEMU machines: time from request to login, several at once, warm and cold starts, and overhead.
 
-    Starts stand beside the same command line of QEMU without a control plane, in alternating rounds.
+    Each start is compared with the same QEMU command line without a control plane, in alternating rounds.
     """
     from hostler.entry.bench import machines as bench
     from hostler.entry.cli.bench_report import report

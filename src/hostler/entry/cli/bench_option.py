@@ -1,4 +1,4 @@
-"""Options that several of `hostler bench` have."""
+"""Options that several `hostler bench` commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 images_option = click.option(
     "--images",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder of images that has `tiny`; without one, it is built.",
+    help="A folder of images that contains `tiny`. Default: build it.",
 )
 _json = click.option(
     "--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout."
@@ -26,12 +26,12 @@ _markdown = click.option(
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--json` and `--markdown`: where the report goes, too."""
+    """Add `--json` and `--markdown`: files that also get the report."""
     return _json(_markdown(command))
 
 
 def parts_option(known: tuple[str, ...], *, sort: bool = False) -> Decorator:
-    """`--parts`: some of the known ones, in the order they are named in; or (`sort`) in that of `known`."""
+    """Add `--parts`: a selection of `known`, in the given order, or in the order of `known` if `sort` is set."""
 
     def parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
         found = tuple(part.strip() for part in text.split(","))

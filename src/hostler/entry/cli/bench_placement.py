@@ -27,11 +27,11 @@ def _sizes(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 
 
 @click.command()
-@click.option("--nodes", callback=_sizes, default="100,1000,5000", show_default=True, help="Sizes of the cluster.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="For each figure.")
+@click.option("--nodes", callback=_sizes, default="100,1000,5000", show_default=True, help="Cluster sizes.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Time per measurement.")
 @report_options
 def placement(nodes: tuple[int, ...], seconds: float, json_file: Path | None, markdown_file: Path | None) -> None:
-    """Measure how many machines a second find a node, on one core and without a store."""
+    """Measure placements per second, on one core and without a store."""
     import msgspec
 
     from hostler.entry.bench import placement as bench

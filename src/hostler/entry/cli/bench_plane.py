@@ -13,12 +13,12 @@ PARTS = ("create", "place", "get", "many", "wake", "help")
 
 
 @click.command()
-@click.option("--etcd", metavar="URL", help="Also on this store, which must be empty, and is emptied.")
+@click.option("--etcd", metavar="URL", help="Also measure on this store, which must be empty. It is emptied again.")
 @parts_option(PARTS)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=4.0, show_default=True, help="For each rate.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=4.0, show_default=True, help="Time per rate.")
 @click.option("--machines", type=click.IntRange(min=1), default=100_000, show_default=True, help="In the full store.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1_000, show_default=True, help="In the full store.")
-@click.option("--agents", type=click.IntRange(min=1), default=1_000, show_default=True, help="On one store.")
+@click.option("--agents", type=click.IntRange(min=1), default=1_000, show_default=True, help="Agents on one store.")
 @click.option("--place-nodes", type=click.IntRange(min=1), default=5_000, show_default=True, help="To place on.")
 @report_options
 def plane(  # noqa: PLR0917
@@ -32,9 +32,9 @@ def plane(  # noqa: PLR0917
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Measure the control plane on new embedded stores: creates, placement, the API, many machines, many agents.
+    """Measure the control plane on new embedded stores: creates, placement, API, many machines, many agents.
 
-    Rates stand beside what the bare store or the bare web framework does in alternating rounds.
+    Rates are compared with the bare store or the bare web framework, in alternating rounds.
     """
     from hostler.entry.bench import plane as bench
     from hostler.entry.cli.bench_report import report
@@ -51,7 +51,7 @@ def plane(  # noqa: PLR0917
             nodes=nodes,
             agents=agents,
             place_nodes=place_nodes,
-            # Small runs are small throughout.
+            # A small run uses small numbers everywhere.
             place_machines=max(30, min(6_000, place_nodes * 2)),
             pages=max(10, min(1_000, machines // 100)),
             changes=max(3, min(20, agents // 10)),

@@ -1,4 +1,4 @@
-"""What most of `hostler bench` say of what they found, and where they write it."""
+"""Reports of most `hostler bench` commands: the table on the terminal, and the JSON and Markdown files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def report(title: str, rows: list[Row], json_file: Path | None, markdown_file: Path | None, **more: Any) -> None:
-    """The table, and what was asked for beside it. `more` is told of the machine that it was measured on."""
+    """Print the table and write the requested files. `more` is added to the description of the measured machine."""
     import msgspec
 
     from hostler.entry.bench.plane_row import markdown

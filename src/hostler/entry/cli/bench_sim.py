@@ -26,16 +26,16 @@ def _sizes(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 
 @click.command()
 @parts_option(PARTS)
-@click.option("--blades", type=click.IntRange(min=20), default=10_000, show_default=True, help="Of the large one.")
-@click.option("--machines", type=click.IntRange(min=1), default=100_000, show_default=True, help="Of the large one.")
-@click.option("--ratio-blades", type=click.IntRange(min=1), default=100, show_default=True, help="Of the small one.")
-@click.option("--ratio-seconds", type=click.FloatRange(min=1), default=2_000.0, show_default=True, help="Virtual ones.")
-@click.option("--nodes", type=click.IntRange(min=40), default=10_000, show_default=True, help="To place on.")
+@click.option("--blades", type=click.IntRange(min=20), default=10_000, show_default=True, help="Large datacenter.")
+@click.option("--machines", type=click.IntRange(min=1), default=100_000, show_default=True, help="Large datacenter.")
+@click.option("--ratio-blades", type=click.IntRange(min=1), default=100, show_default=True, help="Small datacenter.")
+@click.option("--ratio-seconds", type=click.FloatRange(min=1), default=2_000.0, show_default=True, help="Virtual time.")
+@click.option("--nodes", type=click.IntRange(min=40), default=10_000, show_default=True, help="Nodes to place on.")
 @click.option("--instances", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="To place.")
-@click.option("--curve", callback=_sizes, default="100,1000,10000", show_default=True, help="Sizes for one fault.")
+@click.option("--curve", callback=_sizes, default="100,1000,10000", show_default=True, help="Blades, for one fault.")
 @report_options
 def sim(json_file: Path | None, markdown_file: Path | None, **sizes: object) -> None:
-    """Measure the simulator: an hour of a large datacenter, a small one against the clock, placement, one fault."""
+    """Measure the simulator: an hour of a large datacenter, speed against real time, placement, one fault."""
     from hostler.entry.bench import sim as bench
     from hostler.entry.cli.bench_report import report
     from hostler.entry.cli.progress import Ticker

@@ -13,7 +13,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.store_option import redacted
 
-COMMANDS = {"show": ("hostler.entry.cli.config", "show_", "Show each setting and where it came from.")}
+COMMANDS = {"show": ("hostler.entry.cli.config", "show_", "Show each setting and its source.")}
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
@@ -22,12 +22,12 @@ def config() -> None:
 
 
 @click.command("show")
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder, as for hostler up.")
 @show.output_option
 def show_(data: Path | None, output: str) -> None:
-    """Show each setting, its value and where it came from.
+    """Show each setting, its value and its source.
 
-    Secrets are not shown. A name that is unknown, in hostler.toml or in the environment, is an error.
+    Secrets are not shown. An unknown name in hostler.toml or in the environment is an error.
     """
     rows = settled({"data": data})
     if output != "table":
@@ -38,7 +38,7 @@ def show_(data: Path | None, output: str) -> None:
 
 
 def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
-    """Each setting as plain data."""
+    """Return each setting as plain data."""
     from hostler.settings import NamespaceOptions, load
     from hostler.settings.option import OPTIONS
 
@@ -74,7 +74,7 @@ def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
 
 
 def _redacted_switch(url: str) -> str:
-    """A command is shown, as that of power_command is. `{node}` is no secret wherever it stands."""
+    """Return a power switch URL without secrets. A command is shown in full; `{node}` is never treated as a secret."""
     from hostler.settings.value import COMMAND, NODE
 
     stands = "node-goes-here"
@@ -82,7 +82,7 @@ def _redacted_switch(url: str) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """As a variable would hold it."""
+    """Format a value as an environment variable would hold it."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,7 +1,8 @@
-"""Before something is destroyed.
+"""Confirmation before something is destroyed.
 
-At a terminal one is asked, unless `--yes` is there. Where nobody can be asked, a script has named what is to go, and
-that is enough; what takes more than was named, or what somebody has to stand for, wants `--yes` there (`ask`).
+At a terminal the user is asked, unless `--yes` is given. Without a terminal, `ask_if_seen` proceeds: the script has
+named the object, which is enough. `ask` demands `--yes` there: for an operation that affects more than was named, or
+for which the operator takes responsibility.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def can_ask() -> bool:
-    """Whether somebody is there who could answer."""
+    """Return whether standard input is a terminal, so that a user can answer."""
     return sys.stdin.isatty()
 
 
 def ask_if_seen(question: str, *, yes: bool) -> None:
-    """Ask where somebody can be asked. For what is named, or can be brought back."""
+    """Ask if there is a terminal. For an object that was named explicitly, or that can be restored."""
     if not yes and can_ask():
         click.confirm(question, abort=True, err=True)
 
 
 def ask(question: str, *, yes: bool, otherwise: str = "") -> None:
-    """Ask; where nobody can be asked, refuse. For what takes more than was named, or has to be stood for.
+    """Ask; without a terminal, refuse. For an operation that affects more than was named, or needs responsibility.
 
-    `otherwise`: what else could be done there.
+    `otherwise`: an alternative that the refusal suggests.
     """
     check_can_ask(yes=yes, question=question, otherwise=otherwise)
     if not yes:
@@ -35,7 +36,7 @@ def ask(question: str, *, yes: bool, otherwise: str = "") -> None:
 
 
 def check_can_ask(*, yes: bool, question: str, otherwise: str = "") -> None:
-    """Refuse where `ask` would, before what the question is about is looked up."""
+    """Refuse in the same cases as `ask`, before the caller looks up what the question needs."""
     if not yes and not can_ask():
         ways = f"add --yes if you are sure{otherwise and f', or {otherwise}'}"
-        raise click.UsageError(f"{question} Nobody can be asked here; {ways}")
+        raise click.UsageError(f"{question} Cannot ask: standard input is not a terminal; {ways}")

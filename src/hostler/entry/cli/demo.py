@@ -1,4 +1,4 @@
-"""`hostler demo`: the store at work, live, on the embedded engine."""
+"""`hostler demo`: a live tour of the store, on the embedded engine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hostler.entry.cli.store_option import complete, path_url
 @click.command()
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Keep the store in this folder.")
 def demo(data: Path | None) -> None:
-    """See the store at work: put, watch, lease, transaction, history. Ten seconds, nothing to press.
+    """Show the store in action: put, watch, lease, transaction, history. Ten seconds, no input.
 
-    Without --data everything happens in a temporary folder, which is gone afterwards.
+    Without --data the demo uses a temporary folder and deletes it afterwards.
     """
     from hostler.entry.demo import Show, perform
 

@@ -13,13 +13,13 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command()
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder, as for hostler up.")
 @store_option
 @show.output_option
 def doctor(data: Path | None, store_url: str | None, output: str) -> None:
-    """Check data folder, disk, clock, QEMU, port, store, leader, nodes and records, and say what to do.
+    """Check data folder, disk, clock, QEMU, port, store, leader, nodes and records, and suggest fixes.
 
-    It works while nothing runs. Exit code 1 if anything fails; what is only worth a warning does not count.
+    No server is needed. Exit code 1 if a check fails; warnings do not change the exit code.
     """
     import msgspec
 

@@ -17,11 +17,11 @@ ANSWERS_WITHIN = 3.0
 
 
 @click.command()
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder of the hostler up.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder of hostler up.")
 def down(data: Path | None) -> None:
-    """End the hostler up of a data folder, and wait until it has.
+    """Stop the hostler up of a data folder, and wait until it has ended.
 
-    Its machines run on, and the next up finds them; slices end with it, and the next up starts them.
+    Machines keep running, and the next hostler up finds them. Slices stop, and the next hostler up starts them again.
     """
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.detach import ended
@@ -35,7 +35,7 @@ def down(data: Path | None) -> None:
 
 
 async def _has_machines(folder: DataFolder) -> bool:
-    """Whether there are any; where nobody says, there may be."""
+    """Return whether the server has machines. True if the server does not answer, because it may have some."""
     from hostler.client import Client
 
     url, token = folder.read(folder.server_file), folder.read(folder.token_file)

@@ -1,4 +1,4 @@
-"""Which storage a command about leadership works on."""
+"""The storage for commands about leadership."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--store URL`: any storage that elections can stand on."""
+    """Add `--store URL`: any storage that elections can use."""
     return click.option(
         "--store",
         "store_url",
@@ -30,9 +30,9 @@ def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @asynccontextmanager
 async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]:
-    """The open storage, in the namespace that the settings mean.
+    """Open the storage, in the namespace that the settings select.
 
-    NotFound: it is a local file that does not exist, and `create` is False.
+    NotFound: the storage is a local file that does not exist, and `create` is False.
     """
     from hostler.settings import load
     from hostler.wiring import open_ttl_storage
@@ -41,7 +41,7 @@ async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]
     storage = _namespaced(url, options) if options.use_test_namespace else open_ttl_storage(url)
     path = local_path(url)
     if path is not None and not create and not path.exists():
-        raise NotFound(f"store {redacted(url)}: there is no such file; the first replica creates it")
+        raise NotFound(f"store {redacted(url)}: no such file; the first replica creates it")
     try:
         async with storage as opened:
             yield opened
@@ -58,7 +58,7 @@ async def _namespaced(url: str, options: NamespaceOptions) -> AsyncIterator[TtlS
     from hostler.wiring import is_store, open_store, ttl_storage_on
 
     if not is_store(url):
-        raise Invalid(f"UseTestNamespace: test namespaces are for stores, not for {redacted(url)}; take it out")
+        raise Invalid(f"UseTestNamespace: test namespaces need a store, not {redacted(url)}; remove the setting")
     async with open_store(url) as store:
         seen, _ = await enter(store, options, clock=SystemClock())
         yield ttl_storage_on(seen)

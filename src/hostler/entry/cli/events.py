@@ -28,12 +28,12 @@ KINDS = (
 
 
 @click.command()
-@click.option("--since", metavar="ID", help="From after this event on: its id, in brackets.")
-@click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Only of this kind. May be given several times.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many.")
-@click.option("--tree", "as_tree", is_flag=True, help="Show what was decided, under what led to it, and end.")
-@click.option("--object", "object_", metavar="OBJECT", help="With --tree: only of this one, as hostler why names it.")
-@click.option("--limit", type=click.IntRange(1, tree.MOST), help="With --tree: the newest so many.  [default: 100]")
+@click.option("--since", metavar="ID", help="Start after the event with this id (shown in brackets).")
+@click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Only events of this kind; repeatable.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many events.")
+@click.option("--tree", "as_tree", is_flag=True, help="Show past decisions as a tree under their causes, and end.")
+@click.option("--object", "object_", metavar="OBJECT", help="With --tree: only this object, as in hostler why.")
+@click.option("--limit", type=click.IntRange(1, tree.MOST), help="With --tree: newest entries to show.  [default: 100]")
 @show.output_option
 @server_options
 def events(
@@ -46,14 +46,14 @@ def events(
     limit: int | None,
     output: str,
 ) -> None:
-    """Show what happens to machines, nodes, slices and the inventory, as it happens; Ctrl-C ends it.
+    """Follow the events of machines, nodes, slices and the inventory, until Ctrl-C.
 
-    A connection that breaks is taken up again where it broke: each event is shown once. With --since, what happened in
-    between is shown first. With --tree, decisions and wishes are shown instead, each under what led to it.
+    After a lost connection the command reconnects and continues: each event is shown once. With --since, the events
+    since that id are shown first. With --tree, past decisions and requests are shown instead, each under its cause.
     """
     live, past = (since, count, *kind), (object_, limit)
     if as_tree and any(live):
-        raise click.UsageError("--tree shows what was decided: --since, --kind and --count are for what happens")
+        raise click.UsageError("--tree shows past decisions: --since, --kind and --count are for events")
     if not as_tree and any(past):
         raise click.UsageError("--object and --limit are for --tree")
     if as_tree:
@@ -69,19 +69,19 @@ async def _tree(server: Server, object_: str | None, limit: int, output: str) ->
         show.emit(msgspec.to_builtins(page), output)
         return
     if not page.items:
-        click.echo("nothing was decided or wished for that is still kept", err=True)
+        click.echo("no decisions or requests are kept", err=True)
         return
     for line in tree.grown([*page.items, *page.before]):
         click.echo(line)
     if page.unreadable:
-        unread = counted(page.unreadable, "record cannot be read, and is", "records cannot be read, and are")
+        unread = counted(page.unreadable, "unreadable record is", "unreadable records are")
         click.echo(f"{unread} left out", err=True)
     if page.after is not None:
         click.echo(f"there may be older ones; {tree.more(limit)}", err=True)
 
 
 async def _past(client: Client, object_: str | None, limit: int) -> TracePage:
-    """The newest so many, as one page. The server's may be short, or empty, and not be the last."""
+    """Return the newest `limit` entries as one page. A page of the server may be short or empty and not the last."""
     items: list[TraceView] = []
     before: dict[str, TraceView] = {}
     unreadable, after, more = 0, None, True
@@ -100,7 +100,7 @@ async def _events(server: Server, since: str | None, kinds: tuple[str, ...], cou
     shown = 0
     async with reached(server) as client, client.events(after=since, kinds=kinds) as stream:
         async for view in stream:
-            # Events of one transaction share the revision: only the whole id says after which of them.
+            # Events of one transaction share a revision; only the full id identifies one of them.
             click.echo(_text(stream.last_id or str(view.revision), view, output), nl=False)
             sys.stdout.flush()
             shown += 1
@@ -113,7 +113,7 @@ def _text(number: str, view: EventView, output: str) -> str:
     if output != "table":
         return show.document(plain, output)
     if view.type == "reset":
-        return f"{datetime.now().astimezone():%H:%M:%S}  what lies between is lost: list again  [{number}]\n"
+        return f"{datetime.now().astimezone():%H:%M:%S}  events were lost: list the objects again  [{number}]\n"
     what = "deleted" if view.type == "delete" else _said(view)
     return f"{datetime.now().astimezone():%H:%M:%S}  {view.of:<6}  {show.safe(view.subject)}  {what}  [{number}]\n"
 

@@ -1,4 +1,4 @@
-"""How a command ends: one or two clear lines on stderr and an exit code that says what to do next."""
+"""How a command ends: one or two lines on stderr, and an exit code that tells a script what to do next."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ BROKEN_PIPE = 141
 
 
 class NotYet(HostlerError):
-    """What was waited for has not happened; the wish stands, and work on it goes on."""
+    """The awaited state was not reached in time. The request remains in place and work on it continues."""
 
 
 class GivenUp(HostlerError):
-    """What was waited for will not happen: it failed, and is not tried again by itself."""
+    """The awaited state will not be reached: the operation failed and is not retried automatically."""
 
 
-# The first kind that fits counts. `docs/cli.md` has this table for users.
+# The first matching class counts. `docs/cli.md` has this table for users.
 EXIT_CODES: tuple[tuple[type[HostlerError], int, str], ...] = (
-    (Invalid, 2, "correct what was asked and run it again"),
+    (Invalid, 2, "correct the request and run it again"),
     (NotFound, 3, "check the name"),
     (Conflict, 4, "nothing was written; read again, then decide"),
     (Unavailable, 5, "nothing was written; check that the store can be reached, then run it again"),
     (Uncertain, 6, "it may have been written; read before you run it again"),
-    (Lagged, 7, "watch again from the revision that is named"),
-    (Missed, 7, "that history is gone; read the present state, and watch from there"),
-    (Damaged, 8, "nothing was changed; restore a backup, or look at the file before anything writes to it"),
-    (Unauthenticated, 9, "give a token that counts: HOSTLER_TOKEN, or --token-file"),
-    (Forbidden, 9, "ask somebody who has the right, or use another account"),
+    (Lagged, 7, "watch again from the revision in the message"),
+    (Missed, 7, "that history is gone; read the current state, and watch from there"),
+    (Damaged, 8, "nothing was changed; restore a backup, or inspect the file before anything writes to it"),
+    (Unauthenticated, 9, "give a valid token: HOSTLER_TOKEN, or --token-file"),
+    (Forbidden, 9, "ask an administrator for the permission, or use another account"),
     (QuotaExceeded, 9, "delete what is not needed, or ask for more"),
     (LeadershipLost, 10, "another process leads; ask that one"),
-    (NotYet, 11, "look again later"),
-    (Raised, 12, "what was called failed by itself; what it printed: hostler slice logs GROUP:NAME"),
-    (GivenUp, 13, "what served before serves; correct what failed, and apply it again"),
+    (NotYet, 11, "check again later"),
+    (Raised, 12, "the called method failed; see its output: hostler slice logs GROUP:NAME"),
+    (GivenUp, 13, "the previous version still serves; correct the failure, and apply again"),
     (Closed, 1, "run it again"),
     (HostlerError, 1, "run it again with --debug to see the details"),
 )
 
 _ABOUT_THE_STORE = (Unavailable, Uncertain, Damaged, Missed, Forbidden)
-"""Kinds whose message gains by naming the store."""
+"""Error classes whose message also names the store."""
 
 
 def exit_code(error: HostlerError) -> int:
-    """The code that this kind of error ends a command with."""
+    """Return the exit code for this error."""
     return next(code for kind, code, _ in EXIT_CODES if isinstance(error, kind))
 
 
 def describe(error: HostlerError) -> tuple[str, str]:
-    """What happened, and what to do next."""
+    """Return what happened, and what to do next."""
     text = _plain(one_line(str(error) or type(error).__name__))
-    what, _, advice = text.rpartition("; ")  # what happened may be told in somebody else's words
+    what, _, advice = text.rpartition("; ")  # the last one: the first part may quote a foreign message with "; " in it
     if not what:
         what, advice = text, next(text for kind, _, text in EXIT_CODES if isinstance(error, kind))
     return what, advice
@@ -89,7 +89,7 @@ _LIMITS = {">": "more than", ">=": "at least", "<=": "at most", "without": "with
 
 
 def _plain(text: str) -> str:
-    """What is wrong with a field of a request, said of the flag that it came from; anything else as it is."""
+    """Rewrite a validation error of a request field to name the flag it came from; return other text unchanged."""
     found = _OF_A_FIELD.fullmatch(text)
     if found is None:
         return text
@@ -104,12 +104,12 @@ def _plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with nothing in it that moves a terminal's cursor."""
+    """Return the text without characters that move a terminal's cursor."""
     return "".join(c if c.isprintable() else " " if c in "\r\n\t" else repr(c)[1:-1] for c in text)
 
 
 def tell_failure(error: HostlerError) -> None:
-    """What happened and what to do next, in two lines."""
+    """Print two lines: what happened, and what to do next."""
     what, advice = describe(error)
     if isinstance(error, _ABOUT_THE_STORE):
         what += "".join(f" ({text})" for text in getattr(error, "__notes__", ()))
@@ -117,24 +117,24 @@ def tell_failure(error: HostlerError) -> None:
 
 
 def note(text: str) -> None:
-    """A line for the person, beside the output."""
+    """Print a line for the user on stderr, apart from the output."""
     click.echo(one_line(text), err=True)
 
 
 def tell(text: str) -> None:
-    """A line of what goes on, with the time."""
+    """Print a progress line with the time."""
     click.echo(f"{datetime.now().astimezone():%H:%M:%S} {one_line(text)}")
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run `command`; the exit code."""
+    """Run `command` and return the exit code."""
     debug = os.environ.get("HOSTLER_DEBUG", "") not in ("", "0")
     debug = debug or "--debug" in (sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
     try:
         code = command.main(arguments, prog_name="hostler", standalone_mode=False)
         sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001 - whatever it was, the person is told in a line
+    except BaseException as error:  # noqa: BLE001 - every error ends as one line for the user
         if debug and not isinstance(error, KeyboardInterrupt | click.ClickException | click.exceptions.Exit):
             import traceback
 
@@ -144,7 +144,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Where the shell closed one (`<&-`, `>&-`), Python has none at all: nothing is read then, or goes nowhere."""
+    """Open /dev/null for each standard stream that the shell closed (`<&-`, `>&-`), where Python sets None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
@@ -169,12 +169,12 @@ def _ended_by(error: BaseException) -> int:
             return error.code if isinstance(error.code, int) else 1
         case OSError() if error.strerror:
             place = f"{error.filename}: " if error.filename else ""
-            _say(f"hostler: {one_line(place)}{error.strerror}", "  next: check the path, its rights and the free space")
+            _say(f"hostler: {one_line(place)}{error.strerror}", "  next: check the path, permissions and free space")
             return 1
         case _:
             _say(
                 f"hostler: unexpected {type(error).__name__}: {one_line(str(error))}",
-                "  next: this is a fault in Hostler; run it again with --debug to see where, and report it",
+                "  next: this is a bug in Hostler; run it again with --debug to see where, and report it",
             )
             return 1
 
@@ -186,6 +186,6 @@ def _say(*lines: str) -> None:
 
 
 def forget_stdout() -> None:
-    """Keep the interpreter from writing to the closed pipe once more as it ends."""
+    """Redirect stdout to /dev/null, so that the interpreter does not write to the closed pipe again at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

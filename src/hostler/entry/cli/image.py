@@ -1,4 +1,4 @@
-"""`hostler image`: the images of a data folder. No server is needed, and one that runs there does not mind."""
+"""`hostler image`: the images of a data folder. Works without a server, and also while a server runs on that folder."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.image"
 
 COMMANDS = {
-    "list": (_HERE, "list_", "Show the images."),
-    "add": (_HERE, "add", "Take a disk image from a file or a URL."),
-    "build": (_HERE, "build", "Make an image from Debian's packages."),
-    "remove": (_HERE, "remove", "Forget an image that no machine stands on."),
+    "list": (_HERE, "list_", "List the images."),
+    "add": (_HERE, "add", "Add a disk image from a file or a URL."),
+    "build": (_HERE, "build", "Build an image from Debian packages."),
+    "remove": (_HERE, "remove", "Remove an image that no machine uses."),
     "warm": (_HERE, "warm", "Keep an image booted, so that machines start faster."),
 }
 
 data_option = click.option(
-    "--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder, as with hostler up --data."
+    "--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder, as for hostler up."
 )
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def image() -> None:
-    """Show, add, build and remove the images that machines are made of (docs/images.md)."""
+    """List, add, build and remove the images that machines are created from (docs/images.md)."""
 
 
 class Shelf(NamedTuple):
-    """The images of a data folder, and which of them a machine gets that names none."""
+    """The images of a data folder, and the name of the default image."""
 
     images: Images
     default: str
 
 
 def opened(data: Path | None) -> Shelf:
-    """The images of the folder that was given, or of the one that the settings name."""
+    """Open the images of the given folder, or of the folder that the settings name."""
     from hostler.entry.data_dir import DataFolder
     from hostler.settings import load
     from hostler.wiring import open_images
@@ -63,9 +63,9 @@ def opened(data: Path | None) -> Shelf:
 @data_option
 @show.output_option
 def list_(data: Path | None, output: str) -> None:
-    """Show the images: their sizes, how many machines stand on them, and in which shapes they are kept booted.
+    """List the images: their sizes, how many machines use them, and the machine sizes they are kept booted for.
 
-    The one with a star is what a machine is made of that names no image.
+    A star marks the default image, which a machine gets if it names none.
     """
     shelf = opened(data)
     found, damaged = complete(_all(shelf.images))
@@ -80,7 +80,7 @@ def list_(data: Path | None, output: str) -> None:
     table = show.Columns("NAME", "DIGEST", "SIZE", "DISK", "MACHINES", "WARM", "USER", "SOURCE")
     table.rows([_row(named, shelf.default) for named in found])
     if shelf.default not in [named.name for named in found]:
-        note(f"there is no {shelf.default!r}, which machines get that name no image; make it or set another (image)")
+        note(f"default image {shelf.default!r}: not found; build or add it, or change the setting `image`")
 
 
 async def _all(images: Images) -> tuple[Sequence[Named], Mapping[str, str]]:
@@ -90,24 +90,24 @@ async def _all(images: Images) -> tuple[Sequence[Named], Mapping[str, str]]:
 @click.command()
 @click.argument("name")
 @click.argument("source", metavar="PATH|URL")
-@click.option("--sha256", metavar="HEX", help="Its checksum; needed for a URL, checked for a file if given.")
-@click.option("--user", metavar="NAME", help="Who logs in; hostler.")
-@click.option("--probe", type=click.Choice(["ssh", "tcp", "agent", "none"]), help="How it is seen to be up; ssh.")
-@click.option("--seeding", type=click.Choice(["cloud-init", "firmware", "none"]), help="How it learns who it is.")
-@click.option("--memory", type=Mebibytes(), help="The least memory that it boots with; 512M.")
-@click.option("--boot-seconds", type=Duration(), help="How long each step of its start may take; 240s.")
-@click.option("--kernel", type=click.Path(path_type=Path), help="Start this kernel, not what the disk has.")
-@click.option("--initrd", type=click.Path(path_type=Path), help="The kernel's initial file system.")
-@click.option("--append", metavar="TEXT", help="The kernel's arguments; root=/dev/vda1 rw console=ttyS0.")
-@click.option("--max-size", type=Mebibytes(), help="Refuse what is larger, also when unpacked; 64G.")
+@click.option("--sha256", metavar="HEX", help="The checksum; required for a URL, checked for a file if given.")
+@click.option("--user", metavar="NAME", help="The login user.  [default: hostler]")
+@click.option("--probe", type=click.Choice(["ssh", "tcp", "agent", "none"]), help="Readiness probe.  [default: ssh]")
+@click.option("--seeding", type=click.Choice(["cloud-init", "firmware", "none"]), help="How the guest is configured.")
+@click.option("--memory", type=Mebibytes(), help="The least memory that the image boots with.  [default: 512M]")
+@click.option("--boot-seconds", type=Duration(), help="Time limit for each step of the boot.  [default: 240s]")
+@click.option("--kernel", type=click.Path(path_type=Path), help="Boot this kernel instead of the one on the disk.")
+@click.option("--initrd", type=click.Path(path_type=Path), help="The initial RAM disk for --kernel.")
+@click.option("--append", metavar="TEXT", help="Kernel arguments.  [default: root=/dev/vda1 rw console=ttyS0]")
+@click.option("--max-size", type=Mebibytes(), help="Refuse a larger image, also after unpacking.  [default: 64G]")
 @data_option
 @show.output_option
 def add(name: str, source: str, data: Path | None, output: str, **said: Any) -> None:
-    """Take the disk image at PATH|URL under NAME. What is not said about it fits a cloud image.
+    """Add the disk image at PATH|URL under NAME. The defaults fit a cloud image.
 
-    Taken are qcow2, and raw images with a partition table or a file system, also if compressed by gzip, xz or bzip2. An
-    image that stands on other files is refused. An interrupted download goes on with the same command. If NAME stood
-    for another image, new machines get the new one, and those that there are keep theirs.
+    Accepted formats: qcow2, and raw images with a partition table or a file system, also compressed by gzip, xz or
+    bzip2. An image with a backing file is refused. Run the same command again to resume an interrupted download. If
+    NAME already names another image, new machines use the new image and existing machines keep theirs.
     """
     sha256, max_size = said.pop("sha256"), said.pop("max_size")
     options = _options(said)
@@ -131,14 +131,14 @@ def _options(said: dict[str, Any]) -> dict[str, str]:
 
 @click.command()
 @click.argument("kind", type=click.Choice(["tiny", "debian"]))
-@click.option("--name", help="What to call it; as its kind unless told otherwise.")
+@click.option("--name", help="The name of the image.  [default: its kind]")
 @data_option
 @show.output_option
 def build(kind: str, name: str | None, data: Path | None, output: str) -> None:
-    """Make an image from Debian's packages.
+    """Build an image from Debian packages.
 
     tiny: a kernel, busybox and an SSH server, in seconds and without root. debian: systemd, cloud-init and OpenSSH, in
-    a minute or two; it needs mmdebstrap. If there are no newer packages, the image stays the one that it is.
+    a minute or two; needs mmdebstrap. If no package is newer, the image does not change.
     """
     shelf = opened(data)
     _tell(
@@ -153,9 +153,9 @@ def build(kind: str, name: str | None, data: Path | None, output: str) -> None:
 @yes_option
 @data_option
 def remove(name: str, yes: bool, data: Path | None) -> None:
-    """Forget NAME, and its content unless it has other names. Refused while machines stand on it.
+    """Remove NAME, and the image itself unless it has other names. Refused while machines use it.
 
-    On a terminal it asks first.
+    Asks for confirmation at a terminal.
     """
     ask_if_seen(f"Remove the image {show.safe(name)}?", yes=yes)
     complete(_remove(opened(data).images, name))
@@ -168,14 +168,15 @@ async def _remove(images: Images, name: str) -> None:
 
 @click.command()
 @click.argument("name", default="")
-@click.option("--cpus", type=click.IntRange(1, 255), default=1, show_default=True, help="Of the machines to come.")
-@click.option("--memory", type=Mebibytes(), help="Of the machines to come; the least that the image boots with.")
+@click.option("--cpus", type=click.IntRange(1, 255), default=1, show_default=True, help="CPUs of the machines.")
+@click.option("--memory", type=Mebibytes(), help="Memory of the machines.  [default: the least that the image needs]")
 @data_option
 @show.output_option
 def warm(name: str, cpus: int, memory: int | None, data: Path | None, output: str) -> None:
-    """Keep NAME (the default image if not given) booted for machines of one shape.
+    """Keep NAME (default: the default image) booted for machines of one size.
 
-    A machine of just that shape then starts from there, as itself, in a fraction of the time.
+    A machine with exactly these CPUs and this memory then starts from the booted copy, with its own identity, in a
+    fraction of the time.
     """
     shelf = opened(data)
     named = name or shelf.default
@@ -188,7 +189,7 @@ def warm(name: str, cpus: int, memory: int | None, data: Path | None, output: st
 
 
 def _worked(work: Callable[[Progress], Any]) -> Named:
-    """Do it, and show how far it is."""
+    """Run `work` and show its progress."""
     with Ticker() as ticker:
 
         def tell(what: str, done: int, of: int | None) -> None:
@@ -202,7 +203,7 @@ def _worked(work: Callable[[Progress], Any]) -> Named:
 
 
 def progress_line(what: str, done: int, of: int | None) -> str:
-    """How far it is, in a line."""
+    """Format the progress as one line."""
     if not of:
         return f"{what} …" if not done else f"{what}: {done / 1e6:,.1f} MB"
     return f"{what}: {done / 1e6:,.1f} of {of / 1e6:,.1f} MB ({100 * done // of} %)"
@@ -242,7 +243,7 @@ def _row(named: Named, default: str) -> tuple[str, ...]:
 
 
 def plain(named: Named, default: str) -> dict[str, Any]:
-    """An image as plain data."""
+    """Return an image as plain data."""
     import msgspec
 
     data: dict[str, Any] = msgspec.to_builtins(named)
@@ -250,7 +251,7 @@ def plain(named: Named, default: str) -> dict[str, Any]:
 
 
 def megabytes(count: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people."""
     return f"{count / 1e6:,.0f} MB" if count < 10e9 else f"{count / 1e9:,.1f} GB"
 
 

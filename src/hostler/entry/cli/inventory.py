@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.inventory"
 
 COMMANDS = {
-    "load": (_HERE, "load", "Load an inventory file; its plan is shown first."),
-    "check": (_HERE, "check", "Check an inventory file, and ask no server."),
-    "show": (_HERE, "show_", "Show the inventory; -o yaml writes it as a file."),
+    "load": (_HERE, "load", "Load an inventory file, after showing its plan."),
+    "check": (_HERE, "check", "Check an inventory file without a server."),
+    "show": (_HERE, "show_", "Show the inventory; -o yaml writes a file to load."),
     "set": (_HERE, "set_", "Take a rack, blade, pdu, tor, zone or region out of use, or back."),
 }
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}
@@ -41,7 +41,7 @@ _PARTS = ("pdu", "tor", "blade")
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def inventory() -> None:
-    """Load, show and change what stands in the datacenter: regions, zones, racks and what is in them."""
+    """Load, show and change the datacenter inventory: regions, zones, racks and their parts."""
 
 
 # Loading
@@ -52,7 +52,7 @@ format_option = click.option(
     type=click.Choice([HOSTLER, CLOUDCHAMBER]),
     default=HOSTLER,
     show_default=True,
-    help="Of FILE: that of docs/inventory.md, or an inventory file of CloudChamber.",
+    help="The format of FILE: docs/inventory.md, or a CloudChamber inventory file.",
 )
 
 
@@ -64,10 +64,10 @@ format_option = click.option(
 @show.output_option
 @server_options
 def load(file: str, format_: str, plan_only: bool, yes: bool, output: str) -> None:
-    """Make FILE the inventory. What it changes is shown first, and you are asked.
+    """Replace the inventory with FILE. Shows the changes first and asks for confirmation.
 
-    What FILE does not have is removed; a blade whose node has machines is not. Where FILE does not say `enabled` or
-    `condition`, those stay as they are. The same file again changes nothing.
+    Objects that are not in FILE are removed, except blades whose node has machines. Where FILE does not give `enabled`
+    or `condition`, the current values stay. Loading the same file again changes nothing.
     """
     from hostler.engine.inventory.export import api_document
 
@@ -87,9 +87,9 @@ async def _load(
         if plan.refused:
             for line in plan.refused:
                 click.echo(show.safe(f"! {line}"), err=True)
-            raise Conflict(f"{file}: it cannot be loaded as it is; nothing was changed, see the lines above")
+            raise Conflict(f"{file}: cannot be loaded, nothing was changed; correct the lines above")
         if not plan.changes:
-            click.echo(f"{show.safe(file)}: nothing to do, the inventory is as it says", err=output != "table")
+            click.echo(f"{show.safe(file)}: nothing to do, the inventory matches", err=output != "table")
         if plan_only:
             return
         if plan.changes:
@@ -102,7 +102,7 @@ async def _load(
 
 
 def _checked(file: str, format_: str) -> Inventory:
-    """The inventory in a file. Everything that is wrong with it is told on a line of its own, and then Invalid."""
+    """Return the inventory in a file. Print each mistake on its own line, then raise Invalid."""
     from hostler.engine.inventory.inventory_file import inventory_of_text
     from hostler.kit.yaml import LARGEST, Doubts
 
@@ -128,7 +128,7 @@ def _checked(file: str, format_: str) -> Inventory:
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @format_option
 def check(file: str, format_: str) -> None:
-    """Check the inventory in FILE, and ask no server."""
+    """Check the inventory in FILE without a server."""
     found = _checked(file, format_)
     blades = sum(len(full.blades) for full in found.racks)
     levels = (("region", len(found.regions)), ("zone", len(found.zones)), ("rack", len(found.racks)), ("blade", blades))
@@ -146,7 +146,7 @@ def _tell(plan: InventoryPlan, *, to_stderr: bool) -> None:
 
 
 def _lines(changes: Sequence[InventoryChange]) -> Iterator[tuple[str, str]]:
-    """One for each change; what comes or goes with its rack is told with the rack, and what is alike together."""
+    """Yield a line for each change. Parts of an added or removed rack share its line, and so do similar changes."""
     whole = {(each.what, fold(each.name)) for each in changes if each.level == "rack" and each.what != "change"}
     with_it: dict[tuple[str, str], dict[str, int]] = {}
     alone: list[InventoryChange] = []
@@ -172,7 +172,7 @@ def _lines(changes: Sequence[InventoryChange]) -> Iterator[tuple[str, str]]:
 
 
 def _alike(changes: Sequence[InventoryChange]) -> Iterator[list[InventoryChange]]:
-    """Neighbours that differ by their name alone."""
+    """Group neighbours that differ only by their name."""
     group: list[InventoryChange] = []
     for each in changes:
         if group and (each.level not in _PARTS or _without_name(each) != _without_name(group[-1])):
@@ -201,7 +201,7 @@ def _counted(changes: Sequence[InventoryChange], *, done: bool = False) -> str:
     return ", ".join(f"{number} {words[what] or f'to {what}'}" for number, what in numbers if number)
 
 
-# Looking
+# Showing
 
 
 @click.command("show")
@@ -222,7 +222,7 @@ async def _show(server: Server, output: str) -> None:
         found = await racks(client)
         regions = await read(client, lambda stale: client.inventory.regions(stale=stale))
     if not found and not regions.items:
-        click.echo("nothing; hostler inventory load FILE brings it", err=True)
+        click.echo("the inventory is empty; load one: hostler inventory load FILE", err=True)
         return
     left = {fold(each.name): each for each in found}
     for region in regions.items:
@@ -259,12 +259,12 @@ def _rack(view: RackView) -> str:
 @click.option("--region", metavar="NAME", help="A region instead of a rack.")
 @click.option("--zone", metavar="REGION/NAME", help="A zone instead of a rack.")
 @click.option("--enable/--disable", "enabled", default=None, help="Whether it may be used.")
-@click.option("--condition", type=click.Choice([each.value for each in Condition]), help="Where it is in its life.")
+@click.option("--condition", type=click.Choice([each.value for each in Condition]), help="Its lifecycle condition.")
 @server_options
 def set_(what: str | None, region: str | None, zone: str | None, enabled: bool | None, condition: str | None) -> None:
     """Take a rack, blade, pdu or tor out of use, or back: r1, r1/b3, r1/pdu1.
 
-    Nodes below it take new machines only while it is enabled and operational; what runs there stays. To empty a node:
+    Nodes below it accept new machines only while it is enabled and operational; running machines stay. To empty a node:
     `hostler node drain`.
     """
     if sum(each is not None for each in (what, region, zone)) != 1:

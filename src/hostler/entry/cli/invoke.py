@@ -25,17 +25,17 @@ MAX_WITHIN = 3600.0
 @click.argument("method")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--json", "given", metavar="JSON", help="All arguments as one JSON object; @FILE reads a file, - stdin.")
-@click.option("--within", type=Duration(), default=30.0, show_default="30s", help="What the call may take, at most 1h.")
-@click.option("--stream", is_flag=True, help="Show one JSON value per line, also of a method that does not stream.")
+@click.option("--within", type=Duration(), default=30.0, show_default="30s", help="Time limit of the call, at most 1h.")
+@click.option("--stream", is_flag=True, help="Print one JSON value per line, also if the method does not stream.")
 @server_options
 def invoke(
     *, artifact: str, method: str, arguments: tuple[str, ...], given: str | None, within: float, stream: bool
 ) -> None:
     """Call a METHOD of a slice.
 
-    ARTIFACT is group:name, by the weights of its versions, or group:name:version for exactly that one. A VALUE that is
-    JSON is that (3, true, [1,2]), anything else is text; a text that looks like JSON is written in quotes: n='"3"'.
-    What a method streams is shown as it comes, one result per line.
+    ARTIFACT is group:name, which selects a version by traffic weight, or group:name:version. A VALUE that is valid JSON
+    is parsed (3, true, [1,2]); any other VALUE is text. Quote text that looks like JSON: n='"3"'. The results of a
+    streaming method are printed as they arrive, one per line.
     """
     if within > MAX_WITHIN:
         raise click.BadParameter(f"{within:g} s: at most one hour", param_hint="--within")
@@ -83,4 +83,4 @@ def _object(given: str) -> dict[str, Any]:
     except OSError as error:
         raise click.BadParameter(f"{given[1:]}: cannot be read: {error.strerror}", param_hint="--json") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise click.BadParameter(f"no JSON object: {error}", param_hint="--json") from None
+        raise click.BadParameter(f"not a JSON object: {error}", param_hint="--json") from None

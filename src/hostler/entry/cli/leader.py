@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from hostler.model.replica import LeaderRecord, Takeover
 
 SHORT = 8
-"""So much of a holder's id is shown to people."""
+"""Characters of a holder's id that tables show."""
 
 
 @click.command()
-@click.option("--watch", "watching", is_flag=True, help="Go on, and tell each takeover as it happens.")
-@click.option("--history", "past", is_flag=True, help="Show who led before instead, the newest first.")
+@click.option("--watch", "watching", is_flag=True, help="Keep running, and print each takeover as it happens.")
+@click.option("--history", "past", is_flag=True, help="Show past leaders instead, newest first.")
 @show.output_option
 @storage_option
 @server_options
 def leader(*, watching: bool, past: bool, output: str, store_url: str | None) -> None:
-    """Show who leads, with which fence, since when and for how long unless it renews; and who stands by.
+    """Show the leader with its fence, age and remaining lease time, and the standby replicas.
 
-    It asks the store itself, so it works while no server does. With --server or HOSTLER_SERVER, and no --store, it asks
-    that server.
+    The command reads the store directly, so it works without a server. With --server or HOSTLER_SERVER, and no --store,
+    it asks that server.
     """
     if watching and past:
-        raise click.UsageError("--watch tells what happens, --history what happened: give one of them")
+        raise click.UsageError("--watch and --history cannot be combined: give one of them")
     given = click.get_current_context().meta
     named = given.get("hostler.server") or os.environ.get("HOSTLER_SERVER")
     if named and store_url is None and not watching:
@@ -54,7 +54,7 @@ def leader(*, watching: bool, past: bool, output: str, store_url: str | None) ->
 
 
 async def _ask(server: Server, output: str) -> None:
-    """What a server says of it."""
+    """Show the leader as a server reports it."""
     from hostler.entry.leader import Holder, Scene, Waiting
 
     async with reached(server) as client:
@@ -87,7 +87,7 @@ async def _ask_history(server: Server, output: str) -> None:
 
 def _known(seen: Overview) -> ControlSeen:
     if seen.control is None:
-        raise Unavailable("store: it does not answer the server, so nobody can tell who leads; look at the store")
+        raise Unavailable("store: does not answer the server, so the leader is unknown; check the store")
     return seen.control
 
 
@@ -108,7 +108,7 @@ def _past(found: Sequence[Takeover | TakeoverView], output: str) -> None:
         show.emit(msgspec.to_builtins(found), output)
         return
     if not found:
-        note("nobody is known to have led")
+        note("no leader is recorded")
         return
     rows = [
         [
@@ -123,7 +123,7 @@ def _past(found: Sequence[Takeover | TakeoverView], output: str) -> None:
     show.Columns("SINCE", "FENCE", "ADDRESS", "HOLDER", "BEFORE").rows(rows)
 
 
-_BEFORE = {"none": "nobody that is known", "released": "{}, which gave it up", "silent": "{}, which fell silent"}
+_BEFORE = {"none": "none recorded", "released": "{}, released", "silent": "{}, lease expired"}
 
 
 async def _show(url: str, output: str) -> None:
@@ -147,14 +147,14 @@ def _table(scene: Scene) -> None:
     rows = [_row("leads", scene.leader)] if scene.leader is not None else []
     rows += [_row(f"holds key {other.key}", other) for other in scene.others]
     rows += [
-        ["stands by", show.safe(w.address), w.holder[:SHORT], "", span(w.age_s), ""] for w in scene.standing_by or ()
+        ["standby", show.safe(w.address), w.holder[:SHORT], "", span(w.age_s), ""] for w in scene.standing_by or ()
     ]
     if rows:
         show.Columns("ROLE", "ADDRESS", "HOLDER", "FENCE", "AGE", "TIME LEFT").rows(rows)
     if scene.leader is None:
-        note("nobody leads")
+        note("no leader")
     if scene.standing_by is None:
-        note("this storage cannot tell who stands by")
+        note("this storage does not list standby replicas")
 
 
 def _row(role: str, holder: Holder) -> list[str]:
@@ -178,6 +178,6 @@ def _change(record: LeaderRecord | None, output: str) -> str:
     if output != "table":
         return show.document(plain, output)
     if record is None:
-        return f"{now:%H:%M:%S.%f}"[:-3] + " nobody leads\n"
+        return f"{now:%H:%M:%S.%f}"[:-3] + " no leader\n"
     who = f"{show.safe(record.address)} leads with fence {record.fence} ({record.holder[:SHORT]})"
     return f"{now:%H:%M:%S.%f}"[:-3] + f" {who}\n"

@@ -23,7 +23,7 @@ PAGE = 500
 
 
 async def all_of(client: Client, list_: Callable[..., Pages[P, T]], limit: int | None = None) -> AsyncIterator[T]:
-    """What `list_` of the client lists, or the first `limit` of it; each page as `read` gets it."""
+    """Yield all items that `list_` of the client returns, or the first `limit`; each page is fetched by `read`."""
     left, after = limit, None
     while left is None or left > 0:
         count = PAGE if left is None else min(PAGE, left)
@@ -43,7 +43,7 @@ async def all_of(client: Client, list_: Callable[..., Pages[P, T]], limit: int |
 def show_all(
     found: Sequence[T], output: str, heads: Sequence[str], row: Callable[[T], Sequence[str]], none: str
 ) -> None:
-    """All of it; where a table would be empty, the note `none`."""
+    """Show all items; if a table would be empty, print the note `none`."""
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
     elif not found:

@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.node"
 
 COMMANDS = {
-    "list": (_HERE, "list_", "Show the nodes and how full they are."),
+    "list": (_HERE, "list_", "List the nodes and their usage."),
     "show": (_HERE, "show_", "Show one node."),
     "drain": (_HERE, "drain", "Empty a node, machine by machine."),
-    "activate": (_HERE, "activate", "Put a node back on duty."),
+    "activate": (_HERE, "activate", "Return a node to service."),
     "confirm-off": (
         _HERE,
         "confirm_off",
-        "Confirm that a silent node is off: its machines start elsewhere, with new disks.",
+        "Confirm that an unreachable node is off: its machines start elsewhere, with new disks.",
     ),
     "brake": (_HERE, "brake", "Show and release the brake on mass failure."),
-    "remove": (_HERE, "remove", "Forget a node that is empty or gone."),
+    "remove": (_HERE, "remove", "Remove the record of a node that is empty or gone."),
 }
 BRAKE_COMMANDS = {
     "show": (_HERE, "show_brake", "Show whether the brake holds, and why."),
-    "release": (_HERE, "release_brake", "Let the nodes be fenced that hold the brake."),
+    "release": (_HERE, "release_brake", "Allow fencing of the nodes that hold the brake."),
 }
 HEADS = ("NODE", "STATE", "VMS", "CPUS", "MEMORY", "DISK", "RACK", "LABELS")
 
@@ -62,29 +62,28 @@ def node() -> None:
 @show.output_option
 @server_options
 def list_(output: str) -> None:
-    """Show the nodes and how full they are."""
+    """List the nodes and their usage."""
     complete(_list(chosen_server(), output))
 
 
 async def _list(server: Server, output: str) -> None:
     async with reached(server) as client:
         found = await nodes(client)
-    show_all(found, output, HEADS, _row, "no nodes; an agent brings one: hostler agent --node NAME")
+    show_all(found, output, HEADS, _row, "no nodes; start an agent: hostler agent --node NAME")
 
 
 async def nodes(client: Client) -> list[NodeView]:
-    """All nodes."""
     return [view async for view in all_of(client, client.nodes.list)]
 
 
 def state(view: NodeView) -> str:
-    """Lifecycle and life, in few words."""
+    """Describe the lifecycle state of a node and whether it is reachable, in a few words."""
     if not view.alive:
         if view.off is not None:
             return "off (confirmed)"
-        return "awaited" if view.awaited else f"silent ({view.lifecycle.words})"
+        return "awaited" if view.awaited else f"unreachable ({view.lifecycle.words})"
     mode = f" ({view.drain.value})" if view.lifecycle is Lifecycle.DRAINING else ""
-    return view.lifecycle.words + mode + (", takes no more" if view.refuses or view.objection else "")
+    return view.lifecycle.words + mode + (", not accepting" if view.refuses or view.objection else "")
 
 
 def _row(view: NodeView) -> list[str]:
@@ -122,7 +121,7 @@ async def _show(server: Server, node: str, output: str) -> None:
         ("MACHINES", view.driver),
         ("FENCES", "yes" if view.fences else "no"),
         ("MOVES", "yes" if view.moves else "no"),
-        ("TAKES NO MORE", "; ".join(filter(None, (view.refuses, view.objection)))),
+        ("NOT ACCEPTING", "; ".join(filter(None, (view.refuses, view.objection)))),
         ("IMAGES", "any" if view.images is None else ", ".join(filter(None, view.images)) or "none"),
         *((name.upper(), fact) for name, fact in sorted(view.facts.items())),
         ("ADDRESS", view.address),
@@ -140,16 +139,16 @@ async def _show(server: Server, node: str, output: str) -> None:
     type=click.Choice([mode.value for mode in DrainMode]),
     default=DrainMode.MOVE.value,
     show_default=True,
-    help="move: each goes elsewhere, as it runs where both nodes can do that, otherwise made anew from its image."
-    " stop: each is stopped, and stays.",
+    help="move: migrate each machine live if both nodes support it, otherwise recreate it elsewhere from its image."
+    " stop: stop each machine and keep it on the node.",
 )
-@click.option("--drop-snapshots", is_flag=True, help="Move machines that have snapshots, too: the snapshots are lost.")
+@click.option("--drop-snapshots", is_flag=True, help="Also move machines with snapshots; their snapshots are lost.")
 @wait_options
 @server_options
 def drain(node: str, mode: str, drop_snapshots: bool, waiting: bool, within: float) -> None:
-    """Empty the node NODE, one machine after the other. `hostler node activate` takes it back.
+    """Empty the node NODE, one machine at a time. `hostler node activate` returns it to service.
 
-    A machine that is made anew elsewhere has a new disk from its image; its old disk is retained on NODE.
+    A machine that is recreated elsewhere gets a new disk from its image; its old disk is retained on NODE.
     """
     how = Drain(mode=DrainMode(mode), drop_snapshots=drop_snapshots)
     complete(_drain(chosen_server(), node, how, within if waiting else None))
@@ -179,13 +178,13 @@ async def _until_drained(client: Client, node: str, mode: DrainMode, within: flo
             telling.tell(last)
             if time.monotonic() - started > within:
                 raise NotYet(
-                    f"node {node}: not drained after {span(within)} ({last}); it goes on: hostler node show {node}"
+                    f"node {node}: not drained after {span(within)} ({last}); it continues: hostler node show {node}"
                 )
             await asyncio.sleep(0.5)
 
 
 async def _left(client: Client, node: str, mode: DrainMode) -> int:
-    """Machines that drain has still to move or stop."""
+    """Return the number of machines that the drain has still to move or stop."""
     if mode is DrainMode.MOVE:
         return (await client.nodes.get(node)).vms
     from hostler.entry.cli.vm.read import machines
@@ -199,7 +198,7 @@ async def _left(client: Client, node: str, mode: DrainMode) -> int:
 @click.argument("node")
 @server_options
 def activate(node: str) -> None:
-    """Put the node NODE back on duty."""
+    """Return the node NODE to service."""
     complete(_activate(chosen_server(), node))
 
 
@@ -216,8 +215,8 @@ async def _activate(server: Server, node: str) -> None:
 def confirm_off(node: str, yes: bool) -> None:
     """Confirm that the unreachable node NODE is switched off, so that its machines are started elsewhere.
 
-    They start elsewhere with new disks, made from their images: the disks and snapshots on NODE are given up, and are
-    listed before you are asked. Go and look first. If the node still runs, its machines will run twice.
+    They start elsewhere with new disks, made from their images. The disks and snapshots on NODE are given up; they are
+    listed before you are asked. Check the node first: if it still runs, its machines will run twice.
     """
     check_can_ask(yes=yes, question=f"Is {show.safe(node)} switched off?")
     server = chosen_server()
@@ -231,7 +230,7 @@ def confirm_off(node: str, yes: bool) -> None:
 
 
 async def _given_up(server: Server, node: str) -> list[str]:
-    """A line for each machine of the node: what is lost if the node does not come back."""
+    """Return a line for each machine of the node: what is lost if the node does not come back."""
     from hostler.entry.cli.vm.read import machines
 
     async with reached(server) as client:
@@ -239,12 +238,12 @@ async def _given_up(server: Server, node: str) -> list[str]:
         found = [view async for view in machines(client, (None, None), {}) if fold(view.node or "") == fold(node)]
     lines = [lost_with_node(view) for view in found]
     if hidden := max(0, total - len(found)):
-        lines.append(f"{counted(hidden, 'more machine')} of projects that you do not see, with their disks")
+        lines.append(f"{counted(hidden, 'more machine')} with disks, in projects that you cannot see")
     return [f"on {show.safe(node)}: {line}" for line in lines]
 
 
 def lost_with_node(view: VmView) -> str:
-    """What is lost of a machine if its node does not come back, by name."""
+    """Describe what is lost of a machine if its node does not come back."""
     taken = sorted(name for name, snapshot in view.snapshots.items() if snapshot is not None)
     snapshots = f", snapshots {', '.join(taken)}" if taken else ", no snapshots"
     size = f" of {view.spec.disk_gib} GiB" if view.spec.disk_gib else ""
@@ -295,9 +294,9 @@ async def _show_brake(server: Server, output: str) -> None:
 @yes_option
 @server_options
 def release_brake(yes: bool) -> None:
-    """Let the nodes be fenced that hold the brake, one at a time.
+    """Allow fencing of the nodes that hold the brake, one at a time.
 
-    Nodes are switched off where a power command is set, and machines start elsewhere with new disks. Look at the
+    Nodes are switched off where a power command is set, and their machines start elsewhere with new disks. Check the
     common cause first (hostler node brake show): a node that comes back by itself keeps its machines and disks.
     """
     complete(_release_brake(chosen_server(), yes=yes))
@@ -318,9 +317,9 @@ async def _release_brake(server: Server, *, yes: bool) -> None:
 @yes_option
 @server_options
 def remove(node: str, yes: bool) -> None:
-    """Forget the node NODE: it must be decommissioned, or silent and without machines.
+    """Remove the record of the node NODE, which must be decommissioned, or unreachable and without machines.
 
-    Retained machines of NODE are listed before you are asked. Their records are forgotten with the node; their disks
+    Retained machines of NODE are listed before you are asked. Their records are removed with the node; their disks
     stay in its folder, and the records return if its agent registers again.
     """
     server = chosen_server()
@@ -329,9 +328,9 @@ def remove(node: str, yes: bool) -> None:
         note(f"on {show.safe(node)}: {show.safe(given_up(view))}")
     if retained:
         kept = counted(len(retained), "retained machine")
-        ask(f"Forget the node {show.safe(node)} and its {kept}? The disks stay in its folder.", yes=yes)
+        ask(f"Remove the node {show.safe(node)} and its {kept}? The disks stay in its folder.", yes=yes)
     else:
-        ask_if_seen(f"Forget the node {show.safe(node)}?", yes=yes)
+        ask_if_seen(f"Remove the node {show.safe(node)}?", yes=yes)
     complete(_remove(server, node, forget_retained=bool(retained)))
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work: a moving line on a terminal, a plain line now and then elsewhere. All of it on stderr."""
+"""Progress of long operations on stderr: a live line on a terminal, otherwise a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY = 5.0
 
 
 class Ticker:
-    """Shows the latest line that it was told."""
+    """Shows the latest progress line."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
@@ -38,7 +38,7 @@ class Ticker:
             self._status.stop()
 
     def tell(self, line: str) -> None:
-        """This is how far it is."""
+        """Show `line`; without a terminal, at most once in `EVERY` seconds."""
         if self._status is not None:
             from rich.text import Text
 

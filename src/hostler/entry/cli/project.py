@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.project"
 
 COMMANDS = {
-    "create": (_HERE, "create", "Create a project of an org."),
-    "list": (_HERE, "list_", "List the projects that you see."),
+    "create": (_HERE, "create", "Create a project in an org."),
+    "list": (_HERE, "list_", "List the projects that you can see."),
 }
 
 
@@ -34,9 +34,9 @@ def project() -> None:
 @org_option
 @server_options
 def create(name: str, org: str) -> None:
-    """Create a project of an org.
+    """Create a project in an org.
 
-    That takes the right manage_accounts and membership in the org, or in * (everything).
+    Needs the right manage_accounts, and membership in the org or in * (everything).
     """
     complete(_create(chosen_server(), org, name))
 
@@ -49,10 +49,10 @@ async def _create(server: Server, org: str, name: str) -> None:
 
 @click.command("list")
 @show.output_option
-@click.option("--org", help="Of this org alone.")
+@click.option("--org", help="Only projects of this org.")
 @server_options
 def list_(output: str, org: str | None) -> None:
-    """List the projects that you see."""
+    """List the projects that you can see."""
     complete(_list(chosen_server(), org, output))
 
 

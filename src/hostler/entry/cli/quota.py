@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.quota"
 
 COMMANDS = {
-    "show": (_HERE, "show_", "Show what a project may have, and has."),
-    "set": (_HERE, "set_", "Set what a project may have."),
-    "remove": (_HERE, "remove", "Take the limits away."),
+    "show": (_HERE, "show_", "Show the limits and the usage of a project."),
+    "set": (_HERE, "set_", "Set the limits of a project."),
+    "remove": (_HERE, "remove", "Remove the limits of a project."),
 }
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def quota() -> None:
-    """Show and set what a project may have."""
+    """Show and set the quota of a project."""
 
 
-_all = click.option("--all-projects", is_flag=True, help="Of all projects of the org together.")
+_all = click.option("--all-projects", is_flag=True, help="The quota for all projects of the org together.")
 
 
 @click.command("show")
@@ -41,7 +41,7 @@ _all = click.option("--all-projects", is_flag=True, help="Of all projects of the
 @project_options
 @server_options
 def show_(*, output: str, all_projects: bool, org: str, project: str) -> None:
-    """Show what a project may have, and has."""
+    """Show the limits and the usage of a project."""
     complete(_show(chosen_server(), org, "" if all_projects else project, output))
 
 
@@ -66,7 +66,7 @@ def _table(view: QuotaView) -> None:
     shown = [
         [name, has, limit or "none", above or "none"] for (name, has, limit), above in zip(rows, whole, strict=True)
     ]
-    show.Columns("OF", "USED", "LIMIT", "OF THE ORG").rows(shown)
+    show.Columns("OF", "USED", "LIMIT", "ORG LIMIT").rows(shown)
 
 
 def _limits(limits: QuotaSet) -> list[str | None]:
@@ -79,7 +79,7 @@ def _limits(limits: QuotaSet) -> list[str | None]:
 
 
 @click.command("set")
-@click.option("--vms", type=click.IntRange(min=0), help="Machines.")
+@click.option("--vms", type=click.IntRange(min=0), help="Number of machines.")
 @click.option("--cpus", type=click.IntRange(min=0), help="Cores of all machines.")
 @click.option("--memory", type=Mebibytes(), help="Memory of all machines: 512M, 64G.")
 @click.option("--disk", type=click.IntRange(min=0), metavar="GIB", help="Disk of all machines.")
@@ -96,13 +96,13 @@ def set_(
     org: str,
     project: str,
 ) -> None:
-    """Set what a project may have; what is left out has no limit.
+    """Set the limits of a project. Resources that are left out have no limit.
 
-    With --all-projects: what all projects of the org may have together. It takes membership in * (everything).
+    With --all-projects, the limits apply to all projects of the org together; this needs membership in * (everything).
     """
     wanted = QuotaSet(vms=vms, cpus=cpus, memory_mib=memory, disk_gib=disk)
     if wanted == QuotaSet():
-        raise click.UsageError("give a limit: --vms, --cpus, --memory, --disk; hostler quota remove takes all away")
+        raise click.UsageError("give a limit: --vms, --cpus, --memory, --disk; hostler quota remove removes all limits")
     wanted.encode()
     complete(_set(chosen_server(), org, "" if all_projects else project, wanted))
 
@@ -117,7 +117,7 @@ async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None
 @project_options
 @server_options
 def remove(*, all_projects: bool, org: str, project: str) -> None:
-    """Take the limits of a project away."""
+    """Remove the limits of a project."""
     complete(_remove(chosen_server(), org, "" if all_projects else project))
 
 

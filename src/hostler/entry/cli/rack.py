@@ -28,40 +28,39 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.rack"
 
 COMMANDS = {
-    "list": (_HERE, "list_", "Show the racks and how full they are."),
-    "show": (_HERE, "show_", "Show one rack: its blades, what they hang on, and what runs there."),
+    "list": (_HERE, "list_", "List the racks and their usage."),
+    "show": (_HERE, "show_", "Show one rack: its blades, their power and network, and their machines."),
 }
 HEADS = ("RACK", "REGION", "ZONE", "STATE", "BLADES", "ON DUTY", "VMS", "CPUS", "MEMORY", "LOCATION")
 SHOWN = 3
-"""Machines of a blade that are named."""
+"""Machines of a blade that the table names."""
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def rack() -> None:
-    """Show racks, and what their blades do. `hostler inventory` changes them."""
+    """Show racks and the state of their blades. Use `hostler inventory` to change them."""
 
 
 @click.command("list")
 @show.output_option
 @server_options
 def list_(output: str) -> None:
-    """Show the racks and how full they are."""
+    """List the racks and their usage."""
     complete(_list(chosen_server(), output))
 
 
 async def _list(server: Server, output: str) -> None:
     async with reached(server) as client:
         found = await racks(client)
-    show_all(found, output, HEADS, _row, "no racks; hostler inventory load FILE brings some")
+    show_all(found, output, HEADS, _row, "no racks; load an inventory: hostler inventory load FILE")
 
 
 async def racks(client: Client) -> list[RackView]:
-    """All racks."""
     return [view async for view in all_of(client, client.racks.list)]
 
 
 def standing(enabled: bool, condition: Condition) -> str:
-    """Whether it may be used, as far as it is concerned itself."""
+    """Describe whether an object may be used, judged by its own state and not by that of its parents."""
     words = [] if enabled else ["disabled"]
     if condition is not Condition.OPERATIONAL or not words:
         words.append(condition.words)
@@ -82,7 +81,7 @@ def _row(view: RackView) -> list[str]:
 @show.output_option
 @server_options
 def show_(rack: str, output: str) -> None:
-    """Show the rack RACK: its blades, what they hang on, and what runs there."""
+    """Show the rack RACK: its blades, their power and network, and their machines."""
     complete(_show(chosen_server(), rack, output))
 
 
@@ -114,14 +113,14 @@ def _head(view: RackDetail) -> None:
         ("REGION", f"{top.region}/{top.zone}" if top.zone else top.region),
         ("LOCATION", top.location),
         ("STATE", standing(top.enabled, top.condition)),
-        ("TAKES NO MORE", top.objection),
+        ("NOT ACCEPTING", top.objection),
         ("FLOW", "" if top.flow is None else flow_words(top.flow)),
         ("BLADES", f"{top.blades}, {taking}"),
         ("VMS", str(top.vms)),
         ("CPUS", cpus),
         ("MEMORY", memory),
         ("DISK", disk),
-        ("UNLISTED", ", ".join(f"{node} (registered, and not in the inventory)" for node in view.unlisted)),
+        ("UNLISTED", ", ".join(f"{node} (registered, but not in the inventory)" for node in view.unlisted)),
         ("REVISION", str(view.revision)),
     ]
     show.pairs([(name, show.safe(text)) for name, text in rows if text])
@@ -137,8 +136,8 @@ def _feed_row(kind: str, feed: FeedView) -> list[str]:
 
 
 def runs(names: Sequence[str]) -> list[str]:
-    """Names that follow each other as `b1–b4`."""
-    found: list[tuple[str, str, str, int]] = []  # first, last, what stands before the number, the last number
+    """Collapse consecutive names into ranges such as `b1–b4`."""
+    found: list[tuple[str, str, str, int]] = []  # first, last, the text before the number, the last number
     for name in names:
         prefix = name.rstrip("0123456789")
         number = int(name[len(prefix) :] or -1)
@@ -150,7 +149,7 @@ def runs(names: Sequence[str]) -> list[str]:
 
 
 def _ports(view: RackDetail) -> dict[str, tuple[list[str], list[str]]]:
-    """The ports that each item hangs on: of pdus, and of tors."""
+    """Return the ports that each item is wired to: those of pdus, and those of tors."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for which, feeds in enumerate((view.pdus, view.tors)):
         for feed in feeds:
@@ -161,17 +160,17 @@ def _ports(view: RackDetail) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def flow_words(flow: HardwareFlow) -> str:
-    """How far a burn-in or retirement is, since when, and why."""
+    """Describe the progress of a burn-in or retirement: the step, since when, and why."""
     until = "" if flow.until is None else f", until {moment(flow.until)}"
     return f"{flow.condition.words}: {flow.step.words} since {moment(flow.step_at)}{until}: {flow.reason}"
 
 
 def node_state(blade: BladeView) -> str:
-    """Lifecycle and life of its node, in few words."""
+    """Describe the lifecycle state of the blade's node and whether it is reachable, in a few words."""
     if blade.lifecycle is None:
         return "not joined"
     word = blade.lifecycle.words
-    return word if blade.alive else f"silent ({word})"
+    return word if blade.alive else f"unreachable ({word})"
 
 
 def _blade_row(blade: BladeView, ports: dict[str, tuple[list[str], list[str]]], above: str) -> list[str]:

@@ -16,37 +16,36 @@ MAX_ADDRESS = 255
 
 
 def _address(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """HOST:PORT."""
     if text is None:
         return None
     host, _colon, port = text.rpartition(":")
     fits = len(text) <= MAX_ADDRESS and text.isprintable() and " " not in text
     if not host or not port.isdecimal() or not 0 < int(port) < 65536 or not fits:
-        raise click.BadParameter(f"{text!r} is no HOST:PORT")
+        raise click.BadParameter(f"{text!r} is not HOST:PORT")
     return text
 
 
 @click.command()
 @plane_options
-@click.option("--ttl", metavar="SECONDS", hidden=True, help="An older name of --leadership-ttl.")
-@click.option("--replicas", metavar="N", help="How many replicas hold a key at once; the holder of key 1 leads.")
+@click.option("--ttl", metavar="SECONDS", hidden=True, help="Deprecated alias of --leadership-ttl.")
+@click.option("--replicas", metavar="N", help="How many replicas may hold a key at once. The holder of key 1 leads.")
 @click.option(
     "--acquisition-timeout", metavar="SECONDS", help="End with code 1 if no key is free after this time (default 120)."
 )
-@click.option("--wait", is_flag=True, help="Stand by for ever: the same as --acquisition-timeout 0.")
-@click.option("--address", callback=_address, metavar="HOST:PORT", help="Where others find this replica.")
-@click.option("--demonstration", is_flag=True, hidden=True, help="Elections alone, with a tally under the fence.")
+@click.option("--wait", is_flag=True, help="Wait for a free key without a limit: same as --acquisition-timeout 0.")
+@click.option("--address", callback=_address, metavar="HOST:PORT", help="The address where others reach this replica.")
+@click.option("--demonstration", is_flag=True, hidden=True, help="Run only the elections, with a fenced counter.")
 def replica(
     *, ttl: str | None, address: str | None, demonstration: bool, wait: bool, accept_cluster: bool, **flags: Any
 ) -> None:
-    """Run one replica of the control plane until Ctrl-C or SIGTERM: its API, and while it leads its controllers.
+    """Run one replica of the control plane until Ctrl-C or SIGTERM: its API and, while it leads, its controllers.
 
-    Start several on one store, --store etcd://HOST:PORT; `hostler leader` shows who leads and who stands by. Each
-    of them answers reads and takes writes; only the leader acts. Start a replica that is to stand by with --wait.
+    Start several replicas on one store, for example --store etcd://HOST:PORT. Every replica serves reads and writes;
+    only the leader runs controllers. `hostler leader` shows the leader and the standby replicas. Start a standby
+    replica with --wait.
 
-    It ends with code 0 when it was asked to stop, and with 1 when no key was free in time, it lost its leadership or a
-    part of it failed: start
-    it again then (a supervisor such as systemd does that).
+    Exit code 0: the replica was asked to stop. Exit code 1: no key was free in time, the replica lost its leadership,
+    or a component failed. Start it again then; a supervisor like systemd does that.
     """
     from hostler.ports.store import check_ttl
     from hostler.settings import load

@@ -1,9 +1,8 @@
-"""Which server a command asks, and as whom.
+"""The server that a command asks, and the token that it uses.
 
-The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder, else the replica of this machine,
-where the settings name a cluster. The token: --token-file, --token,
-HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's token of the data folder, which is shown to that folder's
-own server and to no other.
+Server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder, else the replica of this machine if
+the settings name a cluster. Token: --token-file, --token, HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's
+token of the data folder, which is sent only to that folder's own server.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--server`, `--token`, `--token-file` and `--data`; read them with `chosen_server`, from the context."""
+    """Add `--server`, `--token`, `--token-file` and `--data`; `chosen_server` reads them from the context."""
     for option in reversed(
         (
             click.option("--server", metavar="URL", expose_value=False, callback=_keep, help=_SERVER_HELP),
@@ -44,28 +43,28 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Path(dir_okay=False, path_type=Path),
                 expose_value=False,
                 callback=_keep,
-                help="The file that the token is in.  [env: HOSTLER_TOKEN_FILE]",
+                help="A file that contains the token.  [env: HOSTLER_TOKEN_FILE]",
             ),
             click.option(
                 "--ca",
                 metavar="FILE",
                 expose_value=False,
                 callback=_keep,
-                help="Whose certificates to trust (PEM).  [env: HOSTLER_CA]",
+                help="Trust the certificates of these authorities (PEM).  [env: HOSTLER_CA]",
             ),
             click.option(
                 "--insecure",
                 is_flag=True,
                 expose_value=False,
                 callback=_keep,
-                help="Send the token to another machine although everybody on the way can read it.",
+                help="Allow sending the token over plain HTTP.",
             ),
             click.option(
                 "--data",
                 type=click.Path(file_okay=False, path_type=Path),
                 expose_value=False,
                 callback=_keep,
-                help="The data folder of the hostler up to ask.  [env: HOSTLER_DATA]",
+                help="The data folder of the hostler up to use.  [env: HOSTLER_DATA]",
             ),
         )
     ):
@@ -74,20 +73,18 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SERVER_HELP = (
-    "The server to ask, or several with commas between them, tried in order; otherwise the hostler up of the data"
-    " folder.  [env: HOSTLER_SERVER]"
+    "The server, or several separated by commas, tried in order. Default: the hostler up of the data folder."
+    "  [env: HOSTLER_SERVER]"
 )
-_TOKEN_HELP = "The token; others on this machine can see it here: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
+_TOKEN_HELP = "The token. Other users of this machine can see it: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
 
 
 def org_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--org`."""
     option = click.option("--org", default=DEFAULT, envvar="HOSTLER_ORG", show_default=True, show_envvar=True)
     return option(command)
 
 
 def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--org` and `--project`."""
     project = click.option("--project", default=DEFAULT, envvar="HOSTLER_PROJECT", show_default=True, show_envvar=True)
     return org_option(project(command))
 
@@ -99,14 +96,14 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
 
 
 class Server:
-    """Where to ask, as whom, and where both were found."""
+    """A server and a token, with the source of each."""
 
     def __init__(self, url: str, token: str, url_from: str, token_from: str) -> None:
         self.url, self.token, self.url_from, self.token_from = url, token, url_from, token_from
 
 
 def chosen_server() -> Server:
-    """The server and the token. NotFound: no server is known. Unauthenticated: there is no token for it."""
+    """Return the server and the token. NotFound: no server is known. Unauthenticated: no token for it is known."""
     given = click.get_current_context().meta
     settings = load({"data": given.get("hostler.data")})
     folder = DataFolder(settings.data)
@@ -118,7 +115,7 @@ def chosen_server() -> Server:
         url, url_from = own, str(folder.server_file)
     if url is None:
         url, url_from = _own_replica(settings), "listen"
-        if settings.tls_cert is not None:  # else another program could take the port of a replica that does not run
+        if settings.tls_cert is not None:  # without TLS, another program could take the port of a stopped replica
             own = url
     if url is None:
         raise NotFound(
@@ -134,7 +131,7 @@ def chosen_server() -> Server:
 
 
 def _own_replica(settings: Settings) -> str | None:
-    """Where the replica of this machine serves, by the settings; None: they are not those of a machine with one."""
+    """Return the URL of this machine's replica, by the settings; None: the settings do not name a cluster."""
     if settings.store.partition("://")[0] not in CLUSTERS:
         return None
     host, port = split_address(settings.listen)
@@ -171,7 +168,7 @@ def _from_file(path: Path) -> str:
 
 @asynccontextmanager
 async def reached(server: Server) -> AsyncIterator[Client]:
-    """The open client."""
+    """Return an open client for the server."""
     from hostler.client import Client
 
     given = click.get_current_context().meta
@@ -185,7 +182,7 @@ async def reached(server: Server) -> AsyncIterator[Client]:
 
 
 async def read(client: Client, asked: Callable[[bool], Awaitable[T]]) -> T:
-    """What `asked(stale)` answers: fresh; or, while the store is out of reach, as it was when it was last seen."""
+    """Return what `asked(stale)` answers: fresh or, while the store is unreachable, the last known state."""
     try:
         return await asked(False)
     except Unavailable as error:
@@ -193,5 +190,5 @@ async def read(client: Client, asked: Callable[[bool], Awaitable[T]]) -> T:
             answer = await asked(True)
         except Unavailable:
             raise error from None
-    note(f"note: the store is out of reach; this is what was known {span(client.stale_for)} ago")
+    note(f"note: the store is unreachable; this is the state of {span(client.stale_for)} ago")
     return answer

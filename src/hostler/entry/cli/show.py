@@ -1,7 +1,7 @@
-"""Keys, values and events as people and programs want to read them.
+"""Output of keys, values, events and tables, for people and for programs.
 
-A value is text where it is UTF-8, and base64 with a mark where it is not. On a terminal nothing that was stored can
-move the cursor: what is not printable is escaped.
+A value is shown as text if it is UTF-8, otherwise as marked base64. On a terminal, stored text cannot move the cursor:
+characters that are not printable are escaped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "yaml")
 SHORT = 2_000
-"""JSON values up to this many bytes are laid out over several lines where one key is shown."""
+"""JSON values up to this many bytes are formatted over several lines when a single key is shown."""
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to show it."
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="The output format."
 )
 
 
 def plain_value(value: bytes) -> dict[str, str]:
-    """The value and how it is encoded."""
+    """Return the value and its encoding."""
     try:
         return {"value": value.decode(), "encoding": "text"}
     except UnicodeDecodeError:
@@ -39,7 +39,7 @@ def plain_value(value: bytes) -> dict[str, str]:
 
 
 def plain_key_value(kv: KeyValue, *, keys_only: bool = False) -> dict[str, Any]:
-    """A key-value as plain data."""
+    """Return a key-value as plain data."""
     shown: dict[str, Any] = {"key": kv.key}
     if not keys_only:
         shown |= plain_value(kv.value)
@@ -50,7 +50,7 @@ def plain_key_value(kv: KeyValue, *, keys_only: bool = False) -> dict[str, Any]:
 
 
 def plain_event(event: Event) -> dict[str, Any]:
-    """An event as plain data."""
+    """Return an event as plain data."""
     if event.type == "delete":
         shown: dict[str, Any] = {"type": "delete", "key": event.kv.key, "mod_revision": event.kv.mod_revision}
     else:
@@ -61,17 +61,17 @@ def plain_event(event: Event) -> dict[str, Any]:
 
 
 def as_json(data: object) -> str:
-    """Plain data on one line."""
+    """Format plain data as JSON on one line."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def safe(text: str) -> str:
-    """The text on one line, with what is not printable escaped."""
+    """Return the text on one line, with unprintable characters escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def value_line(value: bytes) -> str:
-    """The value on one line."""
+    """Format the value on one line."""
     shown = plain_value(value)
     if shown["encoding"] == "base64":
         return f"(base64) {shown['value']}"
@@ -79,7 +79,7 @@ def value_line(value: bytes) -> str:
 
 
 def value_block(value: bytes) -> str:
-    """The value for reading: JSON laid out, lines as lines."""
+    """Format the value for reading: JSON is indented, line breaks are kept."""
     shown = plain_value(value)
     if shown["encoding"] == "base64":
         return f"(base64, {len(value)} bytes) {shown['value']}"
@@ -93,7 +93,7 @@ def value_block(value: bytes) -> str:
 
 
 def emit(data: object, output: str) -> None:
-    """One document of plain data as JSON or YAML."""
+    """Print one document of plain data as JSON or YAML."""
     if output == "yaml":
         click.echo(yaml_output.dump(data), nl=False)
     else:
@@ -101,18 +101,18 @@ def emit(data: object, output: str) -> None:
 
 
 def document(data: object, output: str) -> str:
-    """One of several documents that come one after the other: JSON on a line, or YAML."""
+    """Format one document of a sequence: JSON on one line, or YAML."""
     return "---\n" + yaml_output.dump(data) if output == "yaml" else as_json(data) + "\n"
 
 
 def tell(line: str, data: object, output: str) -> None:
-    """What has just happened, and at once: the line, or the document."""
+    """Print the line or the document, and flush."""
     click.echo(safe(line) + "\n" if output == "table" else document(data, output), nl=False)
     sys.stdout.flush()
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values in two columns; a value of several lines is indented."""
+    """Print names and values in two columns; a value of several lines is indented."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         first, *rest = value.split("\n")
@@ -122,9 +122,9 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 class Columns:
-    """A table that is written as its rows come: the first rows decide how wide its columns are.
+    """A table that is written as its rows arrive. The first rows determine the column widths.
 
-    On a terminal the last column is cut to what fits; elsewhere nothing is cut.
+    On a terminal each line is cut to the width of the terminal; elsewhere nothing is cut.
     """
 
     def __init__(self, *heads: str, write: Callable[[str], Any] = click.echo) -> None:
@@ -133,7 +133,7 @@ class Columns:
         self._room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def rows(self, rows: Sequence[Sequence[str]]) -> None:
-        """Write some rows, below the heads if they are the first."""
+        """Write rows; the first call also writes the heads."""
         if self._widths is None:
             table = [self._heads, *rows]
             self._widths = [max(len(row[i]) for row in table) for i in range(len(self._heads) - 1)]

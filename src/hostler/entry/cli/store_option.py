@@ -1,4 +1,4 @@
-"""Which store a command works on: `--store`, else HOSTLER_STORE, else the settings, else the embedded one."""
+"""The store that a command uses: `--store`, else HOSTLER_STORE, else the settings, else the embedded store."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 HIDDEN = "***"
 LOCAL = ("sqlite", "file")
-"""Schemes that name a file, and never hold a secret."""
+"""Schemes that name a file and never contain a secret."""
 _HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 _HOSTS = re.compile(rf"({_HOST}(,{_HOST})*)?")
 _PATH = re.compile(r"[A-Za-z0-9_.~/-]*")
 
 
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--store URL`, on the command or on its group."""
+    """Add `--store URL`, on the command or on its group."""
     return click.option(
         "--store",
         "store_url",
@@ -39,7 +39,7 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen(store_url: str | None) -> str:
-    """The URL of the store to work on."""
+    """Return the URL of the store to use."""
     if store_url:
         return store_url
     context = click.get_current_context(silent=True)
@@ -58,10 +58,10 @@ def chosen(store_url: str | None) -> str:
 
 
 def redacted(url: str) -> str:
-    """The URL without secrets, for people to read. What cannot be told from a secret is not shown.
+    """Return the URL without secrets, for people to read. Text that may be a secret is hidden.
 
-    A password whose / ? or # were not escaped tears the URL apart, and what then looks like a host or a path is a piece
-    of it: so the last @ counts, wherever it stands.
+    A password with an unescaped `/`, `?` or `#` breaks the URL apart, and a piece of it looks like a host or a path.
+    Therefore the last `@` ends the credentials, wherever it is.
     """
     from hostler.wiring.url import SHOWN
 
@@ -73,7 +73,7 @@ def redacted(url: str) -> str:
     start = f"{scheme}://"
     if not (scheme in LOCAL and rest.startswith("/")):  # a file may have any name
         before, at, rest = rest.rpartition("@")
-        if "?" in before:  # it may be that of a password in the query, which then goes on behind it
+        if "?" in before:  # the @ may belong to a password in the query, which then continues after it
             return start + HIDDEN
         start += f"{HIDDEN}@" if at else ""
     place, question, query = rest.partition("#")[0].partition("?")
@@ -89,7 +89,7 @@ def redacted(url: str) -> str:
 
 
 def local_path(url: str) -> Path | None:
-    """The file behind the URL, if it names one."""
+    """Return the file that the URL names, or None if it does not name a file."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -100,22 +100,22 @@ def local_path(url: str) -> Path | None:
 
 
 def path_url(scheme: str, path: Path) -> str:
-    """The URL of a store in a local file."""
+    """Return the URL of a store in a local file."""
     return f"{scheme}://{quote(str(path.absolute()))}"
 
 
 @asynccontextmanager
 async def opened(url: str, *, create: bool) -> AsyncIterator[Store]:
-    """The open store. NotFound: it is a local file that does not exist, and `create` is False.
+    """Open the store. NotFound: it is a local file that does not exist, and `create` is False.
 
-    A mistyped path must not turn into a new, empty store whose emptiness is then believed.
+    A mistyped path must not create a new, empty store that the user takes for the real one.
     """
     from hostler.wiring import open_store
 
     store = open_store(url)
     path = local_path(url)
     if path is not None and not create and not path.exists():
-        raise NotFound(f"store {redacted(url)}: there is no such file; the first put creates it")
+        raise NotFound(f"store {redacted(url)}: no such file; the first put creates it")
     try:
         async with store:
             yield store
@@ -126,5 +126,5 @@ async def opened(url: str, *, create: bool) -> AsyncIterator[Store]:
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end on an event loop of its own."""
+    """Run `work` to its end on a new event loop."""
     return asyncio.run(work)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.token"
 
 COMMANDS = {
-    "create": (_HERE, "create", "Create a token; it is shown this once."),
-    "list": (_HERE, "list_", "Show the tokens of an account."),
-    "revoke": (_HERE, "revoke", "End a token."),
+    "create": (_HERE, "create", "Create a token; it is shown only once."),
+    "list": (_HERE, "list_", "List the tokens of an account."),
+    "revoke": (_HERE, "revoke", "Revoke a token."),
 }
 
 
@@ -36,12 +36,12 @@ def token() -> None:
 
 @click.command()
 @click.argument("user")
-@click.option("--name", default="", help="What it is for.")
-@click.option("--expires", type=Duration(), help="It ends after so long: 12h, 30d.")
+@click.option("--name", default="", help="The purpose of the token.")
+@click.option("--expires", type=Duration(), help="The token expires after this time: 12h, 30d.")
 @show.output_option
 @server_options
 def create(user: str, name: str, expires: float | None, output: str) -> None:
-    """Create a token of the account USER. It is shown this once, alone on standard output."""
+    """Create a token for the account USER. It is shown only once, alone on standard output."""
     request = TokenCreate(name=name, expires_in=expires)
     request.encode()
     complete(_create(chosen_server(), user, request, output))
@@ -62,7 +62,7 @@ async def _create(server: Server, user: str, request: TokenCreate, output: str) 
 @show.output_option
 @server_options
 def list_(user: str, output: str) -> None:
-    """Show the tokens and sessions of the account USER."""
+    """List the tokens and sessions of the account USER."""
     complete(_list(chosen_server(), user, output))
 
 
@@ -84,7 +84,7 @@ async def _list(server: Server, user: str, output: str) -> None:
 @click.argument("token_id", metavar="ID")
 @server_options
 def revoke(user: str, token_id: str) -> None:
-    """End the token ID of the account USER."""
+    """Revoke the token ID of the account USER."""
     complete(_revoke(chosen_server(), user, token_id))
 
 
@@ -95,14 +95,14 @@ async def _revoke(server: Server, user: str, token_id: str) -> None:
 
 
 @click.command()
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
-@click.option("--remove-password", is_flag=True, help="Remove its password, too: it is lost, or others may know it.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder, as for hostler up.")
+@click.option("--remove-password", is_flag=True, help="Also remove its password, if it is lost or known to others.")
 @store_option
 def recover(data: Path | None, remove_password: bool, store_url: str | None) -> None:
-    """Make a new token for the account `admin`, straight on the store; all its older tokens end.
+    """Create a new token for the account `admin`, directly in the store, and revoke all its older tokens.
 
-    This is the way back for whoever can reach the store itself, also while nothing runs. The token is shown once, alone
-    on standard output; if the store is the data folder's own, it is kept in admin.token there too.
+    Use it to regain access if you can reach the store; no server has to run. The token is shown only once, alone on
+    standard output. If the store belongs to the data folder, the token is also written to admin.token there.
     """
     from hostler.settings import load
 
@@ -117,9 +117,7 @@ async def _recover(settings: Settings, *, remove_password: bool) -> None:
 
     path = local_path(settings.store)
     if path is not None and not path.exists():
-        raise NotFound(
-            f"store {redacted(settings.store)}: there is no such file; name the store with --store or --data"
-        )
+        raise NotFound(f"store {redacted(settings.store)}: no such file; name the store with --store or --data")
     fresh = await recovered_admin(settings, remove_password=remove_password)
     folder = DataFolder(settings.data)
     if path is not None and path.parent == folder.path:

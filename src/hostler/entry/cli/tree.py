@@ -1,4 +1,4 @@
-"""What happened as people read it: a line for each, and under it what it led to."""
+"""Decisions and requests as text: one line each, with their consequences below."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from hostler.model.trace_api import TraceView
 
 UNKNOWN = "--:--:--"
-"""In place of a time that is not known any more."""
+"""Shown for a time that is no longer known."""
 MOST = 1000
-"""What a command shows of them at most."""
+"""The largest number of entries that a command shows."""
 
 
 def moment(at: float | None, *, day: bool = False) -> str:
-    """A time of day, in local time; with its day, if that is another one."""
+    """Format a time of day in local time; with `day`, include the date."""
     if at is None:
         return UNKNOWN
     then = datetime.fromtimestamp(at).astimezone()
@@ -28,23 +28,23 @@ def moment(at: float | None, *, day: bool = False) -> str:
 
 
 def spans_days(views: Sequence[TraceView]) -> bool:
-    """Whether they are of more than one day."""
+    """Return whether the entries span more than one day."""
     return len({moment(view.at, day=True)[:10] for view in views if view.at is not None}) > 1
 
 
 def more(limit: int) -> str:
-    """How to see what is beyond a limit."""
+    """Suggest how to see the entries beyond a limit."""
     return f"show more: --limit {min(MOST, limit * 5)}" if limit < MOST else "GET /v1/traces has all, page by page"
 
 
 def grown(views: Sequence[TraceView]) -> Iterator[str]:
-    """All of them as trees, the oldest first."""
+    """Yield the lines of all entries as trees, oldest first."""
     days = spans_days(views)
     known = {view.id for view in views}
     children: dict[str, list[TraceView]] = {}
     for view in sorted(views, key=lambda view: (view.revision, view.id)):
         children.setdefault(view.parent if view.parent in known else "", []).append(view)
-    # A tree can be as deep as what happened is long: no recursion.
+    # Iterative, because a tree can be as deep as the history is long.
     waiting = [("", "", view) for view in reversed(children.get("", []))]
     while waiting:
         before, branch, view = waiting.pop()
@@ -57,13 +57,13 @@ def grown(views: Sequence[TraceView]) -> Iterator[str]:
 
 def _line(view: TraceView) -> str:
     if view.sort is Sort.WISH:
-        return show.safe(f"{view.subject}: {view.what}, wished for by {view.actor}")
+        return show.safe(f"{view.subject}: {view.what}, requested by {view.actor}")
     led = "… " if view.open else ""
     return show.safe(f"{led}{view.subject}: {view.why or view.what} ({view.actor})")
 
 
 def chained(views: Sequence[TraceView], about: str) -> Iterator[str]:
-    """One under the other, newest first, as they led to `about`: what is not about that says what it is about."""
+    """Yield the chain of causes of `about`, newest first. A line names its subject only if it is not `about`."""
     days = spans_days(views)
     for place, view in enumerate(views):
         branch = "└" if place == len(views) - 1 else "├"

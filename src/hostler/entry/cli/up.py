@@ -19,34 +19,35 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 FIRST = "hello"
-"""The name of the machine that --first-vm makes."""
+"""The name of the machine that --first-vm creates."""
 FIRST_WITHIN = 300.0
-"""Seconds that a real one has to become available, emulated on a busy host; it goes on after that, too."""
+"""Seconds to wait until a QEMU machine is available, emulated on a busy host. It keeps booting after that."""
 
 
 @click.command()
-@click.option("--nodes", metavar="N", help="How many nodes to run: local-1 to local-N; 1 unless told otherwise.")
-@click.option("--rack", metavar="NAME", help="Call them NAME-1 to NAME-N: on a shared store each host has its own.")
-@click.option("--machines", metavar="KIND", help="What the machines are: simulated, qemu or hetzner.")
-@click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there is none at all.")
-@click.option("--prefer-machines", "preferred", metavar="KIND", hidden=True, help="Unless anything else says.")
-@click.option("--detach", is_flag=True, help="Go on in the background once it is ready; hostler down ends it.")
-@click.option("--background", is_flag=True, hidden=True, help="What --detach starts.")
+@click.option("--nodes", metavar="N", help="The number of nodes to run, local-1 to local-N. Default: 1.")
+@click.option("--rack", metavar="NAME", help="Name the nodes NAME-1 to NAME-N. Unique for each host on a store.")
+@click.option("--machines", metavar="KIND", help="The machine driver: simulated, qemu or hetzner.")
+@click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there are no machines.")
+@click.option("--prefer-machines", "preferred", metavar="KIND", hidden=True, help="The driver if none is configured.")
+@click.option("--detach", is_flag=True, help="Continue in the background when ready; stop it with hostler down.")
+@click.option("--background", is_flag=True, hidden=True, help="Set by --detach for the process it starts.")
 @plane_options
 @flag_options((AGENT_LISTEN,))
 def up(
     *, first_vm: bool, detach: bool, background: bool, preferred: str | None, accept_cluster: bool, **flags: Any
 ) -> None:
-    """Run everything in one process: the control plane, its API and the agents of some nodes. Ctrl-C ends it.
+    """Run everything in one process: the control plane, its API and the agents of some nodes. Ctrl-C stops it.
 
-    It prints `ready http://…` once it serves. The first start makes the account `admin` and leaves its token in
-    DATA/admin.token, where the other commands find it. Machines outlive it: the next start goes on with them.
+    Prints `ready http://…` when it serves. The first start creates the account `admin` and writes its token to
+    DATA/admin.token, where the other commands find it. Machines keep running after it ends, and the next start finds
+    them.
     """
     from hostler.entry.data_dir import DataFolder
     from hostler.settings import load
 
     settings = load(flags)
-    if settings.origins["machines"].layer == "default":  # what is there already comes before what is preferred
+    if settings.origins["machines"].layer == "default":  # the driver of existing machines takes precedence
         flags["machines"] = DataFolder(settings.data).kind() or preferred
         settings = load(flags)
     if detach:
@@ -63,9 +64,9 @@ def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) ->
     from hostler.settings.option import OPTIONS
 
     folder = DataFolder(settings.data)
-    with folder.held():  # what cannot be is told before anything is started
+    with folder.held():  # report a folder that is in use before anything is started
         pass
-    secrets = {option.name: option.variable for option in OPTIONS if option.secret}  # everybody sees arguments
+    secrets = {option.name: option.variable for option in OPTIONS if option.secret}  # all users can see arguments
     environ = {secrets[name]: str(value) for name, value in flags.items() if name in secrets and value is not None}
     flags = {name: value for name, value in flags.items() if name not in secrets}
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value not in (None, True)]
@@ -96,7 +97,7 @@ def _ready(now: Ready, settings: Settings) -> None:
     click.echo(f"web {now.url}/ (sign in: {called()} web{_where(now, settings)})")
     if now.token is not None:
         kept = now.folder.token_file
-        # A token in the output of a service stays in a journal that others read.
+        # Output of a service ends up in a journal that other users can read, so the token is not printed there.
         shown = (
             f"this token (shown once, kept in {kept}):\n  {now.token}"
             if sys.stdout.isatty()
@@ -105,12 +106,12 @@ def _ready(now: Ready, settings: Settings) -> None:
         click.echo(f"\nlogin: admin, with {shown}")
     elif now.folder.read(now.folder.token_file) is None:
         click.echo(
-            "\nno admin.token here: use a token of yours (HOSTLER_TOKEN), or make a new one: hostler user recover"
+            "\nno admin.token here: use your own token (HOSTLER_TOKEN), or create a new one: hostler user recover"
         )
 
 
 async def _first(now: Ready, settings: Settings) -> None:
-    """A machine to look at, through the same door that everybody uses."""
+    """Create the first machine through the public API."""
     from hostler.client import Client
     from hostler.entry.cli.vm.create import own_keys
     from hostler.entry.cli.vm.wait import Steps, described
@@ -160,4 +161,4 @@ def _farewell(now: Ready, settings: Settings, *, background: bool) -> None:
     click.echo(f"  {me} vm create web {shape} --wait{where}")
     click.echo(f"  {me} vm list{where}")
     click.echo(f"  {me} vm why web{where}")
-    click.echo(f"\nAPI for people: {now.url}/docs   log: {now.folder.log_file}   end: {end}")
+    click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   end: {end}")

@@ -29,12 +29,12 @@ _TOKEN = "hostler.entry.cli.token"  # noqa: S105 - a module
 
 COMMANDS = {
     "create": (_HERE, "create", "Create an account."),
-    "list": (_HERE, "list_", "Show the accounts."),
+    "list": (_HERE, "list_", "List the accounts."),
     "show": (_HERE, "show_", "Show one account, or yourself."),
     "update": (_HERE, "update", "Change an account."),
     "delete": (_HERE, "delete", "Delete an account and its tokens."),
     "token": (_TOKEN, "token", "Create, list and revoke API tokens."),
-    "recover": (_TOKEN, "recover", "Make a new token for the administrator, on the store itself."),
+    "recover": (_TOKEN, "recover", "Create a new token for the administrator, directly in the store."),
 }
 ROLE_NAMES = [role.value for role in Role]
 PAGE = 500
@@ -52,7 +52,7 @@ def _password(asked: bool, from_stdin: bool) -> str | None:
         return sys.stdin.readline().rstrip("\r\n")
     if asked:
         if not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked here; give the password with --password-stdin")
+            raise click.UsageError("standard input is not a terminal; give the password with --password-stdin")
         return str(click.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
     return None
 
@@ -60,23 +60,23 @@ def _password(asked: bool, from_stdin: bool) -> str | None:
 def _old_password(from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
-    return str(click.prompt("present password", hide_input=True, err=True))
+    return str(click.prompt("current password", hide_input=True, err=True))
 
 
 @click.command()
 @click.argument("name")
-@click.option("--full-name", default="", help="As people know them.")
+@click.option("--full-name", default="", help="The full name of the person.")
 @click.option("--role", type=click.Choice(ROLE_NAMES), default=Role.MEMBER.value, show_default=True)
-@click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="Of what; * is everything.")
+@click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="A membership; * is everything.")
 @click.option("--password", "asked", is_flag=True, help="Ask for a password.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
-@click.option("--disabled", is_flag=True, help="Nobody can use it yet.")
+@click.option("--disabled", is_flag=True, help="Create the account disabled.")
 @show.output_option
 @server_options
 def create(*, name: str, asked: bool, password_stdin: bool, output: str, **given: Any) -> None:
     """Create the account NAME.
 
-    Without a password it is used with tokens alone: hostler user token create NAME.
+    Without a password, the account can use only tokens: hostler user token create NAME.
     """
     request = UserCreate(
         name=name,
@@ -100,7 +100,7 @@ async def _create(server: Server, request: UserCreate, output: str) -> None:
 @show.output_option
 @server_options
 def list_(output: str) -> None:
-    """Show the accounts that you may see."""
+    """List the accounts that you may see."""
     complete(_list(chosen_server(), output))
 
 
@@ -117,7 +117,7 @@ async def _list(server: Server, output: str) -> None:
 
 
 def _role(rights: Rights) -> str:
-    """The role that has exactly these rights, or the rights."""
+    """Return the role that has exactly these rights, or the names of the rights."""
     for role, bundle in ROLES.items():
         if bundle == rights:
             return role.value
@@ -133,7 +133,7 @@ def _state(view: UserView) -> str:
 @show.output_option
 @server_options
 def show_(name: str | None, output: str) -> None:
-    """Show the account NAME; without a name, your own."""
+    """Show the account NAME. Default: your own account."""
     complete(_show(chosen_server(), name, output))
 
 
@@ -162,23 +162,23 @@ def _shown(view: UserView, output: str) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--full-name", help="As people know them.")
-@click.option("--role", type=click.Choice(ROLE_NAMES), help="The rights of this role, and no others.")
-@click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="All memberships from now on.")
-@click.option("--no-members", is_flag=True, help="No memberships from now on.")
+@click.option("--full-name", help="The full name of the person.")
+@click.option("--role", type=click.Choice(ROLE_NAMES), help="Replace the rights with those of this role.")
+@click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="Replace all memberships; repeatable.")
+@click.option("--no-members", is_flag=True, help="Remove all memberships.")
 @click.option("--password", "asked", is_flag=True, help="Ask for a new password.")
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help="Read the new password from standard input; the present one, if it is needed, from the next line.",
+    help="Read the new password from standard input, and the current one, if needed, from the next line.",
 )
-@click.option("--enable/--disable", "enabled", default=None, help="Whether it can be used.")
+@click.option("--enable/--disable", "enabled", default=None, help="Whether the account can be used.")
 @show.output_option
 @server_options
 def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given: Any) -> None:
-    """Change the account NAME; what is left out stays.
+    """Change the account NAME. Options that are left out change nothing.
 
-    Your own password is changed with the present one. If the administrator's is lost:
+    To change your own password you need the current one. If the administrator's password is lost:
     hostler user recover --remove-password.
     """
     password = _password(asked, password_stdin)
@@ -190,7 +190,7 @@ def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given
         memberships=tuple(given["member"]) if given["member"] or given["no_members"] else UNSET,
     )
     if request == UserUpdate():
-        raise click.UsageError("say what to change; hostler user update --help lists what can be")
+        raise click.UsageError("nothing to change; hostler user update --help lists the options")
     request.encode()
     complete(_update(chosen_server(), name, request, output, from_stdin=password_stdin))
 
@@ -210,7 +210,7 @@ async def _update(server: Server, name: str, request: UserUpdate, output: str, *
 @yes_option
 @server_options
 def delete(name: str, yes: bool) -> None:
-    """Delete the account NAME and its tokens. On a terminal it asks first."""
+    """Delete the account NAME and its tokens. Asks for confirmation at a terminal."""
     ask_if_seen(f"Delete the account {show.safe(name)}?", yes=yes)
     complete(_delete(chosen_server(), name))
 

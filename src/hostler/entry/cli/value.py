@@ -1,4 +1,4 @@
-"""How people write durations, sizes and labels, and how they read them."""
+"""Durations, sizes and labels: parsing what users type, and formatting what they read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Mebibytes(click.ParamType[int]):
 
 
 def labels(pairs: Sequence[str], what: str = "--label") -> dict[str, str]:
-    """The labels of `NAME=VALUE` texts."""
+    """Parse labels from `NAME=VALUE` texts."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -59,7 +59,7 @@ def labels(pairs: Sequence[str], what: str = "--label") -> dict[str, str]:
 
 
 def accelerators(pairs: Sequence[str]) -> dict[str, int]:
-    """How many of each kind, of `KIND=N` texts; of `KIND` alone one."""
+    """Parse `KIND=N` texts into a number for each kind; `KIND` alone counts as one."""
     found: dict[str, int] = {}
     for pair in pairs:
         kind, equals, text = pair.partition("=")
@@ -70,17 +70,17 @@ def accelerators(pairs: Sequence[str]) -> dict[str, int]:
 
 
 def label_text(found: dict[str, str]) -> str:
-    """Labels on one line."""
+    """Format labels on one line."""
     return ",".join(f"{name}={value}" for name, value in sorted(found.items()))
 
 
 def size(mebibytes: int) -> str:
-    """`2 GiB`, `512 MiB`."""
+    """Format a size: `2 GiB`, `512 MiB`."""
     return f"{mebibytes // 1024} GiB" if mebibytes and mebibytes % 1024 == 0 else f"{mebibytes} MiB"
 
 
 def span(seconds: float | None) -> str:
-    """A duration for people, in two units."""
+    """Format a duration in at most two units."""
     if seconds is None:
         return "?"
     if seconds < 60:
@@ -93,12 +93,12 @@ def span(seconds: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """An instant in local time."""
+    """Format an instant in local time."""
     return "" if at is None else f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def capacity(used: Capacity, all_of_it: Capacity) -> tuple[str, str, str]:
-    """Cores, memory and disk in use, of how much."""
+    """Format cores, memory and disk as used/total."""
     return (
         f"{used.cpus}/{all_of_it.cpus}",
         f"{size(used.memory_mib)}/{size(all_of_it.memory_mib)}",
@@ -107,7 +107,7 @@ def capacity(used: Capacity, all_of_it: Capacity) -> tuple[str, str, str]:
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key of names: the case of letters does not count, and numbers are ordered by value.
+    """Return the sort key of a name: case is ignored, and numbers are ordered by value.
 
     >>> sorted(["u10", "u2", "Bo", "ada"], key=natural)
     ['ada', 'Bo', 'u2', 'u10']

@@ -1,4 +1,4 @@
-"""Waiting for what is made of many parts, a workload or a blueprint, and telling how far it is."""
+"""Waiting for a workload or blueprint to reach its spec, with progress output."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def settled(
     gone: bool,
     within: float,
 ) -> V | None:
-    """Until all is as wished, or it is gone (None), told on the way. NotYet: not in time, or somebody deleted it.
+    """Wait until the object matches its spec, or with `gone` until it is deleted (None), and print the progress.
 
-    `wait` is the client's.
+    `wait` is the method of the client. NotYet: not in time, or the object was deleted.
     """
     with Telling(name) as telling:
         last = ""
@@ -39,8 +39,8 @@ async def settled(
         try:
             return await wait(name, settled=not gone, gone=gone, within=within, on_change=changed)
         except NotFound:
-            raise NotYet(f"{kind} {name}: somebody deleted it meanwhile; nothing is left of it") from None
+            raise NotYet(f"{kind} {name}: deleted while waiting; nothing is left of it") from None
         except Unavailable:
             raise NotYet(
-                f"{kind} {name}: not there after {span(within)} ({last}); it goes on: hostler {kind} status {name}"
+                f"{kind} {name}: not ready after {span(within)} ({last}); work continues: hostler {kind} status {name}"
             ) from None

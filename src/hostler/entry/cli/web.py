@@ -17,11 +17,11 @@ from hostler.entry.cli.store_option import complete
 @click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening it.")
 @server_options
 def web(only_print: bool) -> None:
-    """Open the web page, signed in as the account of the token.
+    """Open the web UI, signed in as the account of the token.
 
-    The address holds a ticket that signs in once, within 60 seconds. Where no browser can be opened it is printed; with
-    --print it stands alone on standard output. Without this command: open the server's address, and sign in with a name
-    and a password, or with a token.
+    The URL contains a ticket that signs in once, within 60 seconds. If no browser can be opened, the URL is printed.
+    With --print it is printed alone on standard output. To sign in without this command, open the server's URL and
+    enter a name and password, or a token.
     """
     complete(_web(chosen_server(), only_print=only_print))
 
@@ -37,10 +37,10 @@ async def _web(server: Server, *, only_print: bool) -> None:
             return
         note("note: no browser could be opened here; open this address yourself")
     click.echo(address)
-    note("it signs in once, within 60 s; it is as good as a password until then")
+    note("it signs in once, within 60 s; treat it like a password until then")
 
 
 def _opened(address: str) -> bool:
-    """Whether a browser took it. One that would take over this terminal is tried only if it is asked for by name."""
+    """Open a browser; return whether that worked. A text browser is tried only if BROWSER names it."""
     seen = sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     return seen and webbrowser.open(address)

@@ -1,4 +1,4 @@
-"""`hostler whatif`: a living control plane copied into the simulator, and broken there."""
+"""`hostler whatif`: copy a live control plane into the simulator, and inject faults there."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from hostler.sim.whatif import Affected, Answer, Copied
 
 SHOWN = 200
-"""Machines of which each is shown in a table; `-o json` has them all."""
+"""The largest number of machines that a table shows; `-o json` has them all."""
 
 
 @click.command()
-@click.option("--from-store", "store_url", metavar="URL", help="The store to copy; nothing there is changed.")
+@click.option("--from-store", "store_url", metavar="URL", help="The store to copy. It is not changed.")
 @click.option(
-    "--drain", multiple=True, metavar="NAME", help="Empty a node, a blade (r1/b3), a rack, a zone or a region."
+    "--drain", multiple=True, metavar="NAME", help="Drain a node, a blade (r1/b3), a rack, a zone or a region."
 )
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="KIND[:ON][,NAME=VALUE…]",
-    help="Break something: power:r1/pdu1, blade_crash:r1/b3, store_unavailable,for=300, partition,names=r1+r2, …",
+    help="Inject a fault: power:r1/pdu1, blade_crash:r1/b3, store_unavailable,for=300, partition,names=r1+r2, …",
 )
-@click.option("--within", type=Duration(), default="2h", show_default=True, help="How long to look, in its own time.")
-@click.option("--boot-time", type=Duration(), default="30s", show_default=True, help="What a machine takes to start.")
+@click.option("--within", type=Duration(), default="2h", show_default=True, help="Virtual time to simulate.")
+@click.option("--boot-time", type=Duration(), default="30s", show_default=True, help="Boot time of a machine.")
 @click.option(
     "--brake-share",
     type=click.FloatRange(0, 1),
@@ -45,8 +45,8 @@ SHOWN = 200
     show_default="a third",
     help="Fence no node when more than this share becomes unreachable together.",
 )
-@click.option("--power", is_flag=True, help="The control plane can switch silent nodes off, and knows that they are.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of all that is left to chance.")
+@click.option("--power", is_flag=True, help="The control plane can switch unreachable nodes off and confirm it.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed for all randomness.")
 @show.output_option
 def whatif(
     store_url: str | None,
@@ -60,10 +60,10 @@ def whatif(
     seed: int,
     output: str,
 ) -> None:
-    """Tell what would happen if nodes were drained or something broke, without touching anything.
+    """Predict what would happen if nodes were drained or something failed, without changing anything.
 
-    The records of the store are copied into a simulated datacenter in which the same machines run on the same nodes,
-    under the same controllers. What is asked happens there, and what becomes of each machine is told.
+    The command copies the records of the store into a simulated datacenter, with the same machines on the same nodes
+    under the same controllers. It runs the drains and faults there, and shows the outcome for each machine.
     """
     from hostler.sim.whatif import Question, ask
 
@@ -77,7 +77,7 @@ def whatif(
         seed=seed,
     )
     if not drain and not faults:
-        raise Invalid("whatif: nothing was asked; name what to --drain, or a --fault")
+        raise Invalid("whatif: nothing to simulate; give --drain or --fault")
     with Ticker() as ticker:
         copy: Copied = complete(_copied(chosen(store_url), ticker))
         answer = ask(copy, question, tell=ticker.tell)
@@ -95,7 +95,7 @@ async def _copied(url: str, ticker: Ticker) -> Copied:
 
 
 def fault(text: str) -> Fault:
-    """`power:r1/pdu1,for=60` as a fault. Invalid: it is none."""
+    """Parse a fault such as `power:r1/pdu1,for=60`. Invalid: the text is not a fault."""
     from hostler.sim.fault import fault_of
 
     head, *numbers = text.split(",")
@@ -138,22 +138,22 @@ def _told(answer: Answer) -> None:
             click.echo(f"… and {len(moves) - SHOWN} more; -o json shows them all")
         for fate in answer.slices:
             click.echo(
-                f"{fate.slice}: {fate.ready} serve, {fate.least} at the worst of it, {fate.after} in the end"
+                f"{fate.slice}: {fate.ready} serve now, {fate.least} at the lowest point, {fate.after} in the end"
                 f" (of {fate.instances})"
             )
         click.echo()
     told = ", ".join(f"{count} {fate}" for fate, count in fates.items()) or "no machine would move"
-    end = f"over after {span(answer.took)}" if answer.settled else f"still going on after {span(answer.took)}"
+    end = f"over after {span(answer.took)}" if answer.settled else f"not finished after {span(answer.took)}"
     click.echo(f"{told}; {answer.unaffected} unaffected; {end}")
     if answer.waiting:
-        click.echo(f"{answer.waiting} had no node, or did not run, before anything happened")
+        click.echo(f"{answer.waiting} had no node, or did not run, at the start")
     if answer.silent:
-        note(f"silent already, so nothing goes there: {', '.join(answer.silent)}")
+        note(f"unreachable at the start, so nothing is placed there: {', '.join(answer.silent)}")
     if answer.left_out:
-        note(f"left out, for their racks are in the inventory and they are not: {', '.join(answer.left_out)}")
+        note(f"left out, because their racks are in the inventory and they are not: {', '.join(answer.left_out)}")
     if answer.unreadable:
         unread = counted(answer.unreadable, "record could not be read and was", "records could not be read and were")
-        note(f"{unread} left out; hostler doctor tells which")
+        note(f"{unread} left out; hostler doctor names them")
 
 
 def _row(machine: Affected) -> tuple[str, ...]:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("object_", metavar="OBJECT")
 @click.option(
-    "--limit", type=click.IntRange(1, tree.MOST), default=20, show_default=True, help="So many steps at most."
+    "--limit", type=click.IntRange(1, tree.MOST), default=20, show_default=True, help="The largest number of steps."
 )
-@click.option("--reasons", is_flag=True, help="Also show what was weighed in each decision.")
+@click.option("--reasons", is_flag=True, help="Also show the reasons that each decision weighed.")
 @show.output_option
 @project_options
 @server_options
 def why(*, object_: str, limit: int, reasons: bool, output: str, org: str, project: str) -> None:
-    """Tell how OBJECT came to be as it is: each step, newest first, down to whoever wished for it.
+    """Explain the state of OBJECT: each decision that led to it, newest first, down to the original request.
 
-    OBJECT is vm/NAME (of --org and --project), vm/ORG/PROJECT/NAME, node/NAME, rack/NAME[/BLADE], lab/USER or
-    workload/NAME[/NUMBER], blueprint/NAME, slice/GROUP:NAME; or a name, or an id, that only one of them has.
+    OBJECT is vm/NAME (in --org and --project), vm/ORG/PROJECT/NAME, node/NAME, rack/NAME[/BLADE], lab/USER,
+    workload/NAME[/NUMBER], blueprint/NAME or slice/GROUP:NAME; or a unique name or id of one of them.
     """
     complete(_why(chosen_server(), object_, limit, (org, project), reasons=reasons, output=output))
 
@@ -42,7 +42,7 @@ async def _why(server: Server, object_: str, limit: int, where: tuple[str, str],
         return
     click.echo(show.safe(_title(found)))
     if not found.steps:
-        click.echo("└ nothing is known of how it came to that: what was decided then is no longer kept")
+        click.echo("└ no decisions are kept for it")
     for line, step in zip(tree.chained(found.steps, found.object), found.steps):
         click.echo(line)
         if reasons:

@@ -1,6 +1,6 @@
 """Plain data as block-style YAML 1.2: dicts with text keys, lists, text, numbers, booleans, None.
 
-Text that could be read as anything else is double-quoted, with JSON's escapes, which YAML shares.
+Text that a reader could take for another type is double-quoted, with the escapes of JSON, which YAML shares.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Words that some YAML reader takes for a boolean, null or number are quoted, and so is all that is not plainly a word.
+# Quote words that some YAML readers take for a boolean, null or number, and everything that is not plainly a word.
 _WORD = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.@+-]*")
 _RESERVED = frozenset(["true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf"])
-# Not printable by YAML's rules, or a line break to some readers; JSON leaves these as they are.
+# Unprintable by the rules of YAML, or a line break to some readers; JSON does not escape these.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def dump(value: object) -> str:
-    """The value as YAML, ending in a newline."""
+    """Format the value as YAML, ending in a newline."""
     return "\n".join(_lines(value)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""`hostler blueprint`: which slices shall run, as a person at a terminal sees it."""
+"""`hostler blueprint`: which slices run, how many, and how they are upgraded."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _ROLLOUT = "hostler.entry.cli.blueprint.rollout"
 _STATUS = "hostler.entry.cli.blueprint.status"
 
 COMMANDS = {
-    "apply": (_CHANGE, "apply", "Make a file the blueprint; what that does is shown first."),
-    "plan": (_CHANGE, "plan", "Show what applying a file would load, unload and move, and where."),
-    "validate": (_CHANGE, "validate", "Check a file, and ask no server."),
-    "list": (_READ, "list_", "Show all blueprints."),
-    "get": (_READ, "get", "Show what a blueprint says, as a file could have it."),
-    "status": (_STATUS, "status", "Show how far a blueprint is, slice by slice."),
-    "routes": (_READ, "routes", "Show the HTTP routes of a blueprint."),
-    "history": (_READ, "history", "Show what was applied."),
-    "rollback": (_CHANGE, "rollback", "Bring back what was applied before."),
-    "promote": (_ROLLOUT, "promote", "Take an upgrade that is under way to its next stage now, or to its end."),
-    "pause": (_ROLLOUT, "pause", "Hold an upgrade that is under way where it is."),
-    "resume": (_ROLLOUT, "resume", "Let a paused upgrade go on."),
-    "approve": (_ROLLOUT, "approve", "Approve the present stage of an upgrade."),
-    "abort": (_ROLLOUT, "abort", "Take the new version back; the version before serves."),
+    "apply": (_CHANGE, "apply", "Apply a blueprint file, after showing its plan."),
+    "plan": (_CHANGE, "plan", "Show what applying a file would load, unload and move."),
+    "validate": (_CHANGE, "validate", "Check a file without a server."),
+    "list": (_READ, "list_", "List all blueprints."),
+    "get": (_READ, "get", "Show a blueprint as a file."),
+    "status": (_STATUS, "status", "Show the progress of a blueprint, slice by slice."),
+    "routes": (_READ, "routes", "List the HTTP routes of a blueprint."),
+    "history": (_READ, "history", "List the revisions of a blueprint."),
+    "rollback": (_CHANGE, "rollback", "Roll back to an earlier revision."),
+    "promote": (_ROLLOUT, "promote", "Promote a running upgrade to its next stage now, or to its end."),
+    "pause": (_ROLLOUT, "pause", "Pause a running upgrade."),
+    "resume": (_ROLLOUT, "resume", "Resume a paused upgrade."),
+    "approve": (_ROLLOUT, "approve", "Approve the current stage of an upgrade."),
+    "abort": (_ROLLOUT, "abort", "Abort an upgrade; the previous version serves."),
     "delete": (_CHANGE, "delete", "Delete a blueprint and its slices."),
 }
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def blueprint() -> None:
-    """Apply, plan, show and roll back blueprints: which slices shall run, how many of each, and how they are upgraded.
+    """Apply, plan, show and roll back blueprints: which slices run, how many of each, and how they are upgraded.
 
     \b
     cat > shop.toml <<END

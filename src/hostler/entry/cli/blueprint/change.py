@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 STDIN = "standard input"
 file_argument = click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
-name_option = click.option("--name", metavar="NAME", help="The blueprint's name, if the file does not say it right.")
+name_option = click.option("--name", metavar="NAME", help="The name of the blueprint, instead of the one in the file.")
 
 
 @click.command()
 @file_argument
 @name_option
-@click.option("--plan", "plan_only", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show what would change, and change nothing.")
 @yes_option
 @wait_options
 @show.output_option
@@ -39,10 +39,10 @@ name_option = click.option("--name", metavar="NAME", help="The blueprint's name,
 def apply(
     *, file: Path, name: str | None, plan_only: bool, yes: bool, waiting: bool, within: float, output: str
 ) -> None:
-    """Make FILE (TOML or JSON; - reads it from standard input) the blueprint of its name, or of the file's.
+    """Apply the blueprint in FILE (TOML or JSON; - is standard input). The file, its name or --name names it.
 
-    What is loaded, unloaded and moved is shown first, and at a terminal you are asked. All of it is applied, or
-    nothing. A file that was applied already changes nothing.
+    The instances to load, unload and move are shown first; at a terminal you are asked to confirm. The file is applied
+    completely or not at all. Applying the same file again changes nothing.
     """
     name, blueprint = _named(file, name)
     server = chosen_server()
@@ -65,13 +65,13 @@ def plan(file: Path, name: str | None, output: str) -> None:
 @click.command()
 @file_argument
 def validate(file: Path) -> None:
-    """Check the blueprint in FILE, and ask no server."""
+    """Check the blueprint in FILE without a server."""
     from hostler.engine.deployments.blueprint_file import outside
 
     name, blueprint = _read(file)
     instances = sum(spec.instances for spec in blueprint.slices)
     slices = counted(len(blueprint.slices), "slice")
-    click.echo(show.safe(f"{_called(file)}: {name or 'well'}, {slices}, {counted(instances, 'instance')}"))
+    click.echo(show.safe(f"{_called(file)}: {name or 'valid'}, {slices}, {counted(instances, 'instance')}"))
     for base, place in outside(blueprint).items():
         click.echo(show.safe(f"  note: {place}: {base} is not here; another blueprint must have it"), err=True)
 
@@ -81,7 +81,7 @@ def _called(file: Path) -> str:
 
 
 def _read(file: Path) -> tuple[str, Blueprint]:
-    """Name (empty: the file does not say it) and blueprint. What is wrong is told line by line, and then Invalid."""
+    """Return the name (empty if the file has none) and the blueprint. Print each mistake, then raise Invalid."""
     from hostler.engine.deployments.blueprint_file import LARGEST_FILE, read_blueprint
 
     try:
@@ -109,7 +109,7 @@ def _named(file: Path, name: str | None) -> tuple[str, Blueprint]:
     said, blueprint = _read(file)
     name = name or said or ("" if str(file) == "-" else file.stem)
     if not name:
-        raise click.UsageError('standard input has no name; say it there (name = "…"), or with --name')
+        raise click.UsageError('standard input has no name; give one there (name = "…"), or with --name')
     return check_name(name), blueprint
 
 
@@ -125,7 +125,7 @@ async def _plan(server: Server, name: str, blueprint: Blueprint, output: str) ->
 
 def _tell(plan: BlueprintPlan, *, to_stderr: bool) -> None:
     if not plan.changes and not plan.refused:
-        click.echo(show.safe(f"{plan.name}: nothing to do, it is as the file says"), err=to_stderr)
+        click.echo(show.safe(f"{plan.name}: nothing to do, it matches the file"), err=to_stderr)
     else:
         for what, line in plan_lines(plan):
             mark, colour = SIGNS[what]
@@ -141,9 +141,7 @@ def _refuse(plan: BlueprintPlan) -> None:
     for line in plan.refused:
         click.echo(show.safe(f"! {line}"), err=True)
     if plan.refused:
-        raise Conflict(
-            f"blueprint {plan.name}: it cannot be applied as it is; nothing was changed, see the lines above"
-        )
+        raise Conflict(f"blueprint {plan.name}: cannot be applied, nothing was changed; correct the lines above")
 
 
 async def _apply(
@@ -163,21 +161,21 @@ async def _apply(
     elif within is not None:
         click.echo(show.safe(f"{name}: {described(view)}"))
     elif found.changes:
-        click.echo(show.safe(f"{name}: applied as number {view.number}; it goes on: hostler blueprint status {name}"))
+        click.echo(show.safe(f"{name}: applied as number {view.number}; follow it: hostler blueprint status {name}"))
 
 
 @click.command()
 @click.argument("name")
-@click.option("--to", type=click.IntRange(min=1), help="The number to bring back.  [default: the last that differs]")
+@click.option("--to", type=click.IntRange(min=1), help="The revision to return to.  [default: the last that differs]")
 @yes_option
 @wait_options
 @show.output_option
 @server_options
 def rollback(*, name: str, to: int | None, yes: bool, waiting: bool, within: float, output: str) -> None:
-    """Bring back what the blueprint NAME said before. `hostler blueprint history` shows what there was.
+    """Roll the blueprint NAME back to an earlier revision (see `hostler blueprint history`).
 
-    At a terminal it is shown what that changes, and you are asked. It is rolled out at once, whatever the strategy. One
-    that was deleted is brought back, too.
+    At a terminal the changes are shown, and you are asked to confirm. The rollback is rolled out at once, regardless of
+    the strategy. A deleted blueprint can be rolled back, too.
     """
     asking = not yes and can_ask()
     within_or_not = within if waiting else None
@@ -192,7 +190,7 @@ async def _rollback(server: Server, name: str, to: int, *, asking: bool, within:
             found = await client.blueprints.plan(name, target)
             _tell(found, to_stderr=output != "table")
             _refuse(found)
-            ask_if_seen(f"Bring back number {to}?", yes=False)
+            ask_if_seen(f"Roll back to number {to}?", yes=False)
             if_match = found.revision or None
         view = await client.blueprints.rollback(name, to, if_match=if_match)
         status = None if within is None else await until(client, name, gone=False, within=within)
@@ -204,7 +202,7 @@ async def _rollback(server: Server, name: str, to: int, *, asking: bool, within:
 
 
 async def _revision_of(client: Client, name: str, to: int) -> tuple[int, Blueprint]:
-    """What a rollback would bring back: the number, and what it said."""
+    """Return the revision that a rollback would restore: its number, and its content."""
     from hostler.model.deployment import Blueprint
 
     if to:
@@ -217,7 +215,7 @@ async def _revision_of(client: Client, name: str, to: int) -> tuple[int, Bluepri
         said = (await client.blueprints.revision(name, one.number)).slices
         if said != now:
             return one.number, Blueprint(slices=said)
-    raise NotFound(f"blueprint {name}: it never said anything else; there is nothing to go back to")
+    raise NotFound(f"blueprint {name}: no revision differs from the current one; nothing to roll back to")
 
 
 @click.command()
@@ -227,9 +225,9 @@ async def _revision_of(client: Client, name: str, to: int) -> tuple[int, Bluepri
 @show.output_option
 @server_options
 def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> None:
-    """Delete the blueprint NAME: its slices end what is under way, and go. `rollback` brings it back.
+    """Delete the blueprint NAME: its slices finish their calls and end. `rollback` restores it.
 
-    One whose slices another blueprint needs is not deleted.
+    A blueprint whose slices another blueprint needs is not deleted.
     """
     ask_if_seen(f"Delete {show.safe(name)}, and stop its slices?", yes=yes)
     complete(_delete(chosen_server(), name, within if waiting else None, output))
@@ -244,4 +242,4 @@ async def _delete(server: Server, name: str, within: float | None, output: str) 
     if output != "table":
         show.emit(msgspec.to_builtins(view if within is None else status), output)
     else:
-        click.echo(show.safe(f"{view.name}: {'deleted; its slices go' if within is None else 'gone'}"))
+        click.echo(show.safe(f"{view.name}: {'deleted; its slices end' if within is None else 'gone'}"))

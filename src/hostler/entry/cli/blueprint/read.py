@@ -1,4 +1,4 @@
-"""`hostler blueprint list`, `get`, `routes`, `history`: nothing here changes anything."""
+"""`hostler blueprint list`, `get`, `routes`, `history`: commands that only read."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ REVISIONS = ("NUMBER", "WHEN", "BY", "WHAT", "SLICES")
 @show.output_option
 @server_options
 def list_(output: str) -> None:
-    """Show all blueprints."""
+    """List all blueprints."""
     complete(_list(chosen_server(), output))
 
 
 async def _list(server: Server, output: str) -> None:
     async with reached(server) as client:
         found = [view async for view in all_of(client, client.blueprints.list)]
-    show_all(found, output, HEADS, _row, "no blueprints; make one: hostler blueprint apply FILE")
+    show_all(found, output, HEADS, _row, "no blueprints; apply one: hostler blueprint apply FILE")
 
 
 def _row(view: BlueprintView) -> list[str]:
@@ -47,18 +47,18 @@ def _row(view: BlueprintView) -> list[str]:
 
 @click.command()
 @click.argument("name")
-@click.option("--number", type=click.IntRange(min=1), help="As it was applied under this number.")
+@click.option("--number", type=click.IntRange(min=1), help="The revision to show.  [default: the current one]")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(("json", "yaml")),
     default="json",
     show_default=True,
-    help="How to show it. As JSON it is a file that `hostler blueprint apply` reads.",
+    help="The output format. As JSON it is a file that `hostler blueprint apply` reads.",
 )
 @server_options
 def get(name: str, number: int | None, output: str) -> None:
-    """Show what the blueprint NAME says, as a file could have it."""
+    """Show the blueprint NAME in the form of a file."""
     complete(_get(chosen_server(), name, number, output))
 
 
@@ -78,7 +78,7 @@ async def _get(server: Server, name: str, number: int | None, output: str) -> No
 @show.output_option
 @server_options
 def routes(name: str, output: str) -> None:
-    """Show the HTTP routes of the blueprint NAME: the path on the server, and the method that it calls."""
+    """List the HTTP routes of the blueprint NAME: the path on the server, and the method that it calls."""
     complete(_routes(chosen_server(), name, output))
 
 
@@ -96,16 +96,16 @@ async def _routes(server: Server, name: str, output: str) -> None:
     elif found:
         show.Columns(*ROUTES).rows([[show.safe(cell) for cell in one.values()] for one in found])
     else:
-        note(f"{view.name}: no routes; map some with routes of its slices, see docs/invocation.md")
+        note(f"{view.name}: no routes; add `routes` to its slices, see docs/invocation.md")
 
 
 @click.command()
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="The newest so many.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Newest revisions.")
 @show.output_option
 @server_options
 def history(name: str, limit: int, output: str) -> None:
-    """Show what was applied under NAME, newest first. `hostler blueprint rollback --to NUMBER` brings one back."""
+    """List the revisions of NAME, newest first. To return to one: `hostler blueprint rollback --to NUMBER`."""
     complete(_history(chosen_server(), name, limit, output))
 
 
@@ -117,11 +117,11 @@ async def _history(server: Server, name: str, limit: int, output: str) -> None:
         return
     show.Columns(*REVISIONS).rows([_revision(one) for one in page.items])
     if page.after is not None:
-        note("there are older ones; see them with --limit")
+        note("there are older revisions; show more with --limit")
 
 
 def _revision(one: RevisionView) -> list[str]:
-    what = "deleted" if one.deleted else f"back to {one.rollback_to}" if one.rollback_to else "applied"
+    what = "deleted" if one.deleted else f"rolled back to {one.rollback_to}" if one.rollback_to else "applied"
     slices = ", ".join(
         f"{base_of(artifact).rpartition(':')[2]} {version(artifact)} × {count}"
         for artifact, count in one.artifacts.items()

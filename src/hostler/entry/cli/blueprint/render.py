@@ -1,4 +1,4 @@
-"""Blueprints in words."""
+"""Text for blueprints, and waiting for a blueprint."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SIGNS = {
     SliceChange.KEEP: ("=", None),
 }
 NAMED = 8
-"""Nodes that one line names."""
+"""Nodes that one line names at most."""
 
 
 def version(artifact: str) -> str:
-    """`1.0.0` of `org.example:cart:1.0.0`."""
+    """Return the version of an artifact: `1.0.0` of `org.example:cart:1.0.0`."""
     return artifact.rpartition(":")[2]
 
 
 def ready(slices: Sequence[SliceStatus]) -> str:
-    """How many of how many are ready."""
+    """Format ready instances of desired instances."""
     return f"{sum(one.ready for one in slices)}/{sum(one.wished for one in slices)}"
 
 
 def described(status: BlueprintStatus) -> str:
-    """Where it is, in a few words."""
+    """Describe the state of the blueprint in a few words."""
     detail = f": {status.detail}" if status.detail else ""
     return f"{status.phase.value}, {ready(status.slices)} ready{detail}"
 
@@ -48,7 +48,7 @@ def described(status: BlueprintStatus) -> str:
 
 
 def plan_lines(plan: BlueprintPlan) -> Iterator[tuple[SliceChange, str]]:
-    """A line for each slice, and below it what comes, goes and moves."""
+    """Yield a line for each slice, and below it the instances to load, unload and move."""
     for one in plan.slices:
         yield one.what, _headline(one)
         for what, text in _inside(one):
@@ -62,7 +62,7 @@ def _headline(one: SlicePlan) -> str:
     times = f"× {number}"
     if one.what is SliceChange.SCALE or (one.artifact and one.previous and one.instances != one.previous_instances):
         times = f"× {one.previous_instances} → {one.instances}"
-    said = {SliceChange.KEEP: "as it is", SliceChange.CHANGE: "its instances stay", SliceChange.SETTINGS: one.how}
+    said = {SliceChange.KEEP: "unchanged", SliceChange.CHANGE: "its instances stay", SliceChange.SETTINGS: one.how}
     text = said.get(one.what, one.how)
     return f"{name} {times}{f': {text}' if text else ''}"
 
@@ -79,7 +79,7 @@ def _inside(one: SlicePlan) -> Iterator[tuple[str, str]]:
         yield "", f"and {counted(sum(move.instances for move in one.move[NAMED:]), 'more move')}"
     if one.waiting:
         why = "; ".join(f"{reason.subject}: {reason.why}" for reason in one.passed_over[:5])
-        yield "wait", f"{counted(one.waiting, 'instance')}, for there is no node{f' ({why})' if why else ''}"
+        yield "wait", f"{counted(one.waiting, 'instance')}, because no node fits{f' ({why})' if why else ''}"
 
 
 def _places(places: Sequence[Planned], count: int) -> str:
@@ -90,25 +90,25 @@ def _places(places: Sequence[Planned], count: int) -> str:
 
 
 def plan_sum(plan: BlueprintPlan) -> str:
-    """All of it in numbers."""
+    """Summarize the plan in numbers."""
     load, unload = sum(one.to_load for one in plan.slices), sum(one.to_unload for one in plan.slices)
     move = sum(one.to_move for one in plan.slices)
     waiting = sum(one.waiting for one in plan.slices)
     numbers = ((load, "to load"), (unload, "to unload"), (waiting, "without a node"))
-    said = ", ".join(f"{number} {what}" for number, what in numbers if number) or "no instance comes or goes"
+    said = ", ".join(f"{number} {what}" for number, what in numbers if number) or "no instances to load or unload"
     return f"{said}{f'; {move} of them move to another node' if move else ''}"
 
 
-# How far it is
+# Status
 
 
 def states(counts: Mapping[str, int]) -> str:
-    """`3 active, 1 loading`."""
+    """Format the number of instances in each state: `3 active, 1 loading`."""
     return ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
 
 
 def step(one: SliceStatus) -> str:
-    """`canary 2/3 (25 %)`."""
+    """Format the step and stage of an upgrade: `canary 2/3`."""
     if one.phase in (BlueprintPhase.READY, BlueprintPhase.WAITING, BlueprintPhase.FAILED, BlueprintPhase.REMOVING):
         return one.phase.value
     if one.step is None:
@@ -118,9 +118,9 @@ def step(one: SliceStatus) -> str:
 
 
 async def until(client: Client, name: str, *, gone: bool, within: float) -> BlueprintStatus | None:
-    """Until all is as wished, or it is gone (None), told on the way.
+    """Wait until the blueprint matches its spec, or until it is gone (None), and print the progress.
 
-    NotYet: not in time, or somebody deleted it. GivenUp: a version was given up.
+    NotYet: not in time, or it was deleted. GivenUp: the controller gave up a version.
     """
     status = await settled("blueprint", name, client.blueprints.wait, described, gone=gone, within=within)
     if status is not None and status.phase is BlueprintPhase.FAILED:

@@ -1,4 +1,4 @@
-"""`hostler blueprint promote`, `pause`, `resume`, `approve`, `abort`: orders for upgrades that are under way."""
+"""`hostler blueprint promote`, `pause`, `resume`, `approve`, `abort`: control of running upgrades."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from hostler.model.blueprint_api import BlueprintStatus, SliceStatus
 
 WITHIN = 10.0
-"""Seconds for which it is waited that the leader carries an order out."""
+"""Seconds to wait until the leader has carried out an order."""
 _LOOK_EVERY = 0.2
-slice_option = click.option("--slice", "slice_", metavar="GROUP:NAME", help="Only of this slice.  [default: all]")
+slice_option = click.option("--slice", "slice_", metavar="GROUP:NAME", help="Only this slice.  [default: all]")
 
 
 @click.command()
 @click.argument("name")
 @slice_option
-@click.option("--all", "everything", is_flag=True, help="To the end of the upgrade, not to the next stage.")
-@click.option("--force", is_flag=True, help="Although what was measured exceeds the limits of the gate.")
+@click.option("--all", "everything", is_flag=True, help="Promote to the end of the upgrade.")
+@click.option("--force", is_flag=True, help="Promote even if the measurements exceed the limits of the gate.")
 @yes_option
 @show.output_option
 @server_options
 def promote(*, name: str, slice_: str | None, everything: bool, force: bool, yes: bool, output: str) -> None:
-    """Take the upgrade of NAME that is under way to its next stage now: its time and approval are not waited for.
+    """Promote the running upgrade of NAME to its next stage now, without waiting for its time or approval.
 
-    A canary goes on to its next stage. Blue-green switches the calls, and then ends the time for which the old
-    instances are kept. While what was measured of the new version exceeds the limits of the gate this is refused;
-    --force promotes it all the same.
+    A canary moves to its next stage. Blue-green first switches the calls; promoted again, it stops keeping the old
+    instances. The command is refused while the measurements of the new version exceed the limits of the gate, unless
+    --force is given.
     """
     if force:
-        ask_if_seen(f"Promote {show.safe(name)} whatever the gate says?", yes=yes)
+        ask_if_seen(f"Promote {show.safe(name)} regardless of the gate?", yes=yes)
     server = chosen_server()
     complete(_order(server, name, RolloutVerb.PROMOTE, slice_, output, everything=everything, force=force))
 
@@ -56,9 +56,9 @@ def promote(*, name: str, slice_: str | None, everything: bool, force: bool, yes
 @show.output_option
 @server_options
 def pause(name: str, slice_: str | None, output: str) -> None:
-    """Hold the upgrade of NAME where it is: no share of the calls grows, no old instance is replaced.
+    """Pause the upgrade of NAME: the share of calls does not grow, and no old instance is replaced.
 
-    A new version that fails its gate, or does not stay up, is taken back all the same.
+    A new version that fails its gate, or does not stay up, is still taken back.
     """
     complete(_order(chosen_server(), name, RolloutVerb.PAUSE, slice_, output))
 
@@ -69,7 +69,7 @@ def pause(name: str, slice_: str | None, output: str) -> None:
 @show.output_option
 @server_options
 def resume(name: str, slice_: str | None, output: str) -> None:
-    """Let the paused upgrade of NAME go on."""
+    """Resume the paused upgrade of NAME."""
     complete(_order(chosen_server(), name, RolloutVerb.RESUME, slice_, output))
 
 
@@ -79,9 +79,9 @@ def resume(name: str, slice_: str | None, output: str) -> None:
 @show.output_option
 @server_options
 def approve(name: str, slice_: str | None, output: str) -> None:
-    """Approve the present stage of the upgrade of NAME, where its strategy has `approval = "manual"`.
+    """Approve the current stage of the upgrade of NAME, if its strategy has `approval = "manual"`.
 
-    The stage ends once its time is over and its gate is passed.
+    The stage ends when its time is over and its gate is passed.
     """
     complete(_order(chosen_server(), name, RolloutVerb.APPROVE, slice_, output))
 
@@ -93,11 +93,12 @@ def approve(name: str, slice_: str | None, output: str) -> None:
 @show.output_option
 @server_options
 def abort(name: str, slice_: str | None, yes: bool, output: str) -> None:
-    """Take the new version of NAME back; the version before serves.
+    """Abort the upgrade of NAME: the previous version serves again.
 
-    The blueprint stays as it is: applying it again tries again. `rollback` brings the blueprint before back.
+    The blueprint does not change: applying it again retries the upgrade. Use `rollback` to return to the previous
+    blueprint.
     """
-    ask_if_seen(f"Take the new version of {show.safe(name)} back?", yes=yes)
+    ask_if_seen(f"Abort the upgrade of {show.safe(name)}?", yes=yes)
     complete(_order(chosen_server(), name, RolloutVerb.ABORT, slice_, output))
 
 
@@ -113,7 +114,7 @@ async def _order(
 ) -> None:
     async with reached(server) as client:
         before = await client.blueprints.status(name)
-        # What is ordered is what was seen: a rollout that goes on meanwhile is not taken a stage too far.
+        # Send the state that the order is based on, so that a rollout that has advanced is not taken a stage too far.
         seen = {
             one.base: one.rollout.changed_at
             for one in before.slices
@@ -144,7 +145,7 @@ async def _order(
 
 
 async def _carried_out(client: Client, name: str, found: BlueprintStatus, bases: Collection[str]) -> BlueprintStatus:
-    """As it is once the leader has taken the order up, or after a while."""
+    """Return the status once the leader has carried out the order, or after `WITHIN` seconds."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + WITHIN
     while loop.time() < ends:
@@ -159,7 +160,7 @@ async def _carried_out(client: Client, name: str, found: BlueprintStatus, bases:
 def _told(verb: RolloutVerb, one: SliceStatus) -> str:
     said = one.rollout
     if said is not None and said.ordered is not None:
-        return f"{verb.value} is ordered; it goes on: hostler blueprint status"
+        return f"{verb.value} is ordered; follow it: hostler blueprint status"
     if verb is RolloutVerb.APPROVE and said is not None and not said.awaits_approval and one.step is not None:
         return f"approved; {step(one)}{f': {said.why}' if said.why else ''}"
     return f"{step(one)}{f': {one.detail}' if one.detail else ''}"

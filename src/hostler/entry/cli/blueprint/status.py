@@ -1,4 +1,4 @@
-"""`hostler blueprint status`: how far it is, once or until it is gone."""
+"""`hostler blueprint status`: the progress of a blueprint, once or until it is gone."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0
 NAMED = 6
-"""Nodes that a line names."""
+"""Nodes that a line names at most."""
 HEADS = ("SLICE", "VERSION", "PHASE", "READY", "CALLS", "INSTANCES", "NODES")
 
 
 @click.command()
 @click.argument("name")
-@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change, until it is gone.")
+@click.option("--watch", "watching", is_flag=True, help="Keep running, and show each change, until it is gone.")
 @show.output_option
 @server_options
 def status(name: str, watching: bool, output: str) -> None:
-    """Show how far the blueprint NAME is: its slices, their versions, where they are, and why something waits."""
+    """Show the progress of the blueprint NAME: its slices, their versions and nodes, and what they wait for."""
     server = chosen_server()
     complete(_watch(server, name, output) if watching else _status(server, name, output))
 
@@ -51,7 +51,7 @@ async def _status(server: Server, name: str, output: str) -> None:
         click.echo(show.safe(line))
     failing = [one.base for one in found.slices if any(each.failures for each in one.versions)]
     if failing:
-        note(f"what it printed: hostler slice logs {show.safe(failing[0])}")
+        note(f"see the output: hostler slice logs {show.safe(failing[0])}")
 
 
 def _rows(found: BlueprintStatus) -> Iterator[tuple[str, str]]:
@@ -63,15 +63,15 @@ def _rows(found: BlueprintStatus) -> Iterator[tuple[str, str]]:
 
 
 def slice_rows(one: SliceStatus) -> Iterator[list[str]]:
-    """A row for each version."""
+    """Yield a row for each version."""
     for at, each in enumerate(one.versions):
         first = at == 0
-        wished = one.wished if each.artifact == one.artifact else 0
+        desired = one.wished if each.artifact == one.artifact else 0
         yield [
             one.base if first else "",
             version(each.artifact),
             step(one) if first else "",
-            f"{each.ready}/{wished}" if each.artifact == one.artifact else str(each.ready),
+            f"{each.ready}/{desired}" if each.artifact == one.artifact else str(each.ready),
             "" if each.weight is None else f"{each.weight} %",
             states(each.states) or "none",
             _nodes(each),
@@ -85,7 +85,7 @@ def _nodes(each: VersionStatus) -> str:
 
 
 def _details(found: BlueprintStatus) -> Iterator[str]:
-    """What a line has no room for."""
+    """Yield the details that do not fit into the table."""
     for one in found.slices:
         if one.detail:
             yield f"{one.base}: {one.detail}"
@@ -101,7 +101,7 @@ def _details(found: BlueprintStatus) -> Iterator[str]:
 
 
 async def _watch(server: Server, name: str, output: str) -> None:
-    """As it is, then what changes; by looking, so that an outage misses nothing."""
+    """Print the status, then each change. Polls, so that an outage misses nothing."""
     watched, found = _Watched(name, output), False
     async with reached(server) as client:
         while True:
@@ -113,7 +113,7 @@ async def _watch(server: Server, name: str, output: str) -> None:
                 watched.show(f"{name}: gone", {"name": name, "phase": "gone"})
                 return
             except Unavailable as error:
-                note(f"{error}; looking again")
+                note(f"{error}; retrying")
                 await asyncio.sleep(LOOK_EVERY * 3)
                 continue
             found = True
@@ -122,7 +122,7 @@ async def _watch(server: Server, name: str, output: str) -> None:
 
 
 class _Watched:
-    """What was shown of one blueprint."""
+    """What was already shown of one blueprint."""
 
     def __init__(self, name: str, output: str) -> None:
         self._name, self._output = name, output
@@ -137,7 +137,7 @@ class _Watched:
             if self._slices.get(one.base) != lines[one.base]:
                 for line in lines[one.base]:
                     self.show(line, msgspec.to_builtins(one))
-                    if self._output != "table":  # it says all of it at once
+                    if self._output != "table":  # one document contains all lines
                         break
         for base in self._slices.keys() - lines.keys():
             self.show(f"{base}: gone", {"base": base, "phase": "gone"})

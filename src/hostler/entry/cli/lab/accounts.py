@@ -1,4 +1,4 @@
-"""`hostler lab accounts`: an account for every student of a class, and a list of their passwords."""
+"""`hostler lab accounts`: create an account for every student of a class, and a list of their passwords."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from hostler.entry.cli.server_options import Server
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
-"""What a person reads and types without a mistake: no 0 and o, no 1, i and l, no capitals."""
+"""Characters that are hard to confuse: no 0 and o, no 1, i and l, no capitals."""
 GROUPS, GROUP = 3, 4
 
 
 def new_password() -> str:
-    """59 random bits, as in `k7mp-2hxr-wq9d`."""
+    """Return a password with 59 random bits, such as `k7mp-2hxr-wq9d`."""
     return "-".join("".join(secrets.choice(LETTERS) for _ in range(GROUP)) for _ in range(GROUPS))
 
 
 class PasswordList:
-    """A file of lines `NAME PASSWORD`. Lines are added; none that is there is ever changed."""
+    """A file of lines `NAME PASSWORD`. Lines are only added; existing lines are never changed."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
@@ -48,7 +48,7 @@ class PasswordList:
     @classmethod
     @contextmanager
     def opened(cls, path: Path) -> Iterator[PasswordList]:
-        """The list, for this process alone. A new file can be read by its owner only."""
+        """Open the list, locked for this process. A new file is readable only by its owner."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -58,7 +58,7 @@ class PasswordList:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Unavailable(
-                    f"passwords {path}: another hostler lab accounts writes it; wait until that has ended"
+                    f"passwords {path}: locked by another hostler lab accounts; wait until that has ended"
                 ) from None
             yield cls(path, descriptor)
         finally:
@@ -69,7 +69,7 @@ class PasswordList:
         return self._known.get(name)
 
     def add(self, name: str, password: str) -> int:
-        """Add a line, on disk when this returns; return the size that the file had before."""
+        """Add a line, which is on disk on return; return the previous size of the file."""
         before = os.fstat(self._descriptor).st_size
         line = f"{name} {password}\n".encode()
         os.write(self._descriptor, b"\n" + line if self._broken else line)
@@ -78,7 +78,7 @@ class PasswordList:
         return before
 
     def take_back(self, name: str, size: int) -> None:
-        """Remove the line that was just added for an account that was then refused."""
+        """Remove the line that was just added, because the server refused the account."""
         os.ftruncate(self._descriptor, size)
         del self._known[name]
 
@@ -90,14 +90,14 @@ class PasswordList:
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where the passwords of new accounts are added, one line NAME PASSWORD each.",
+    help="The file to which the passwords of new accounts are added, one line NAME PASSWORD each.",
 )
 @server_options
 def accounts(names: Path, passwords: Path) -> None:
     """Create an account for every student in NAMES, a file with one name on each line.
 
-    Each account may use the lab of that name and nothing else. Run it again when names were added: accounts that exist
-    already, and their passwords, stay as they are.
+    Each account may use the lab of that name and nothing else. Run the command again after adding names: existing
+    accounts and their passwords do not change.
 
     \b
     hostler lab accounts class.txt --passwords passwords.txt
@@ -108,7 +108,7 @@ def accounts(names: Path, passwords: Path) -> None:
         raise Invalid(f"names {names}: the file is not UTF-8; save it as UTF-8") from None
     wanted = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not wanted:
-        raise Invalid(f"names {names}: the file has no name in it; write one on each line")
+        raise Invalid(f"names {names}: the file is empty; write one name on each line")
     with PasswordList.opened(passwords) as known:
         complete(_accounts(chosen_server(), wanted, known, passwords))
 
@@ -117,21 +117,21 @@ async def _accounts(server: Server, names: list[str], known: PasswordList, path:
     async with reached(server) as client:
         created, unknown = await create_accounts(client, names, known)
     there = len(names) - len(created)
-    click.echo(f"{counted(len(created), 'account')} created, {there} there already")
+    click.echo(f"{counted(len(created), 'account')} created, {there} existed")
     if created:
-        click.echo(f"passwords of the new ones: {path}")
+        click.echo(f"passwords of the new accounts: {path}")
     for name in unknown:
         click.echo(
             f"{show.safe(name)}: has an account, and its password is not in {path}"
-            f"; give it a new one: hostler user update {show.safe(name)} --password",
+            f"; set a new one: hostler user update {show.safe(name)} --password",
             err=True,
         )
 
 
 async def create_accounts(client: Client, names: list[str], known: PasswordList) -> tuple[list[str], list[str]]:
-    """Create the accounts that are missing; return those, and the existing ones whose password the list does not have.
+    """Create the missing accounts; return them, and the existing ones whose password is not in the list.
 
-    A password is in the list before its account exists. If this ends in between, the next run uses the same password.
+    A password is in the list before its account exists. If the process ends in between, the next run reuses it.
     """
     created, unknown = [], []
     for name in names:

@@ -25,7 +25,7 @@ LAB_ID = click.IntRange(min=1, max=2**31 - 1)
 
 
 class Minutes(click.ParamType[float]):
-    """`30`: minutes; `30m`, `1h`: as they say."""
+    """A number of minutes: `30` is 30 minutes; `30m` and `1h` are as written."""
 
     name = "minutes"
 
@@ -33,7 +33,7 @@ class Minutes(click.ParamType[float]):
         try:
             minutes = seconds_of(value) / (1 if str(value).strip()[-1:].isdigit() else 60)
         except ValueError:
-            self.fail(f"{value!r} is no duration; write 30 for minutes, or 45m, 2h, 1d", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 30 for minutes, or 45m, 2h, 1d", param, ctx)
         if not 0 < minutes <= 7 * 24 * 60:
             self.fail(f"{value!r}: must be above 0 and at most a week", param, ctx)
         return minutes
@@ -46,7 +46,7 @@ class Minutes(click.ParamType[float]):
 @show.output_option
 @server_options
 def start(user: str, lab: int, waiting: bool, within: float, output: str) -> None:
-    """Start the lab of id LAB for USER. One that is there already stays as it is; another one has to be stopped first.
+    """Start lab LAB for USER. If it already runs, nothing changes. Stop a different lab of USER first.
 
     \b
     hostler lab start ada 5 --wait
@@ -67,14 +67,14 @@ async def _start(server: Server, user: str, lab: int, within: float | None, outp
 
 @click.command()
 @click.argument("user")
-@click.option("--lab", type=LAB_ID, help="Only if it is this lab.")
+@click.option("--lab", type=LAB_ID, help="Only if the user has this lab.")
 @yes_option
 @wait_options
 @show.output_option
 @server_options
 def stop(*, user: str, lab: int | None, yes: bool, waiting: bool, within: float, output: str) -> None:
-    """Stop the lab of USER: its machine is deleted, with all that is on it. On a terminal it asks first."""
-    ask_if_seen(f"Stop the lab of {show.safe(user)}, and delete its machine with all that is on it?", yes=yes)
+    """Stop the lab of USER and delete its machine with all data. Asks for confirmation at a terminal."""
+    ask_if_seen(f"Stop the lab of {show.safe(user)}, and delete its machine with all data?", yes=yes)
     complete(_stop(chosen_server(), user, lab, within if waiting else None, output))
 
 
@@ -90,11 +90,11 @@ async def _stop(server: Server, user: str, lab: int | None, within: float | None
 @click.command()
 @click.argument("user")
 @click.argument("minutes", type=Minutes())
-@click.option("--lab", type=LAB_ID, help="Only if it is this lab.")
+@click.option("--lab", type=LAB_ID, help="Only if the user has this lab.")
 @show.output_option
 @server_options
 def extend(user: str, minutes: float, lab: int | None, output: str) -> None:
-    """Let the lab of USER live MINUTES longer than it would: 30, or 30m, 2h, 1d."""
+    """Extend the life of the lab of USER by MINUTES: 30, or 30m, 2h, 1d."""
     complete(_extend(chosen_server(), user, minutes, lab, output))
 
 
@@ -111,9 +111,9 @@ async def _extend(server: Server, user: str, minutes: float, lab: int | None, ou
 @show.output_option
 @server_options
 def message(user: str, text: str, output: str) -> None:
-    """Say TEXT to USER, who has a lab: one line of at most 500 characters.
+    """Send TEXT to USER, who has a lab: one line of at most 500 characters.
 
-    It is among the events of the lab, and is shown on its page and at its terminal.
+    The message is an event of the lab. The lab's page and its terminal show it.
 
     \b
     hostler lab message ada "Ten minutes left: save your work"
@@ -124,7 +124,7 @@ def message(user: str, text: str, output: str) -> None:
 async def _message(server: Server, user: str, text: str, output: str) -> None:
     async with reached(server) as client:
         answer = await client.labs.message(user, text)
-    _tell(user, answer, answer.lab, output, "told")
+    _tell(user, answer, answer.lab, output, "sent")
 
 
 def _tell(user: str, answer: LabAnswer, view: LabView | None, output: str, said: str) -> None:

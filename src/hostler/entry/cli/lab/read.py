@@ -1,4 +1,4 @@
-"""`hostler lab list`, `show`, `watch`, `events`, `catalogue`: nothing here changes anything."""
+"""`hostler lab list`, `show`, `watch`, `events`, `catalogue`: commands that only read."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HEADS = ("USER", "LAB", "PHASE", "AVAILABLE", "LEFT", "ADDRESS", "DETAIL")
 
 
 @click.command("list")
-@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--watch", "watching", is_flag=True, help="Keep running, and show each change.")
+@click.option("--limit", type=click.IntRange(min=1), help="The largest number of labs to list.")
 @show.output_option
 @server_options
 def list_(watching: bool, limit: int | None, output: str) -> None:
-    """Show all labs that you see."""
+    """List all labs that you can see."""
     if watching and limit is not None:
-        raise click.UsageError("--watch shows all labs, now and later; leave out --limit")
+        raise click.UsageError("--watch shows all labs; leave out --limit")
     server = chosen_server()
     complete(_watch(server, output) if watching else _list(server, limit, output))
 
@@ -64,7 +64,7 @@ def _place(view: LabView) -> str:
 
 
 async def _watch(server: Server, output: str) -> None:
-    """Each lab as it is, then each that changes; by looking, so that nothing is missed while the store is away."""
+    """Print each lab, then each change. Polls, so that nothing is missed while the store is unreachable."""
     known: dict[str, LabView] = {}
     table = show.Columns(*HEADS)
     async with reached(server) as client:
@@ -85,7 +85,7 @@ async def _watch(server: Server, output: str) -> None:
 
 
 async def _again(error: Unavailable) -> None:
-    note(f"{error}; looking again")
+    note(f"{error}; retrying")
     await asyncio.sleep(LOOK_EVERY * 3)
 
 
@@ -128,7 +128,7 @@ def _rows(view: LabView) -> list[tuple[str, str]]:
         ("REQUESTED", moment(view.requested_at)),
         ("EXPIRES", f"{moment(view.expires_at)} ({left(view)})" if view.expires_at is not None else ""),
         ("GRACE", span(view.grace) if view.grace else ""),
-        ("THEN", "" if view.again is None else f"lab {view.again}"),
+        ("NEXT LAB", "" if view.again is None else f"lab {view.again}"),
         ("REVISION", str(view.revision)),
     ]
     return [(name, show.safe(text)) for name, text in found if text]
@@ -136,11 +136,11 @@ def _rows(view: LabView) -> list[tuple[str, str]]:
 
 @click.command()
 @click.argument("user")
-@click.option("--count", type=click.IntRange(min=1), help="Only the last so many.")
+@click.option("--count", type=click.IntRange(min=1), help="Only the newest ones.")
 @show.output_option
 @server_options
 def events(user: str, count: int | None, output: str) -> None:
-    """Show what happened to the labs of USER last: what a student is told."""
+    """Show the latest events of the labs of USER, as the student sees them."""
     complete(_events(chosen_server(), user, count, output))
 
 
@@ -157,16 +157,16 @@ async def _events(server: Server, user: str, count: int | None, output: str) -> 
 
 @click.command()
 @click.argument("user")
-@click.option("--follow", is_flag=True, help="Go on when one can log in, until it is gone.")
+@click.option("--follow", is_flag=True, help="Continue after the lab is available, until it is gone.")
 @show.output_option
 @server_options
 def watch(user: str, follow: bool, output: str) -> None:
-    """Follow the lab of USER, news and phases, until one can log in, or it is gone."""
+    """Follow the events and phases of the lab of USER until it is available or gone."""
     complete(_follow(chosen_server(), user, follow, output))
 
 
 async def _follow(server: Server, user: str, follow: bool, output: str) -> None:
-    """News come with the record that they stand in, so reading it after each change shows all of them."""
+    """Poll the lab. Its record contains the latest events, so a read after each change shows all of them."""
     watched = _Watched(output)
     async with reached(server) as client:
         while True:
@@ -190,7 +190,7 @@ async def _follow(server: Server, user: str, follow: bool, output: str) -> None:
 
 
 class _Watched:
-    """What was shown of one user's lab."""
+    """What was already shown of one user's lab."""
 
     def __init__(self, output: str) -> None:
         self._output, self._number, self._said = output, 0, ""
@@ -202,7 +202,7 @@ class _Watched:
                 self._show(news_line(news), msgspec.to_builtins(news))
 
     def lab(self, user: str, view: LabView | None) -> None:
-        said = "there is no lab" if view is None else described(view)
+        said = "no lab" if view is None else described(view)
         if said != self._said:
             self._said = said
             self._show(f"{user}: {said}", {"user": user, "lab": msgspec.to_builtins(view)})
@@ -215,7 +215,7 @@ class _Watched:
 @show.output_option
 @server_options
 def catalogue(output: str) -> None:
-    """Show which labs there are, and how many of them run, wait, and are ready ahead."""
+    """List the lab templates, with the number of running, waiting and warm labs."""
     complete(_catalogue(chosen_server(), output))
 
 
@@ -225,14 +225,14 @@ async def _catalogue(server: Server, output: str) -> None:
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return
-    heads = ("LAB", "TITLE", "IMAGE", "SHAPE", "LIFE", "RUNNING", "WAITING", "WARM", "PROVIDER")
+    heads = ("LAB", "TITLE", "IMAGE", "SIZE", "LIFE", "RUNNING", "WAITING", "WARM", "PROVIDER")
     show.Columns(*heads).rows([_offer(offer) for offer in found.items])
     for offer in found.items:
         lab = "every lab" if offer.lab_id is None else f"lab {offer.lab_id}"
         for problem in offer.problems:
             note(show.safe(f"{lab}: {problem}"))
     if found.at_once is not None:
-        click.echo(f"in all {found.running} of {found.at_once} run, {found.waiting} wait")
+        click.echo(f"in total {found.running} of {found.at_once} run, {found.waiting} wait")
 
 
 def _offer(offer: LabOffer) -> list[str]:

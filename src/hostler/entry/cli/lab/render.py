@@ -1,4 +1,4 @@
-"""How a lab is told of in a line, and how it is waited for."""
+"""Text for labs, and waiting for a lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def described(view: LabView) -> str:
-    """Where it is, in a few words."""
+    """Describe the state of the lab in a few words."""
     words = [f"lab {view.lab_id} {view.phase.value}"]
     if view.phase is LabPhase.WAITING and view.position is not None:
         words.append(f"position {view.position}")
@@ -31,7 +31,7 @@ def described(view: LabView) -> str:
 
 
 def left(view: LabView) -> str:
-    """For how long it still lives."""
+    """Return the remaining life of the lab."""
     if view.expires_at is None:
         return ""
     rest = view.expires_at - time.time()
@@ -39,7 +39,7 @@ def left(view: LabView) -> str:
 
 
 def news_line(news: LabNews) -> str:
-    """A piece of news on one line."""
+    """Format an event of a lab on one line."""
     lab = "" if news.lab_id is None else f" lab {news.lab_id}"
     return f"{moment(news.at)}  {news.event.value}{lab}{f': {news.reason}' if news.reason else ''}"
 
@@ -47,8 +47,8 @@ def news_line(news: LabNews) -> str:
 async def until(
     client: Client, user: str, *, gone: bool, lab_id: int | None, within: float, generation: int | None = None
 ) -> LabView | None:
-    """Until one can log in, or the lab is `gone` (None). NotYet: not in time, or it ended otherwise."""
-    last = "nothing was seen of it"
+    """Wait until the lab is available, or with `gone` until it is gone (None). NotYet: not in time, or it ended."""
+    last = "not seen yet"
     with Telling(user) as telling:
 
         def changed(view: LabView) -> None:
@@ -69,7 +69,7 @@ async def until(
         except NotFound as error:
             raise NotYet(f"{error}, or see what happened to it: hostler lab events {user}") from None
         except Unavailable:
-            what = "not gone" if gone else "not there"
+            what = "not gone" if gone else "not available"
             raise NotYet(
-                f"lab of {user}: {what} after {span(within)} ({last}); it goes on: hostler lab watch {user}"
+                f"lab of {user}: {what} after {span(within)} ({last}); work continues: hostler lab watch {user}"
             ) from None

@@ -1,4 +1,4 @@
-"""`hostler lab ssh`: as `hostler vm ssh`, into the machine of a user's lab."""
+"""`hostler lab ssh`: like `hostler vm ssh`, for the machine of a user's lab."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def ssh(
     *, owner: str, command: tuple[str, ...], terminal: bool, user: str | None, identities: tuple[Path, ...]
 ) -> None:
-    """Log into the lab of USER, or run a COMMAND there; its exit code is ours.
+    """Log into the lab of USER, or run a COMMAND there and exit with its code.
 
-    On the machine of hostler up the key of the labs' terminal is used; from elsewhere yours, if labs.toml has it in
-    ssh_keys.
+    On the machine of hostler up, the key of the lab terminal is used. Elsewhere your own key is used, which labs.toml
+    must list in ssh_keys.
 
     \b
     hostler lab ssh ada
@@ -48,5 +48,5 @@ async def _ssh(server: Server, owner: str, said: Said, login: Login) -> int:
     async with reached(server) as client:
         lab = await client.labs.get(owner)
         if not lab.vm:
-            raise Unavailable(f"lab of {owner}: it has no machine yet ({lab.phase.value}); hostler lab watch {owner}")
+            raise Unavailable(f"lab of {owner}: no machine yet ({lab.phase.value}); see hostler lab watch {owner}")
         return await run_there(client, await client.vms.get(ORG, lab_project(owner), lab.vm), said, login, again)

@@ -6,9 +6,9 @@ import click
 
 from hostler.entry.cli.app import LazyGroup
 
-COMMANDS = {"worker": ("hostler.entry.cli.labs.worker", "worker", "Take requests for labs from Redis.")}
+COMMANDS = {"worker": ("hostler.entry.cli.labs.worker", "worker", "Take lab requests from Redis.")}
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def labs() -> None:
-    """Run what serves labs. For the labs themselves there is hostler lab."""
+    """Run processes that serve labs. To use labs, see hostler lab."""

@@ -15,10 +15,11 @@ from hostler.entry.cli.store_option import complete
 @click.command()
 @flags((REDIS, STORE, DATA, LABS, LEVEL, FORMAT))
 def worker(**given: Any) -> None:
-    """Take requests for labs from Redis until Ctrl-C or SIGTERM, and write down what is wished for.
+    """Take lab requests from Redis and write them to the store, until Ctrl-C or SIGTERM.
 
-    hostler up and hostler replica do that as well when they have a --redis; more workers are for more requests, and on
-    more machines. Name the store that those work on: --store etcd://HOST:PORT. It prints `ready` once it takes.
+    hostler up and hostler replica do the same if they have a --redis; additional workers add throughput, also on other
+    machines. --store names the store that the replicas use, for example etcd://HOST:PORT. Prints `ready` when it takes
+    requests.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""`hostler sim`: a datacenter that can be simulated, stepped and broken."""
+"""`hostler sim`: simulate a datacenter, step through virtual time, and inject faults."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _BREAK = "hostler.entry.cli.sim.faults"
 _LIBRARY = "hostler.entry.cli.sim.library"
 
 COMMANDS = {
-    "run": ("hostler.entry.cli.sim.run", "run", "Play scenarios, and tell whether everything held."),
-    "list": (_LIBRARY, "list_", "Show the scenarios that come with Hostler."),
-    "show": (_LIBRARY, "show_", "Show a scenario's file."),
+    "run": ("hostler.entry.cli.sim.run", "run", "Run scenarios, and check all invariants."),
+    "list": (_LIBRARY, "list_", "List the scenarios that come with Hostler."),
+    "show": (_LIBRARY, "show_", "Show the file of a scenario."),
     "serve": ("hostler.entry.cli.sim.serve", "serve", "Serve a simulated datacenter, with the whole API."),
-    "status": (_LIVE, "status", "Show how time goes, what is broken, and what should be done about it."),
-    "mode": (_LIVE, "mode", "Let time stand still, go by the clock, or not wait."),
-    "step": (_LIVE, "step", "Let time go on for a while."),
-    "save": (_LIVE, "save", "Save it to a file that serve --resume goes on from."),
-    "log": (_LIVE, "log", "Show what happened."),
-    "fault": (_BREAK, "fault", "Break something."),
+    "status": (_LIVE, "status", "Show the time, what is faulty, and the proposed repairs."),
+    "mode": (_LIVE, "mode", "Stop time, run it at a rate, or run without waiting."),
+    "step": (_LIVE, "step", "Advance the time."),
+    "save": (_LIVE, "save", "Save the simulation to a file for serve --resume."),
+    "log": (_LIVE, "log", "Show the log of the simulation."),
+    "fault": (_BREAK, "fault", "Inject a fault."),
     "lift": (_BREAK, "lift", "Lift faults."),
     "switch": (_BREAK, "switch", "Switch a blade, a port or a cable on or off."),
     "repair": (_BREAK, "repair", "Show and perform repairs."),
@@ -29,8 +29,8 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def sim() -> None:
-    """Simulate a datacenter: the real control plane in virtual time, over hardware that can be broken.
+    """Simulate a datacenter: the real control plane in virtual time, over simulated hardware that can fail.
 
-    `run` plays a scenario from its beginning to its end. `serve` runs one beside you; status, mode, step, save, log,
-    fault, lift, switch and repair work on it.
+    `run` runs a scenario from start to end. `serve` serves one, which status, mode, step, save, log, fault, lift,
+    switch and repair control.
     """

@@ -1,4 +1,4 @@
-"""`hostler sim status`, `mode`, `step` and `log`: on a simulation that runs."""
+"""`hostler sim status`, `mode`, `step`, `save` and `log`: commands for a running simulation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLLOW_EVERY = 0.5
 @show.output_option
 @server_options
 def status(output: str) -> None:
-    """Show how time goes, what is broken, and what should be done about it."""
+    """Show the time, what is faulty, and the proposed repairs."""
     complete(_status(chosen_server(), output))
 
 
@@ -40,7 +40,7 @@ async def _status(server: Server, output: str) -> None:
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return
-    leader = next((replica.name for replica in view.replicas if replica.leads), "nobody")
+    leader = next((replica.name for replica in view.replicas if replica.leads), "none")
     running = sum(replica.runs for replica in view.replicas)
     rows = [
         ("SCENARIO", f"{view.name}, seed {view.seed}"),
@@ -49,9 +49,9 @@ async def _status(server: Server, output: str) -> None:
         ("NEXT", _next(view)),
         ("LEADER", f"{leader}; {running} of {counted(len(view.replicas), 'replica runs', 'replicas run')}"),
         ("TIMELINE", f"{view.timeline} to come" if view.timeline else ""),
-        ("REPAIRS", "by themselves where commands are enough" if view.auto_repair else "by hand"),
+        ("REPAIRS", "automatic where commands suffice" if view.auto_repair else "by hand"),
         ("RACKS", "\n".join(f"{rack.name}: {rack.working} of {_blades(rack.blades)}" for rack in view.racks)),
-        ("AMISS", "\n".join(f"{each.component}: {each.state}" for rack in view.racks for each in rack.amiss)),
+        ("FAULTY", "\n".join(f"{each.component}: {each.state}" for rack in view.racks for each in rack.amiss)),
         ("FAULTS", "\n".join(f"{fault.id}: {fault.text}" for fault in view.faults)),
         ("PROPOSED", "\n".join(f"{each.id}: {each.text} ({each.reason})" for each in view.proposals)),
         ("FAILURES", "\n".join(view.failures)),
@@ -64,14 +64,14 @@ def _blades(number: int) -> str:
 
 
 def instant(at: float) -> str:
-    """Virtual time since the beginning."""
+    """Format the virtual time since the start."""
     return f"{at:.3f} s" if at < 60 else f"{at:.3f} s = {span(at)}"
 
 
 def paced(view: SimView) -> str:
-    """How time goes, in words."""
+    """Describe the mode and rate of time."""
     if view.mode is Mode.MANUAL:
-        waiting = f"; {counted(len(view.steps), 'step')} under way" if view.steps else ""
+        waiting = f"; {counted(len(view.steps), 'step')} running" if view.steps else ""
         return f"manual{waiting}"
     most = "at most " if view.mode is Mode.NO_WAIT else ""
     return f"{view.mode.value}, {most}{view.rate:g} seconds a second"
@@ -79,16 +79,16 @@ def paced(view: SimView) -> str:
 
 def _next(view: SimView) -> str:
     if view.next_at is None:
-        return "nothing is due, ever"
+        return "nothing is due"
     return f"something is due {f'in {view.next_at - view.now:.3f} s' if view.next_at > view.now else 'now'}"
 
 
 @click.command()
 @click.argument("mode", type=click.Choice([mode.value for mode in Mode]))
-@click.option("--rate", type=click.FloatRange(*RATES), help="Virtual seconds for each real one; of no_wait at most.")
+@click.option("--rate", type=click.FloatRange(*RATES), help="Virtual seconds per real second; a maximum for no_wait.")
 @server_options
 def mode(mode: str, rate: float | None) -> None:
-    """Let time stand still (manual), go by the clock (measured), or jump to what is due next (no_wait)."""
+    """Stop time (manual), run it at a rate (measured), or jump to the next due event (no_wait)."""
     complete(_mode(chosen_server(), Mode(mode), rate))
 
 
@@ -102,13 +102,13 @@ async def _mode(server: Server, mode: Mode, rate: float | None) -> None:
 @click.command()
 @click.argument("duration", type=Duration(), required=False)
 @click.option(
-    "--events", type=click.IntRange(1, MOST_EVENTS), metavar="N", help="By so many instants at which something is due."
+    "--events", type=click.IntRange(1, MOST_EVENTS), metavar="N", help="Advance by N instants that have events."
 )
 @server_options
 def step(duration: float | None, events: int | None) -> None:
-    """Let time go on for DURATION (30, 30s, 5m, 1h), in mode manual; by one event if nothing is named."""
+    """Advance the time by DURATION (30, 30s, 5m, 1h), in mode manual. Default: by one event."""
     if duration is not None and events is not None:
-        raise click.UsageError("how far? give a duration or --events, not both")
+        raise click.UsageError("give a duration or --events, not both")
     if duration is not None and duration > MOST_SECONDS:
         raise click.BadParameter(f"at most {span(MOST_SECONDS)} at once; step again")
     if duration is None and events is None:
@@ -128,7 +128,7 @@ async def _step(server: Server, seconds: float | None, events: int | None) -> No
 
 
 async def _finished(client: Client, id_: int, epoch: int) -> float:
-    """Until the step is done; the instant. Conflict: it was dropped."""
+    """Wait until the step is done and return the instant. Conflict: the step was dropped."""
     while True:
         view = await client.sim.get()
         if view.epoch != epoch:
@@ -139,7 +139,7 @@ async def _finished(client: Client, id_: int, epoch: int) -> float:
 
 
 async def _news(client: Client, after: int, most: int = 50) -> list[SimLogEntry]:
-    """What happened since, if it is not too much to read."""
+    """Return the newest log entries after `after`, at most `most`; print how many are left out."""
     page = await client.sim.log(after=after, limit=most, last=True)
     if page.items and page.items[0].number > after + 1:
         before = counted(page.items[0].number - after - 1, "entry", "entries")
@@ -149,12 +149,12 @@ async def _news(client: Client, after: int, most: int = 50) -> list[SimLogEntry]
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Replace a simulation that was saved there before.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing saved simulation.")
 @server_options
 def save(file: Path, overwrite: bool) -> None:
-    """Save the simulation to a file that `hostler sim serve --resume FILE` goes on from.
+    """Save the simulation to FILE; `hostler sim serve --resume FILE` continues from it.
 
-    The file holds every write to the simulated control plane; only its owner can read it.
+    The file contains every write to the simulated control plane. Only its owner can read it.
     """
     from hostler.sim.journal import load, read
     from hostler.sim.journal import save as save_file
@@ -162,7 +162,7 @@ def save(file: Path, overwrite: bool) -> None:
     if file.exists() or file.is_symlink():
         if not overwrite:
             raise Refused(f"{file}: it exists; name another file, or give --overwrite")
-        load(file)  # only a simulation makes room for another
+        load(file)  # overwrite only a file that is a saved simulation
     data = complete(_state(chosen_server())).encode()
     header = read(data, "the answer").header
     save_file(file, data)
@@ -175,14 +175,14 @@ async def _state(server: Server) -> str:
 
 
 @click.command()
-@click.option("-n", "--lines", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as more happens.")
+@click.option("-n", "--lines", type=click.IntRange(1, 1000), default=50, show_default=True, help="Newest entries.")
+@click.option("-f", "--follow", is_flag=True, help="Keep running, and show new entries.")
 @show.output_option
 @server_options
 def log(lines: int, follow: bool, output: str) -> None:
-    """Show what happened, oldest first."""
+    """Show the log of the simulation, oldest entry first."""
     if follow and output != "table":
-        raise click.UsageError("--follow goes with the table only; leave -o out")
+        raise click.UsageError("--follow works only with the table; leave out -o")
     complete(_log(chosen_server(), lines, follow, output))
 
 
@@ -204,7 +204,7 @@ async def _log(server: Server, lines: int, follow: bool, output: str) -> None:
 
 
 def line(entry: SimLogEntry) -> str:
-    """An entry of the log for people."""
+    """Format an entry of the log for people."""
     cause = f"   ← {entry.cause}" if entry.cause else ""
     told = f"{entry.component}: {entry.text}" if entry.text else entry.component
     return show.safe(f"{entry.at:12.3f}  {entry.what:<9} {told}{cause}")

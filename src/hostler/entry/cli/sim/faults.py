@@ -1,4 +1,4 @@
-"""`hostler sim fault`, `lift` and `repair`: on a simulation that runs."""
+"""`hostler sim fault`, `lift`, `switch` and `repair`: commands for a running simulation."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _known() -> dict[str, Any]:
 @click.command()
 @click.argument("fault", required=False)
 @click.argument("on", required=False, default="")
-@click.option("--for", "for_", type=Duration(), help="How long; until it is lifted if not given.")
-@click.option("--set", "numbers", metavar="NAME=VALUE", multiple=True, help="A number of the fault: --set chance=0.5.")
-@click.option("--with", "names", metavar="COMPONENT", multiple=True, help="Of a partition: who else is cut off.")
+@click.option("--for", "for_", type=Duration(), help="Duration of the fault. Default: until it is lifted.")
+@click.option("--set", "numbers", metavar="NAME=VALUE", multiple=True, help="A parameter: --set chance=0.5.")
+@click.option("--with", "names", metavar="COMPONENT", multiple=True, help="Also cut off by a partition; repeatable.")
 @server_options
 def fault(fault: str | None, on: str, for_: float | None, numbers: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Let FAULT happen to the component ON: power r1/pdu1, network r1/b3, leader_paused, …
+    """Inject FAULT into the component ON: power r1/pdu1, network r1/b3, leader_paused, …
 
-    Without FAULT all kinds are shown.
+    Without FAULT, list all kinds of faults.
     """
     if fault is None:
         for name, kind in _known().items():
@@ -63,7 +63,7 @@ def _numbers(pairs: tuple[str, ...]) -> dict[str, Any]:
         try:
             found[name] = text if name in TEXTS else msgspec.json.decode(text.encode())
         except msgspec.DecodeError:
-            raise click.BadParameter(f"{pair!r}: {text!r} is no number, true or false") from None
+            raise click.BadParameter(f"{pair!r}: {text!r} is not a number, true or false") from None
     return found
 
 
@@ -75,12 +75,12 @@ async def _inject(server: Server, wanted: FaultInject) -> None:
 
 @click.command()
 @click.argument("ids", metavar="ID…", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All that are active.")
+@click.option("--all", "everything", is_flag=True, help="Lift all active faults.")
 @server_options
 def lift(ids: tuple[str, ...], everything: bool) -> None:
-    """Lift faults, by the ids that `hostler sim status` shows."""
+    """Lift faults by their ids (see `hostler sim status`)."""
     if bool(ids) == everything:
-        raise click.UsageError("which? give ids, or --all")
+        raise click.UsageError("give ids, or --all")
     complete(_lift(chosen_server(), ids))
 
 
@@ -94,12 +94,12 @@ async def _lift(server: Server, ids: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("command", type=click.Choice([verb.value.replace("_", "-") for verb in HardwareVerb]))
 @click.argument("on")
-@click.option("--guard", type=float, help="The instant of what you decided it from, in seconds; now if not given.")
+@click.option("--guard", type=float, help="Instant of the state you decided from, in seconds. Default: now.")
 @server_options
 def switch(command: str, on: str, guard: float | None) -> None:
     """Switch the component ON on or off: power-off r1/b3, power-on r1/pdu1:3, disconnect r1/tor1:3, stop r1/b3.
 
-    With --guard the command is refused if the component has changed after that instant.
+    With --guard the command is refused if the component has changed since that instant.
     """
     complete(_switch(chosen_server(), HardwareVerb(command.replace("-", "_")), on, guard))
 
@@ -111,25 +111,23 @@ async def _switch(server: Server, verb: HardwareVerb, on: str, guard: float | No
     for line in done.changes:
         click.echo(show.safe(line))
     if not done.changes:
-        click.echo(f"{show.safe(done.on)}: nothing to do, it is that way already")
+        click.echo(f"{show.safe(done.on)}: nothing to do, already in that state")
     elif not done.followed:
-        raise Conflict(f"{done.on}: the command was not followed; see the lines above, and: hostler sim repair")
+        raise Conflict(f"{done.on}: the command had no effect; see the lines above, and: hostler sim repair")
 
 
 @click.command()
 @click.argument("ids", metavar="[ID]…", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All proposed repairs, also those that ask for a human.")
 @click.option(
-    "--all", "everything", is_flag=True, help="All that are proposed now, also as the human who is asked for."
-)
-@click.option(
-    "--auto/--by-hand", "automatic", default=None, help="Perform what commands are enough for by itself, or not."
+    "--auto/--by-hand", "automatic", default=None, help="Perform repairs automatically where commands suffice, or not."
 )
 @show.output_option
 @server_options
 def repair(ids: tuple[str, ...], everything: bool, automatic: bool | None, output: str) -> None:
-    """Perform the repairs ID…; without any, show what is proposed and why."""
+    """Perform the repairs ID…; without an ID, show the proposed repairs and their reasons."""
     if ids and everything:
-        raise click.UsageError("which? give ids or --all, not both")
+        raise click.UsageError("give ids or --all, not both")
     complete(_repair(chosen_server(), ids, everything, automatic, output))
 
 
@@ -148,7 +146,7 @@ def _show(page: ProposalPage, output: str) -> None:
     if output != "table":
         show.emit(msgspec.to_builtins(page), output)
         return
-    how = "what commands are enough for is repaired by itself" if page.automatic else "nothing is repaired by itself"
+    how = "automatic repair is on, where commands suffice" if page.automatic else "automatic repair is off"
     click.echo(f"{how}; {len(page.items) or 'nothing'} proposed", err=True)
     if page.items:
         rows = [[each.id, each.text, each.reason] for each in page.items]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def opened(what: str) -> Scenario:
-    """The scenario of that name, or in that file. Invalid: it is none; all that is wrong was told before that."""
+    """Return the scenario of that name, or in that file. Invalid: it has mistakes, which were printed before."""
     from hostler.sim.scenario import library
 
     try:
@@ -32,7 +32,7 @@ def opened(what: str) -> Scenario:
 @click.command()
 @show.output_option
 def list_(output: str) -> None:
-    """Show the scenarios that come with Hostler: for what each of them is, and what should happen."""
+    """List the scenarios that come with Hostler: what each tests, and what should happen."""
     from hostler.sim.scenario import library
 
     found = [library.find(name) for name in library.names()]
@@ -53,7 +53,7 @@ def list_(output: str) -> None:
 @click.argument("scenario", metavar="FILE|NAME")
 @show.output_option
 def show_(scenario: str, output: str) -> None:
-    """Show a scenario: its file, as a beginning for one of your own. With -o json, what was read from it."""
+    """Show the file of a scenario, as a starting point for your own. With -o json, show the parsed document."""
     from hostler.sim.scenario import library
 
     if output == "json":

@@ -1,4 +1,4 @@
-"""Runs of scenarios, spread over processes. Whoever asks may end it at any time; nothing is left running then."""
+"""Scenario runs spread over processes. The caller may stop at any time; no process is left running."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Run(msgspec.Struct, frozen=True):
     """One scenario with one seed."""
 
     what: str
-    """Its name in the library, or the path of its file."""
+    """A name in the library, or the path of a file."""
     seed: int
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of a run."""
 
     run: Run
     passed: bool
@@ -40,7 +40,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ran(run: Run) -> Ran:
-    """Do it, here and now."""
+    """Run the scenario in this process."""
     from hostler.sim.scenario.library import find
     from hostler.sim.scenario.run import run_scenario
 
@@ -58,7 +58,7 @@ def ran(run: Run) -> Ran:
 
 
 def crew(runs: Sequence[Run], jobs: int) -> Iterator[Ran]:
-    """All runs, in the order in which they end. Whoever stops listening ends the processes, too."""
+    """Yield the results in the order in which the runs end. Closing the generator ends the processes."""
     if jobs <= 1 or len(runs) <= 1:
         yield from map(ran, runs)
         return
@@ -90,7 +90,7 @@ def crew(runs: Sequence[Run], jobs: int) -> Iterator[Ran]:
 
 
 class _Worker:
-    """A process that does one run after the other."""
+    """A process that does one run after another."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -105,13 +105,13 @@ class _Worker:
 
     def hand(self, run: Run) -> None:
         self._run = run
-        with suppress(BrokenPipeError):  # then there will be no answer, and that is told
+        with suppress(BrokenPipeError):  # the process has died; `received` reports that
             stdin = cast("IO[bytes]", self._process.stdin)
             stdin.write(msgspec.json.encode(run) + b"\n")
             stdin.flush()
 
     def received(self) -> Ran:
-        """What came of the run that it has. If it has died, that."""
+        """Return the result of the current run. If the process has died, return a failed run that says so."""
         line = self.answers.readline()
         if line.endswith(b"\n"):
             return msgspec.json.decode(line, type=Ran)
@@ -125,13 +125,13 @@ class _Worker:
 
 
 def _work() -> None:
-    """A worker: it runs what it is told until nobody tells it anything. An interrupt is for who asked, not for it."""
+    """Run what arrives on stdin until it closes. Ignore interrupts, which the parent process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         run = msgspec.json.decode(line, type=Run)
         try:
             found = ran(run)
-        except Exception as error:  # noqa: BLE001 - told, not raised in a process that nobody listens to
+        except Exception as error:  # noqa: BLE001 - reported to the parent, because stderr of this process is discarded
             text = f"{type(error).__name__}: {error}"
             found = Ran(run=run, passed=False, broken=("nothing_broke",), text=text)
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 FAILED = 1
 MOST = 1_000_000
-"""Seeds of one call."""
+"""The largest number of seeds in one call."""
 LONGEST_WAIT = 3600.0
 
 
 class Seeds(click.ParamType[tuple[int, int]]):
-    """`7`, or `1..50`: from, to."""
+    """A seed `7`, or a range `1..50`, as first and last."""
 
     name = "seeds"
 
@@ -48,37 +48,37 @@ class Seeds(click.ParamType[tuple[int, int]]):
 
 @click.command()
 @click.argument("scenarios", metavar="FILE|NAME…", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every scenario of the library.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Instead of the scenario's own.")
-@click.option("--seeds", type=Seeds(), metavar="A..B", help="Once with each of these seeds.")
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes for several runs; as many as there are cores.")
+@click.option("--all", "everything", is_flag=True, help="Run every scenario of the library.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Use this seed instead of the scenario's own.")
+@click.option("--seeds", type=Seeds(), metavar="A..B", help="Run once with each of these seeds.")
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Parallel processes. Default: the number of cores.")
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
-    help="Virtual seconds for each real one, of a single run; as fast as it can if not given.",
+    help="Virtual seconds per real second, for a single run. Default: as fast as possible.",
 )
 @click.option(
     "--log",
     "log_file",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="All that happened, as JSON lines; - is stdout.",
+    help="Write the whole log as JSON lines to this file; - is stdout.",
 )
-@click.option("--full", is_flag=True, help="Show all that happens, not only the story.")
-@click.option("--shrink/--no-shrink", default=True, help="After a failure, look for the shortest schedule that fails.")
-@click.option("--tries", type=click.IntRange(0, 100_000), default=150, show_default=True, help="Runs for that.")
-@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write that schedule to this file.")
+@click.option("--full", is_flag=True, help="Show every log entry, not only the main ones.")
+@click.option("--shrink/--no-shrink", default=True, help="After a failure, search for the shortest failing schedule.")
+@click.option("--tries", type=click.IntRange(0, 100_000), default=150, show_default=True, help="Runs for shrinking.")
+@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the shrunk scenario to this file.")
 @click.option(
-    "-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True, help="How to show it."
+    "-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True, help="Output format."
 )
 def run(*, scenarios: tuple[str, ...], everything: bool, **options: Any) -> int:
-    """Play scenarios in virtual time, and tell whether everything held that must hold.
+    """Run scenarios in virtual time, and check that all invariants hold.
 
-    A scenario is a file, or one of those that `hostler sim list` shows. The same scenario with the same seed happens in
-    the same way, to the byte. Ends with 1 if anything was broken, and tells the seed, what led to it, the shortest
-    schedule that it could find, and the command that shows it again.
+    A scenario is a file, or a name from `hostler sim list`. The same scenario with the same seed gives the same run, to
+    the byte. After a violation the exit code is 1, and the output has the seed, the events before it, the shortest
+    failing schedule found, and the command to reproduce it.
     """
     if bool(scenarios) == everything:
-        raise click.UsageError("which? give a file or a name (hostler sim list shows all), or --all")
+        raise click.UsageError("give a file or a name (hostler sim list shows all), or --all")
     asked = _Asked(**options)
     if asked.seed is not None and asked.seeds is not None:
         raise click.UsageError("give --seed or --seeds, not both")
@@ -86,7 +86,7 @@ def run(*, scenarios: tuple[str, ...], everything: bool, **options: Any) -> int:
     from hostler.sim.scenario import library
 
     names = tuple(library.names()) if everything else scenarios
-    found = {name: opened(name) for name in names}  # whatever is wrong with one is told before any is run
+    found = {name: opened(name) for name in names}  # report mistakes in any scenario before the first run
     if len(found) == 1 and asked.seeds is None:
         ((what, scenario),) = found.items()
         return _single(what, scenario, asked)
@@ -94,7 +94,7 @@ def run(*, scenarios: tuple[str, ...], everything: bool, **options: Any) -> int:
 
 
 class _Asked:
-    """The options."""
+    """The options of `hostler sim run`."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ def _single(what: str, scenario: Scenario, asked: _Asked) -> int:
 
 
 class _Pace:
-    """Lets virtual time go no faster than asked."""
+    """Limits virtual time to the requested speed."""
 
     def __init__(self, speed: float | None) -> None:
         self._speed, self._begun = speed, time.monotonic()
@@ -188,13 +188,13 @@ def _write_log(outcome: Outcome, file: Path | None) -> None:
         file.write_bytes(outcome.log_lines())
 
 
-# What led to a failure
+# Explaining a failure
 
 
 def _explained(
     what: str, scenario: Scenario, outcome: Outcome, asked: _Asked, line_of: Callable[[LogEntry], str]
 ) -> Smallest | None:
-    """Show what led to it, and look for the shortest schedule that fails; None: it passed, or nobody wants that."""
+    """Show the events before a failure, and search for the shortest failing schedule; None: passed, or no search."""
     if outcome.passed:
         return None
     from hostler.sim.scenario.minimize import smallest
@@ -210,14 +210,14 @@ def _explained(
         with Ticker() as ticker:
             found = smallest(scenario, outcome, tries=asked.tries, told=lambda line: ticker.tell(f"shrinking: {line}"))
         if asked.table:
-            least = "shortest" if found.complete else "shortest so far"
+            least = "shortest" if found.complete else "shortest found"
             tries = counted(found.tries, "try", "tries")
             click.echo(click.style(f"{least} schedule that breaks {first.invariant} ({tries})", bold=True))
             for line in moment_lines(found.scenario.timeline):
                 click.echo(show.safe(line))
     _save(found, first.invariant, asked)
     if asked.table:
-        click.echo(click.style("again", bold=True) + f"  hostler sim run {what} --seed {outcome.seed}")
+        click.echo(click.style("reproduce", bold=True) + f"  hostler sim run {what} --seed {outcome.seed}")
     return found
 
 
@@ -225,7 +225,7 @@ def _save(found: Smallest | None, broken: str, asked: _Asked) -> None:
     if asked.save is None:
         return
     if found is None:
-        note(f"{asked.save}: not written, for nothing was shrunk")
+        note(f"{asked.save}: not written, because nothing was shrunk")
         return
     from hostler.sim.scenario.format import written
 
@@ -287,7 +287,7 @@ def _many(found: dict[str, Scenario], asked: _Asked) -> int:
 
 
 def _again(failure: Ran, found: dict[str, Scenario], asked: _Asked) -> None:
-    """The first failure once more, with everything that is to be said of it."""
+    """Run the first failure again and show all its details."""
     from hostler.sim.scenario.report import entry_line
     from hostler.sim.scenario.run import run_scenario
 
@@ -303,7 +303,7 @@ def _again(failure: Ran, found: dict[str, Scenario], asked: _Asked) -> None:
 
 
 def _summary(done: Sequence[Ran], asked: _Asked, seconds: float, *, of: int) -> None:
-    """Of what was done, be it not all `of` them."""
+    """Summarize the completed runs, of `of` requested ones."""
     rows: dict[str, list[Ran]] = {}
     for one in done:
         rows.setdefault(one.run.what, []).append(one)

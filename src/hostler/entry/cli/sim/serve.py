@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
-    help="manual: time stands still until it is stepped. measured (the default): it goes by the clock. no_wait: it"
-    " does not wait. With --resume the default is how it was saved.",
+    help="manual: time advances only by steps. measured (default): it follows the clock. no_wait: it jumps to the next"
+    " event. With --resume the default is the saved mode.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(*RATES),
-    help="Virtual seconds for each real one: 1 unless told otherwise; of no_wait at most 3600.",
+    help="Virtual seconds per real second. Default: 1. For no_wait it is a maximum, by default 3600.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Whatever is left to chance comes from it.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The seed for all randomness.")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder for the token and the log; otherwise a temporary one, which is removed at the end.",
+    help="A folder for the token and the log. Default: a temporary folder, removed at the end.",
 )
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the simulation in this file: every 10 seconds in which something happens, and at the end.",
+    help="Save the simulation to this file: every 10 seconds if something happened, and at the end.",
 )
 @click.option(
     "--resume",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Go on from a file that --save or `hostler sim save` wrote, in the place of a scenario.",
+    help="Continue from a file that --save or `hostler sim save` wrote, instead of a scenario.",
 )
 @flags((LISTEN, CERT, KEY, LEVEL, FORMAT))
 @insecure_option
@@ -64,9 +64,9 @@ def serve(
 ) -> None:
     """Serve the datacenter of a scenario, with the whole API, until Ctrl-C.
 
-    The scenario is a file, or one of those that `hostler sim list` shows. Its timeline happens as time goes; without
-    one nothing happens but what you do. Every other command works against it: give it the same --data, or
-    HOSTLER_DATA. All of it is gone at the end, unless --save names a file; --resume goes on from there.
+    The scenario is a file, or a name from `hostler sim list`. Its timeline happens as time advances. Every other
+    command works on the simulation: give it the same --data, or HOSTLER_DATA. Its state is lost at the end, unless
+    --save names a file; --resume continues from such a file.
     """
     from hostler.entry.sim_service import check_save, resumed_from, story_of
     from hostler.settings import load
@@ -74,7 +74,7 @@ def serve(
     if (scenario is None) == (resume is None):
         raise click.UsageError("give a scenario (hostler sim list shows some), or --resume FILE")
     if resume is not None and seed is not None:
-        raise click.UsageError("--seed: a simulation that is resumed keeps the seed that it began with")
+        raise click.UsageError("--seed: a resumed simulation keeps its original seed")
     if resume is not None:
         resumed, story = resumed_from(resume)
         header = resumed.saved.header
@@ -127,4 +127,4 @@ def _ready(now: Ready, name: str, mode: Mode) -> None:
     click.echo(f"  {me} sim status")
     click.echo(f"  {me} sim step 30s" if mode is Mode.MANUAL else f"  {me} sim mode manual")
     click.echo(f"  {me} node list")
-    click.echo(f"\nAPI for people: {now.url}/docs   log: {now.folder.log_file}   end: Ctrl-C")
+    click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   end: Ctrl-C")

@@ -1,4 +1,4 @@
-"""`hostler slice`: write slices, publish them, and see what runs of them."""
+"""`hostler slice`: write and publish slices, and show their instances."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import click
 from hostler.entry.cli.app import LazyGroup
 
 COMMANDS = {
-    "new": ("hostler.entry.cli.slice.new", "new", "Make a folder with a slice that works, and its test."),
-    "run": ("hostler.entry.cli.slice.run", "run", "Run a slice here, alone, and call it."),
-    "push": ("hostler.entry.cli.slice.push", "push", "Pack a slice, and publish it."),
-    "artifacts": ("hostler.entry.cli.slice.read", "artifacts", "Show what is published."),
-    "list": ("hostler.entry.cli.slice.read", "list_", "Show what runs, and where."),
-    "logs": ("hostler.entry.cli.slice.logs", "logs", "Show what instances printed."),
+    "new": ("hostler.entry.cli.slice.new", "new", "Create a folder with a working slice and its test."),
+    "run": ("hostler.entry.cli.slice.run", "run", "Run a slice locally, and call it."),
+    "push": ("hostler.entry.cli.slice.push", "push", "Pack and publish a slice."),
+    "artifacts": ("hostler.entry.cli.slice.read", "artifacts", "List the published artifacts."),
+    "list": ("hostler.entry.cli.slice.read", "list_", "List the instances and their nodes."),
+    "logs": ("hostler.entry.cli.slice.logs", "logs", "Show the output of instances."),
 }
 
 
 @click.group("slice", cls=LazyGroup, commands_at=COMMANDS)
 def slice_() -> None:
-    """Write slices, publish them, and see what runs: Python code whose methods can be called from everywhere.
+    """Write and publish slices, and show their instances. A slice is Python code with remotely callable methods.
 
     \b
     hostler slice new greeting --group org.example

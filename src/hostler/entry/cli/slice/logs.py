@@ -1,4 +1,4 @@
-"""`hostler slice logs`: what instances printed, and what they print from now on."""
+"""`hostler slice logs`: past and new output of instances."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ if TYPE_CHECKING:
     from hostler.entry.cli.server_options import Server
 
 MOST = 20
-"""Instances at once."""
+"""Instances that are shown at once."""
 PAGE = 500
 FOLLOW_EVERY = 1.0
-"""Seconds between two questions for the log of one instance, while it prints."""
+"""Seconds between two requests for the log of one instance, while it prints."""
 MORE_FOR_EACH = 0.25
-"""Seconds more for each other instance: every question may cost two writes of the store, for its ticket."""
+"""Additional seconds for each other instance: a request may cost two writes to the store, for its ticket."""
 QUIET_EVERY = 3.0
-"""Seconds between two questions once nothing came for a while."""
+"""Seconds between two requests while an instance prints nothing."""
 SLOWER = 1.5
 LOOK_EVERY = 5.0
-"""Seconds after which it is looked for instances that are new."""
+"""Seconds between two searches for new instances."""
 LONGEST_BEGUN = 64 * 1024
-"""Characters of a line that has no end yet."""
+"""Longest part of an unfinished line that is held back, in characters."""
 BEGINNING = "0.0"
-"""A place before all that was printed."""
+"""A log position before all output."""
 Id: TypeAlias = tuple[str, int, str]
 
 
 @click.command()
 @click.argument("artifact")
-@click.option("--node", help="Of instances on this node, or of one that was there.")
-@click.option("--instance", type=click.IntRange(1), metavar="N", help="Of the instance with this number.")
+@click.option("--node", help="Only instances that are, or were, on this node.")
+@click.option("--instance", type=click.IntRange(1), metavar="N", help="Only the instance with this number.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(0, 10_000), default=100, show_default=True, help="The last so many of each."
+    "-n", "--lines", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Last lines of each instance."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is printed, and instances come; Ctrl-C ends it.")
+@click.option("-f", "--follow", is_flag=True, help="Keep running, and show new output and new instances, until Ctrl-C.")
 @server_options
 def logs(artifact: str, node: str | None, instance: int | None, lines: int, follow: bool) -> None:
-    """Show what instances of ARTIFACT printed: group:name:version, or group:name for all versions.
+    """Show the output of the instances of ARTIFACT: group:name:version, or group:name for all versions.
 
-    It goes on through restarts of an instance. Where none is left, what one printed before it failed is shown. Where
-    there are several, each line begins with the instance and its node. On a terminal, what is not printable is escaped.
+    The log of an instance continues across its restarts. If there is no instance, the output of one that failed is
+    shown. With several instances, each line starts with the instance and its node. On a terminal, unprintable
+    characters are escaped.
 
     \b
     hostler slice logs shop:prices
@@ -62,13 +63,13 @@ def logs(artifact: str, node: str | None, instance: int | None, lines: int, foll
 
 
 class Wanted:
-    """Of which instances."""
+    """Selects instances."""
 
     def __init__(self, artifact: str, node: str | None, instance: int | None) -> None:
         self.artifact, self.node, self.instance = artifact, node, instance
 
     async def found(self, client: Client) -> list[Source]:
-        """Those that are there."""
+        """Return the selected instances that exist now."""
         return [
             Source(view.artifact, one.instance, view.node)
             async for view in client.blueprints.slices(limit=PAGE, node=self.node, artifact=self.artifact)
@@ -78,7 +79,7 @@ class Wanted:
 
 
 class Source:
-    """One instance's log, as far as it was shown."""
+    """The log of one instance, and how far it was shown."""
 
     def __init__(self, artifact: str, instance: int, node: str, after: str = BEGINNING) -> None:
         self.artifact, self.instance, self.node = artifact, instance, node
@@ -86,7 +87,7 @@ class Source:
 
     @property
     def id(self) -> Id:
-        """Of no two instances the same."""
+        """Return the identity, which no two instances share."""
         return self.artifact, self.instance, self.node
 
     @property
@@ -95,11 +96,11 @@ class Source:
 
     @property
     def has_begun(self) -> bool:
-        """A line, of which the end is not there yet."""
+        """Return whether an unfinished line is held back."""
         return bool(self._begun)
 
     async def first(self, client: Client, lines: int) -> str | HostlerError:
-        """Its last lines, or why they cannot be told."""
+        """Return its last lines, or the error."""
         try:
             log = await client.blueprints.log(self.artifact, node=self.node, instance=self.instance, lines=lines)
         except HostlerError as error:
@@ -108,14 +109,14 @@ class Source:
         return log.text
 
     async def more(self, client: Client) -> str:
-        """The lines that came since. One that has no end yet waits for it, for a moment."""
+        """Return the new lines. An unfinished line is held back until the next request."""
         try:
             log = await client.blueprints.log(self.artifact, node=self.node, instance=self.instance, after=self._after)
         except NotFound:
             return ""
         except (Unavailable, Uncertain) as error:
             if not self._silent:
-                note(f"{self.label}: {show.safe(str(error))}; it goes on once there is an answer")
+                note(f"{self.label}: {show.safe(str(error))}; retrying")
             self._silent = True
             return ""
         self._silent, self._after = False, log.after
@@ -145,24 +146,24 @@ async def _logs(server: Server, wanted: Wanted, lines: int, follow: bool) -> Non
 
 
 def _too_many(there: int) -> str:
-    return f"{there} instances are more than the {MOST} that are shown at once; name one with --instance, or a --node"
+    return f"{there} instances exist, at most {MOST} are shown at once; select with --instance or --node"
 
 
 async def _last(client: Client, wanted: Wanted, lines: int) -> Source:
-    """There is no instance: what one printed that was there. NotFound: nothing is known of one."""
+    """Show the last output of an instance that no longer exists. NotFound: none is known."""
     log = await client.blueprints.log(wanted.artifact, node=wanted.node, instance=wanted.instance, lines=lines)
     source = Source(log.artifact, log.instance, log.node, log.after)
-    note(f"{source.label}: it is not there any more; this is what it printed last")
+    note(f"{source.label}: no longer exists; this is its last output")
     _show(log.text, "")
     return source
 
 
 async def _first(client: Client, sources: list[Source], lines: int) -> None:
-    """All that can be told, and why the rest cannot."""
+    """Show the last lines of all instances, or the error of each that failed. Raise if all failed."""
     alone = len(sources) == 1
     found = await asyncio.gather(*(source.first(client, lines) for source in sources))
     errors = [one for one in found if isinstance(one, HostlerError) and not isinstance(one, NotFound)]
-    if len(errors) == len(found):  # one that is not found may be just being made
+    if len(errors) == len(found):  # NotFound does not count: the instance may be just being created
         raise errors[0]
     for source, text in zip(sources, found, strict=True):
         if isinstance(text, HostlerError):
@@ -170,37 +171,37 @@ async def _first(client: Client, sources: list[Source], lines: int) -> None:
         elif text or not lines:
             _show(text, "" if alone else source.label)
         else:
-            note(f"{source.label}: it has printed nothing yet; how far it is: hostler slice list {source.artifact}")
+            note(f"{source.label}: no output yet; see its state: hostler slice list {source.artifact}")
 
 
 class Followed:
-    """The logs that are asked for: of instances that are there, and of those that went until nothing more comes."""
+    """The logs that are followed: of existing instances, and of ended ones until no more output arrives."""
 
     def __init__(self, wanted: Wanted, sources: list[Source]) -> None:
         self._wanted = wanted
         self._known = {source.id: source for source in sources}
         self._gone = set[Id]()
-        """Those that were not there at the last look, and of which nothing came since."""
+        """Instances that did not exist at the last search, and have had no output since."""
         self._is_full = False
         self.each, self.has_labels = list(sources), len(sources) > 1
 
     def look(self, there: list[Source]) -> None:
-        """See which are new, or there again, and which have gone. One that comes again is read on."""
+        """Update the followed logs from the existing instances. A log that comes back continues where it was."""
         ids = {source.id for source in there}
         self.each = [source for source in self.each if source.id in ids or source.id not in self._gone]
         asked = {source.id for source in self.each}
         self._gone = asked - ids
         for found in (source for source in there if source.id not in asked):
             if len(self.each) < MOST:
-                note(f"{found.label}: it is {'there again' if found.id in self._known else 'new'}")
+                note(f"{found.label}: {'back' if found.id in self._known else 'new'}")
                 self.each.append(self._known.setdefault(found.id, found))
                 self.has_labels = True
         if len(there) > MOST and not self._is_full:
-            note(f"{self._wanted.artifact}: {_too_many(len(there))}; the others follow once there is room")
+            note(f"{self._wanted.artifact}: {_too_many(len(there))}; the others follow when there is room")
         self._is_full = len(there) > MOST
 
     async def more(self, client: Client) -> bool:
-        """Show what each printed since; whether there was something."""
+        """Show the new output of each log; return whether there was any."""
         texts = await asyncio.gather(*(source.more(client) for source in self.each))
         for source, text in zip(self.each, texts, strict=True):
             if text or source.has_begun:
@@ -218,22 +219,22 @@ async def _follow(client: Client, wanted: Wanted, sources: list[Source]) -> None
         since += pause
         if since >= LOOK_EVERY:
             since = 0.0
-            with suppress(Unavailable, Uncertain):  # that is told where its log is asked for
+            with suppress(Unavailable, Uncertain):  # the request for the log reports the same error
                 followed.look(await wanted.found(client))
         came = await followed.more(client)
 
 
 def _pause(followed: int, came: bool, before: float) -> float:
-    """Seconds until all are asked again: more the more they are, and more each time while nothing comes."""
+    """Return the seconds until the next requests: more for many logs, and growing while there is no output."""
     least = FOLLOW_EVERY + MORE_FOR_EACH * max(0, followed - 1)
     return least if came else max(least, min(before * SLOWER, QUIET_EVERY))
 
 
 def _show(text: str, label: str) -> None:
-    """Line by line. A terminal is not told to do anything."""
+    """Print line by line. On a terminal, escape control characters."""
     if not text:
         return
     is_terminal = sys.stdout.isatty()
     for line in text.removesuffix("\n").split("\n"):
         shown = show.safe(line.removesuffix("\r").expandtabs(8)) if is_terminal else line
-        click.echo(f"{label} | {shown}" if label else shown, color=True)  # into a file or a pipe goes what was printed
+        click.echo(f"{label} | {shown}" if label else shown, color=True)  # a file or a pipe gets the original text

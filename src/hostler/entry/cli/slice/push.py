@@ -1,4 +1,4 @@
-"""`hostler slice push`: pack a slice, and publish it."""
+"""`hostler slice push`: pack and publish a slice."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default=Path())
-@click.option("--group", help="Whose it is; otherwise as pyproject.toml says: [tool.hostler] group.")
-@click.option("--version", help="Its version; otherwise as pyproject.toml says, or __version__ of a module.")
+@click.option("--group", help="The group.  [default: [tool.hostler] group in pyproject.toml]")
+@click.option("--version", help="The version.  [default: as in pyproject.toml, or __version__ of a module]")
 @click.option(
     "--to",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Publish into this folder, which a web server may show, and not through a server of Hostler.",
+    help="Publish into this folder, for example of a web server, instead of a Hostler server.",
 )
 @show.output_option
 @server_options
 def push(path: Path, group: str | None, version: str | None, to: Path | None, output: str) -> None:
-    """Publish PATH: a folder with pyproject.toml (the present one if none is named), a wheel, or a module.
+    """Publish PATH: a folder with pyproject.toml (default: the current folder), a wheel, or a module.
 
-    A folder is packed into a wheel here; the same folder is the same wheel, byte by byte. Publishing the same again
-    is fine; another file under the same name and version is refused.
+    A folder is packed into a wheel locally; the same content gives the same wheel, byte for byte. Publishing the same
+    file again is allowed. A different file under the same name and version is refused.
     """
     server = chosen_server() if to is None else None
     with tempfile.TemporaryDirectory(prefix="hostler-slice-") as place:
@@ -47,7 +47,7 @@ def push(path: Path, group: str | None, version: str | None, to: Path | None, ou
         return
     click.echo(f"published {view.artifact} ({view.file}, {view.size} bytes, sha256 {view.sha256[:12]}…)")
     if view.requires:
-        click.echo(f"it needs {', '.join(view.requires)}: nodes find these where slice_packages says")
+        click.echo(f"requires {', '.join(view.requires)}: nodes get these from slice_packages")
 
 
 async def _published(server: Server | None, to: Path | None, info: ArtifactInfo, file: Path) -> ArtifactView:

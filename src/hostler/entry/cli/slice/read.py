@@ -1,4 +1,4 @@
-"""`hostler slice artifacts`, `list`: nothing here changes anything."""
+"""`hostler slice artifacts`, `list`: commands that only read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INSTANCES = ("ARTIFACT", "INSTANCE", "NODE", "STATE", "SINCE", "RESTARTS", "WHY"
 @show.output_option
 @server_options
 def artifacts(base: str | None, output: str) -> None:
-    """Show what is published: all of it, or the versions of BASE, which is group:name."""
+    """List the published artifacts: all, or the versions of BASE, which is group:name."""
     complete(_artifacts(chosen_server(), base, output))
 
 
@@ -52,11 +52,11 @@ def _artifact_row(view: ArtifactView) -> list[str]:
 
 @click.command("list")
 @click.argument("base", required=False)
-@click.option("--node", help="Only what is on this node.")
+@click.option("--node", help="Only instances on this node.")
 @show.output_option
 @server_options
 def list_(base: str | None, node: str | None, output: str) -> None:
-    """Show the instances of slices, and where they run: all, or those of BASE, which is group:name."""
+    """List slice instances and their nodes: all, or those of BASE, which is group:name."""
     complete(_list(chosen_server(), base, node, output))
 
 
@@ -75,7 +75,7 @@ async def _list(server: Server, base: str | None, node: str | None, output: str)
 
 
 async def _why_none(client: Client, base: str | None, node: str | None) -> str:
-    """What to say where there is nothing. NotFound: there is no such node."""
+    """Explain an empty list. NotFound: there is no such node."""
     if node is not None:
         node = (await client.nodes.get(node)).node
     on = "" if node is None else f" on {node}"
@@ -83,15 +83,15 @@ async def _why_none(client: Client, base: str | None, node: str | None) -> str:
         wanted = base if base.count(":") < 2 else base.rpartition(":")[0]
         async for view in client.blueprints.list(limit=PAGE):
             if any(spec.base == wanted for spec in view.slices):
-                return f"no instance of {base}{on}; why, and what there is: hostler blueprint status {view.name}"
-        return f"no instance of {base}{on}: no blueprint has such a slice; what there is: hostler blueprint list"
+                return f"no instance of {base}{on}; see why: hostler blueprint status {view.name}"
+        return f"no instance of {base}{on}: no blueprint has this slice; see hostler blueprint list"
     if node is not None:
-        return f"no slices{on}; all there are: hostler slice list"
+        return f"no slices{on}; list all: hostler slice list"
     return "no slices; apply a blueprint: hostler blueprint apply FILE --name NAME"
 
 
 def _row(view: SliceView, one: SliceInstanceView) -> list[str]:
     down = one.state is SliceState.ACTIVE and not one.ready
-    state = f"{one.state.value}, starting again" if down else one.state.value
+    state = f"{one.state.value}, restarting" if down else one.state.value
     cells = (view.artifact, str(one.instance), view.node, state, moment(one.since), str(one.restarts or ""), one.why)
     return [show.safe(cell) for cell in cells]

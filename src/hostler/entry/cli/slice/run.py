@@ -1,4 +1,4 @@
-"""`hostler slice run`: a slice here, alone, for whoever is writing it."""
+"""`hostler slice run`: run a slice locally, without a control plane, for its developer."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("method", required=False)
 @click.argument("arguments", nargs=-1)
-@click.option("--json", "whole", metavar="JSON", help="All arguments as one JSON object, in place of key=value.")
+@click.option("--json", "whole", metavar="JSON", help="All arguments as one JSON object, instead of key=value.")
 def run(path: Path, method: str | None, arguments: tuple[str, ...], whole: str | None) -> None:
     """Run the slice PATH (a folder with pyproject.toml, or a module) in this process, and call METHOD.
 
-    Arguments are key=value, where a value is JSON if it can be, and text otherwise. Without METHOD, what it can do is
-    shown, and each line that is read is a call: greet name=Ada. There is no control plane here: the slice cannot call
-    others.
+    Arguments are key=value; a value is parsed as JSON if it is valid JSON, otherwise it is text. Without METHOD, the
+    methods are listed, and each line of standard input is a call, for example: greet name=Ada. There is no control
+    plane, so the slice cannot call other slices.
     """
     folder, loaded = _loaded(path.resolve())
     asyncio.run(_run(_Own(folder), loaded, method, given(arguments, whole)))
 
 
 def given(arguments: Sequence[str], whole: str | None = None) -> bytes:
-    """The arguments as JSON. Invalid: one is not key=value."""
+    """Return the arguments as JSON. Invalid: one is not key=value."""
     if whole is not None:
         if arguments:
             raise Invalid("arguments: give them as key=value or with --json, not both")
@@ -52,7 +52,7 @@ def given(arguments: Sequence[str], whole: str | None = None) -> bytes:
     for text in arguments:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise Invalid(f"argument {text!r}: must be key=value, such as name=Ada")
+            raise Invalid(f"argument {text!r}: must be key=value, for example name=Ada")
         try:
             found[key] = json.loads(value)
         except ValueError:
@@ -61,20 +61,20 @@ def given(arguments: Sequence[str], whole: str | None = None) -> bytes:
 
 
 class _Own:
-    """What the slice's own code does: where it fails, that is told as Python tells it, from its first own line on."""
+    """Runs the slice's own code. If it fails, prints the Python traceback, starting at the first line of the slice."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = f"{folder}{os.sep}"
 
     @contextmanager
     def code(self, what: str) -> Iterator[None]:
-        """Refused: it raised, or wanted to end the process."""
+        """Refused: the code raised, or tried to end the process."""
         try:
             yield
         except SystemExit as error:
             self._tell(error)
             raise Refused(f"{what}: it ended the process, by sys.exit({error.code!r}); let it raise instead") from None
-        except Exception as error:  # noqa: BLE001 - whatever the slice's own code raises
+        except Exception as error:  # noqa: BLE001 - the slice's own code may raise anything
             self._tell(error)
             said = next(iter(str(error).splitlines()), "")
             raise Refused(
@@ -108,7 +108,7 @@ def _loaded(path: Path) -> tuple[Path, SliceModule]:
         try:
             return folder, load(module)
         except TypeError as error:
-            if str(error).startswith((f"{module}:", "method ")):  # hostler's own words
+            if str(error).startswith((f"{module}:", "method ")):  # a message of hostler, not of the slice
                 raised = Invalid(str(error))
             else:
                 raise
@@ -121,9 +121,9 @@ async def _run(own: _Own, loaded: SliceModule, method: str | None, arguments: by
             await loaded.run_hook("start")
         if loaded.has_hook("healthy"):
             with own.code("healthy"):
-                well = await loaded.run_hook("healthy")
-            if well is not None and not well:
-                raise Refused(f"{loaded.name}: healthy() says that it is not well")
+                healthy = await loaded.run_hook("healthy")
+            if healthy is not None and not healthy:
+                raise Refused(f"{loaded.name}: healthy() returned {healthy!r}; see why the slice is not healthy")
         if method is not None:
             await _call(own, loaded, method, arguments)
         else:
@@ -136,7 +136,7 @@ async def _run(own: _Own, loaded: SliceModule, method: str | None, arguments: by
 async def _lines(own: _Own, loaded: SliceModule) -> None:
     for name, handler in loaded.methods.items():
         note(f"{name}{inspect.signature(handler.function)}{_marks(handler)}")
-    note("call one: METHOD key=value …; the end of the input ends it")
+    note("call one: METHOD key=value …; end of input ends it")
     while line := await asyncio.to_thread(sys.stdin.readline):
         try:
             name, *arguments = shlex.split(line) or [""]
@@ -154,7 +154,7 @@ def _marks(handler: Handler) -> str:
 
 
 async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -> None:
-    """Its results, each on a line."""
+    """Call the method and print its results, one per line."""
     from hostler.slices import threads
     from hostler.slices.signature import BadArguments
 

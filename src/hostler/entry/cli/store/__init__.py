@@ -1,4 +1,4 @@
-"""`hostler store`: everything a person does with a store by hand."""
+"""`hostler store`: direct access to a store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _REPAIR = "hostler.entry.cli.store.repair"
 
 COMMANDS = {
     "get": (_READ, "get", "Show one key."),
-    "list": (_READ, "list_", "Show the keys under a prefix."),
+    "list": (_READ, "list_", "List the keys under a prefix."),
     "watch": (_READ, "watch", "Show changes as they happen."),
-    "status": (_READ, "status", "Show how the store is."),
-    "check": (_READ, "check", "Read everything and tell what is damaged."),
+    "status": (_READ, "status", "Show the status of the store."),
+    "check": (_READ, "check", "Read everything and report damage."),
     "put": (_WRITE, "put", "Set a key."),
-    "delete": (_WRITE, "delete", "Delete a key, or all under a prefix."),
-    "repair": (_REPAIR, "repair", "Make room in an etcd that is full."),
-    "compact": (_WRITE, "compact", "Forget old history."),
+    "delete": (_WRITE, "delete", "Delete a key, or all keys under a prefix."),
+    "repair": (_REPAIR, "repair", "Make room in a full etcd."),
+    "compact": (_WRITE, "compact", "Discard old history."),
     "copy": (_TRANSFER, "copy", "Copy one store into another, verified."),
     "backup": (_TRANSFER, "backup", "Write a store into a file."),
     "restore": (_TRANSFER, "restore", "Write a backup into a store."),
-    "activate": (_TRANSFER, "activate", "Make a store the one in service, after a copy or restore."),
+    "activate": (_TRANSFER, "activate", "Put a store into service, after a copy or restore."),
 }
 
 
@@ -34,6 +34,6 @@ COMMANDS = {
 def store(store_url: str | None) -> None:
     """Read, write, watch, copy and back up a store.
 
-    The store is named by --store, else by HOSTLER_STORE, else by the settings; without any of these it is the embedded
-    one in your state folder. Put passwords into a file and name that: etcd://HOST:PORT?user=NAME&password_file=PATH.
+    The store is --store, else HOSTLER_STORE, else the one in the settings; the default is the embedded store in your
+    state folder. Keep passwords in a file: etcd://HOST:PORT?user=NAME&password_file=PATH.
     """

@@ -1,4 +1,4 @@
-"""`hostler store get`, `list`, `watch`, `status`: nothing here changes a store."""
+"""`hostler store get`, `list`, `watch`, `status`, `check`: commands that only read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("key")
-@click.option("--revision", type=click.IntRange(min=1), help="As it was at this revision.")
-@click.option("--raw", is_flag=True, help="The value alone, byte by byte.")
+@click.option("--revision", type=click.IntRange(min=1), help="The value at this revision.")
+@click.option("--raw", is_flag=True, help="Print only the value, unchanged.")
 @show.output_option
 @store_option
 def get(key: str, revision: int | None, raw: bool, output: str, store_url: str | None) -> None:
@@ -37,7 +37,7 @@ async def _get(url: str, key: str, revision: int | None, *, raw: bool, output: s
         kv = await store.get(key, revision=revision)
     if kv is None:
         when = "" if revision is None else f" at revision {revision}"
-        raise NotFound(f"{key}: no such key{when}; `hostler store list` shows what is there")
+        raise NotFound(f"{key}: no such key{when}; list the keys: hostler store list")
     if raw:
         click.echo(kv.value, nl=False)
     elif output != "table":
@@ -54,8 +54,8 @@ async def _get(url: str, key: str, revision: int | None, *, raw: bool, output: s
 @click.command("list")
 @click.argument("prefix", default="")
 @click.option("--keys-only", is_flag=True, help="Keys without values.")
-@click.option("--revision", type=click.IntRange(min=1), help="As it was at this revision.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many keys.")
+@click.option("--revision", type=click.IntRange(min=1), help="The keys at this revision.")
+@click.option("--limit", type=click.IntRange(min=1), help="The largest number of keys to list.")
 @show.output_option
 @store_option
 def list_(  # noqa: PLR0917
@@ -66,7 +66,7 @@ def list_(  # noqa: PLR0917
     output: str,
     store_url: str | None,
 ) -> None:
-    """Show the keys that start with PREFIX (all without it), in order, as of one revision."""
+    """List the keys that start with PREFIX (default: all), in order, as of one revision."""
     complete(_list(chosen(store_url), prefix, revision, limit, keys_only=keys_only, output=output))
 
 
@@ -98,7 +98,7 @@ async def _list_table(found: AsyncIterator[Page], *, keys_only: bool) -> None:
 
 
 async def _list_plain(found: AsyncIterator[Page], output: str, *, keys_only: bool) -> None:
-    """A document that is written while it is read: a store may hold more than fits into memory."""
+    """Write the document while reading: a store may be larger than the memory."""
     opening = True
     async for page in found:
         if opening:
@@ -120,12 +120,12 @@ async def _list_plain(found: AsyncIterator[Page], output: str, *, keys_only: boo
 
 @click.command()
 @click.argument("prefix", default="")
-@click.option("--from-revision", type=click.IntRange(min=1), help="Begin with the changes of this revision.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@click.option("--from-revision", type=click.IntRange(min=1), help="Start with the changes of this revision.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many changes.")
 @show.output_option
 @store_option
 def watch(prefix: str, from_revision: int | None, count: int | None, output: str, store_url: str | None) -> None:
-    """Show changes of keys that start with PREFIX, each once and in order, as they happen. Ctrl-C ends it."""
+    """Show changes of keys that start with PREFIX as they happen, each once and in order, until Ctrl-C."""
     complete(_watch(chosen(store_url), prefix, from_revision, count, output))
 
 
@@ -141,7 +141,7 @@ async def _watch(url: str, prefix: str, start: int | None, count: int | None, ou
 
 
 async def _changes(store: Store, prefix: str, start: int | None) -> AsyncGenerator[Event, None]:
-    """Every event; where the watch was ended for being read too slowly, it is taken up again without a gap."""
+    """Yield every event. If the watch ended because it was read too slowly, start again without a gap."""
     while True:
         try:
             async with store.watch(prefix, start_revision=start) as events:
@@ -151,7 +151,7 @@ async def _changes(store: Store, prefix: str, start: int | None) -> AsyncGenerat
                     yield event
         except Lagged as lag:
             start = lag.revision
-            note("note: changes came faster than they could be shown; none is lost")
+            note("note: changes arrived faster than they could be shown; none is lost")
 
 
 def _event_text(event: Event, output: str) -> str:
@@ -165,7 +165,7 @@ def _event_text(event: Event, output: str) -> str:
 @show.output_option
 @store_option
 def status(output: str, store_url: str | None) -> None:
-    """Show how the store is: engine, revision, history, size."""
+    """Show the status of the store: engine, revision, history, size."""
     complete(_status(chosen(store_url), output))
 
 
@@ -203,13 +203,13 @@ async def _status(url: str, output: str) -> None:
 @click.command()
 @store_option
 def check(store_url: str | None) -> None:
-    """Read the whole store and tell what is damaged; exit code 8 if anything is."""
+    """Read the whole store and report damage; exit code 8 if there is any."""
     complete(_check(chosen(store_url)))
 
 
 async def _check(url: str) -> None:
     async with opened(url, create=False) as store:
-        # An engine that can look below the keys does so; reading every key is what can be asked of the others.
+        # Some engines can check their files below the keys. For the others, read every key.
         look = getattr(store, "check", None)
         problems: list[str] = [] if look is None else await look()
         keys = sum([len(page.items) async for page in pages(store, "")]) if not problems else 0
@@ -218,4 +218,4 @@ async def _check(url: str) -> None:
     if problems:
         found = counted(len(problems), "problem")
         raise Damaged(f"store {redacted(url)}: {found}; stop writing to it and restore a backup")
-    click.echo(f"{redacted(url)}: sound, {counted(keys, 'key')} read")
+    click.echo(f"{redacted(url)}: no damage, {counted(keys, 'key')} read")

@@ -1,4 +1,4 @@
-"""`hostler store repair`: make room in an etcd that is full, and let it take writes again."""
+"""`hostler store repair`: make room in a full etcd, so that it accepts writes again."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ PROBE_TTL = 5.0
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="Also where etcd has room.")
+@click.option("--force", is_flag=True, help="Also if etcd has room.")
 @yes_option
 @store_option
 def repair(force: bool, yes: bool, store_url: str | None) -> None:
-    """Make room in an etcd that is full: forget its history, defragment every member, and withdraw the alarm.
+    """Make room in a full etcd: discard its history, defragment every member, and clear the alarm.
 
-    No record is deleted, but earlier states of records cannot be read any more. Each member answers nothing while it is
-    defragmented, one after the other, the leader of etcd last; that takes about a second per GiB. Processes of Hostler
-    go on without a restart. Where etcd has room, nothing is done.
+    No record is deleted, but earlier states of records can no longer be read. The members are defragmented one after
+    another, the leader of etcd last; a member does not answer during that, for about a second per GiB. Hostler
+    processes need no restart. If etcd has room, nothing is done.
     """
     complete(_repair(chosen(store_url), force=force, yes=yes))
 
@@ -41,18 +41,18 @@ async def _repair(url: str, *, force: bool, yes: bool) -> None:
         kept = maintained(store)
         if kept is None:
             engine = (await store.status()).engine
-            note(f"{redacted(url)}: a store of the kind {engine} makes room by itself; nothing to repair")
+            note(f"{redacted(url)}: the engine {engine} frees space by itself; nothing to repair")
             return
         before = await store.status()
         room = f"{sized(before.size_bytes)}{_quota(before)}"
         if not force and before.fraction < FILLING and ("CORRUPT" in before.alarms or await _takes_writes(store)):
             _warn_of_damage(before)
             note(f"{redacted(url)}: etcd has room ({room}); nothing was changed")
-            note("to forget its history and to defragment it all the same: --force")
+            note("to discard its history and defragment it anyway: --force")
             return
         ask_if_seen(
-            f"{redacted(url)} ({room}): forget the history before revision {before.revision:,} for good, and defragment"
-            " every member? A member answers nothing while it is defragmented.",
+            f"{redacted(url)} ({room}): discard the history before revision {before.revision:,}, and defragment"
+            " every member? A member does not answer while it is defragmented.",
             yes=yes,
         )
         await _compact(store, before.revision)
@@ -62,12 +62,12 @@ async def _repair(url: str, *, force: bool, yes: bool) -> None:
         after = await store.status()
     _warn_of_damage(after)
     now = f"{sized(after.size_bytes)}{_quota(after)}"
-    click.echo(f"{redacted(url)}: takes writes; {sized(before.size_bytes)} before, {now} now")
+    click.echo(f"{redacted(url)}: accepts writes; {sized(before.size_bytes)} before, {now} now")
 
 
 def _warn_of_damage(status: Status) -> None:
     if "CORRUPT" in status.alarms:
-        note("etcd raises the alarm CORRUPT: a member's data is damaged; replace that member, this command cannot help")
+        note("etcd raises the alarm CORRUPT: the data of a member is damaged; replace it, repair cannot help")
 
 
 def _quota(status: Status) -> str:
@@ -75,7 +75,7 @@ def _quota(status: Status) -> str:
 
 
 async def _takes_writes(store: Store) -> bool:
-    """Whether it has room for a lease. It may be full although its alarm was not seen yet."""
+    """Return whether a lease can be written. etcd may be full before its alarm is visible."""
     try:
         await (await store.grant(PROBE_TTL)).revoke()
     except Unavailable:
@@ -88,23 +88,23 @@ async def _compact(store: Store, revision: int) -> None:
         await store.compact(revision)
     except Compacted:
         return  # there is no older history
-    click.echo(f"history before revision {revision:,} is forgotten")
+    click.echo(f"history before revision {revision:,} is discarded")
 
 
 async def _defragment(kept: Maintained) -> Sequence[MemberStatus]:
-    """Those that do not answer are returned."""
+    """Defragment the members; return those that do not answer."""
     members = await kept.members()
     for member in sorted((one for one in members if one.answers), key=lambda one: one.leads):
         await kept.defragment(member.name)
-        click.echo(f"member {member.name} is defragmented; it had {sized(member.size_bytes)}")
+        click.echo(f"member {member.name}: defragmented, had {sized(member.size_bytes)}")
     unreached = [one for one in members if not one.answers]
     for member in unreached:
-        note(f"member {member.name} does not answer ({member.why}); it is not defragmented")
+        note(f"member {member.name}: does not answer ({member.why}); not defragmented")
     return unreached
 
 
 async def _check(store: Store, unreached: Sequence[MemberStatus]) -> None:
-    """Unavailable: it still takes no write."""
+    """Unavailable: the store still accepts no writes."""
     try:
         await (await store.grant(PROBE_TTL)).revoke()
     except Unavailable as error:

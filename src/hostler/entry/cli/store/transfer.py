@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from hostler.engine.transfer.import_keys import Outcome, Progress
     from hostler.ports.store import Store
 
-_LEASED = "Also take keys that are attached to a lease, as keys that stay; those of running processes never."
+_LEASED = "Also copy keys with a lease, as permanent keys; except those of running processes."
 
 
 @click.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.option("--prefix", default="", help="Only keys that start with this.")
-@click.option("--overwrite", is_flag=True, help="Write into a target that has keys; those not in FROM stay.")
+@click.option("--overwrite", is_flag=True, help="Write into a store that has keys; keys that are not in FROM stay.")
 @click.option("--with-leased", is_flag=True, help=_LEASED)
 @click.option(
     "--keep-source",
     is_flag=True,
-    help="FROM stays in service; nothing starts on TO, which is for reading, until `hostler store activate`.",
+    help="Keep FROM in service. TO is then for reading only, until `hostler store activate`.",
 )
 def copy(  # noqa: PLR0917
     source: str, target: str, prefix: str, overwrite: bool, with_leased: bool, keep_source: bool
 ) -> None:
-    """Copy the store FROM into the store TO (two URLs), as of one revision, and verify it.
+    """Copy the store FROM into the store TO (two URLs), as of one revision, and verify the copy.
 
-    TO must be empty (under --prefix) unless --overwrite is given. If it was interrupted, run the same command again:
-    it goes on where it was, and ends with what FROM holds then. Until it is complete, TO holds a key that says so.
-    Versions and history are TO's own.
+    TO must be empty (under --prefix) unless --overwrite is given. To resume an interrupted copy, run the same command
+    again: it continues, and ends with the then current content of FROM. Until the copy is complete, TO contains a key
+    that marks it as incomplete. Versions and history are not copied.
 
-    The control plane on FROM moves to TO: stop every process on FROM first. From then on up, replicas and agents
-    refuse to start on FROM, and nodes obey TO alone. To go back, see `hostler store activate`.
+    The control plane on FROM moves to TO: stop every process on FROM first. Afterwards up, replicas and agents refuse
+    to start on FROM, and nodes obey only TO. To go back, see `hostler store activate`.
     """
     if source == target:
         raise Invalid(f"{redacted(source)}: source and target are the same store; name two")
@@ -71,8 +71,8 @@ async def _copy(
             )
     _tell(done.outcome, f"revision {done.snapshot.revision} of {redacted(source)}")
     if done.cluster is not None:
-        click.echo(f"  {redacted(target)} is in service from now on (epoch {done.cluster.epoch})")
-        click.echo(f"  {redacted(source)} is not: nothing starts on it any more; keep it until the new one is proven")
+        click.echo(f"  {redacted(target)} is now in service (epoch {done.cluster.epoch})")
+        click.echo(f"  {redacted(source)} is out of service: nothing starts on it; keep it until the new one is proven")
         _tell_revisions(go_on=done.revisions_go_on)
     elif keep_source:
         click.echo(f"  {redacted(source)} stays in service; nothing starts on {redacted(target)}")
@@ -82,7 +82,7 @@ async def _copy(
 def _tell_revisions(*, go_on: bool) -> None:
     if not go_on:
         note(
-            "note: this engine begins to count revisions anew; clients that kept a revision (ETag, If-Match, a watch)"
+            "note: this engine starts counting revisions again; clients that kept a revision (ETag, If-Match, a watch)"
             " must read again before they write"
         )
 
@@ -99,20 +99,20 @@ def _reporter(ticker: Ticker) -> Callable[[Progress], None]:
 
 def _tell(outcome: Outcome, source: str) -> None:
     if outcome.resumed:
-        note("went on with an interrupted transfer")
+        note("resumed an interrupted transfer")
     click.echo(f"{counted(outcome.keys, 'key equals', 'keys equal')} {source}, verified on both sides")
-    click.echo(f"  written {outcome.written:,}, there already {outcome.unchanged:,}, removed {outcome.removed:,}")
+    click.echo(f"  written {outcome.written:,}, unchanged {outcome.unchanged:,}, removed {outcome.removed:,}")
     if outcome.left_alone:
-        click.echo(f"  only in the target, left alone {outcome.left_alone:,}")
+        click.echo(f"  only in the target, not touched {outcome.left_alone:,}")
     click.echo(f"  sha256 {outcome.sha256}")
 
 
 def _tell_leased(leased: int, *, with_leased: bool) -> None:
     if leased and with_leased:
-        note(f"note: {counted(leased, 'key was', 'keys were')} attached to a lease; what is here stays until deleted")
+        note(f"note: {counted(leased, 'key was', 'keys were')} attached to a lease; the copies have none and stay")
     elif leased:
         were = counted(leased, "key is attached to a lease and was", "keys are attached to a lease and were")
-        note(f"note: {were} left out; --with-leased takes them as plain keys")
+        note(f"note: {were} left out; --with-leased copies them as permanent keys")
 
 
 @click.command()
@@ -122,9 +122,9 @@ def _tell_leased(leased: int, *, with_leased: bool) -> None:
 @click.option("--with-leased", is_flag=True, help=_LEASED)
 @store_option
 def backup(file: Path, prefix: str, force: bool, with_leased: bool, store_url: str | None) -> None:
-    """Write the store into FILE, as of one revision; gzip if FILE ends in .gz.
+    """Write the store into FILE, as of one revision; compressed by gzip if FILE ends in .gz.
 
-    FILE appears whole or not at all, and only its owner can read it. It has the records, not the disks of machines.
+    FILE appears complete or not at all. Only its owner can read it. It contains records, not the disks of machines.
     """
     complete(_backup(chosen(store_url), file, prefix, force=force, with_leased=with_leased))
 
@@ -157,12 +157,12 @@ async def _save(store: Store, url: str, file: Path, prefix: str, *, force: bool,
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--prefix", default="", help="Only keys that start with this; only these must be absent.")
-@click.option("--force", is_flag=True, help="Write into a store that has keys; those not in FILE stay.")
-@click.option("--replace", is_flag=True, help="Replace what the store has, which is saved to --save-to first.")
+@click.option("--force", is_flag=True, help="Write into a store that has keys; keys that are not in FILE stay.")
+@click.option("--replace", is_flag=True, help="Replace the content of the store, after saving it to --save-to.")
 @click.option(
     "--save-to",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where --replace saves what the store had; FILE.before-restore-TIME.gz beside FILE unless told otherwise.",
+    help="The file to which --replace saves the old content.  [default: FILE.before-restore-TIME.gz, next to FILE]",
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @store_option
@@ -171,19 +171,19 @@ def restore(  # noqa: PLR0917
 ) -> None:
     """Write the backup FILE into the store, which must be empty unless --replace or --force is given.
 
-    FILE is checked from end to end before anything is written. If it was interrupted, run the same command again.
+    FILE is verified completely before anything is written. To resume an interrupted restore, run the command again.
 
-    Stop every process on the store first, and start them afterwards. Fences go on above every one that was given out,
-    the store begins a new epoch, and its nodes are awaited. FILE has the records, not the disks of machines.
+    Stop every process on the store first, and start them afterwards. New fences are above all earlier ones, the store
+    starts a new epoch, and its nodes are awaited. FILE contains records, not the disks of machines.
     """
     if force and replace:
         raise click.UsageError("--force and --replace exclude each other")
     url = chosen(store_url)
     if replace:
         ask(
-            f"Replace everything in {redacted(url)} by {file}? What it has now is saved to a file first.",
+            f"Replace everything in {redacted(url)} with {file}? The current content is saved to a file first.",
             yes=yes,
-            otherwise="hostler store list to look only",
+            otherwise="only list the keys: hostler store list",
         )
         save_to = save_to or file.with_name(
             f"{file.name}.before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.gz"
@@ -198,7 +198,7 @@ async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: P
 
     found = Backup(file, prefix)
     async with opened(url, create=True) as store:
-        # What an interrupted restore left is not worth saving, and its first run has saved what was there.
+        # The rest of an interrupted restore is not worth saving; the first run has saved the original content.
         if save_to is not None and await store.get(MARKER) is None:
             await _save(store, url, save_to, "", force=False, with_leased=False)
         with Ticker() as ticker:
@@ -221,11 +221,11 @@ async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: P
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @store_option
 def activate(yes: bool, store_url: str | None) -> None:
-    """Make this store the one in service: the newest of its control plane.
+    """Put this store into service as the newest of its control plane.
 
-    For a store that was copied or moved away, if the other one is given up: what happened there since is lost. And
-    after etcd itself was restored from one of its snapshots. Stop every process on either store first. The store
-    begins a new epoch, its fences go on far above the highest it knows, and its nodes are awaited.
+    Use it for a store that was copied or moved away, if the other store is given up: its later changes are lost. Also
+    use it after etcd was restored from an etcd snapshot. Stop every process on both stores first. The store starts a
+    new epoch, its fences continue far above the highest it knows, and its nodes are awaited.
     """
     url = chosen(store_url)
     ask(
@@ -242,7 +242,7 @@ async def _activate(url: str) -> None:
     async with opened(url, create=False) as store:
         begun, mark = await activate_store(store, redacted(url))
     if mark is not None and mark.to:
-        click.echo(f"{redacted(url)}: the mark that {mark.to} took over is gone")
+        click.echo(f"{redacted(url)}: removed the mark that {mark.to} took over")
     click.echo(
         f"{redacted(url)}: in service, epoch {begun.cluster.epoch}; the next leader has a fence above {begun.fence:,}"
     )

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, KeyValue
 
 KEEP = 1_000
-"""Revisions of history that `compact` leaves unless told otherwise."""
+"""Revisions of history that `compact` keeps by default."""
 
 
 @click.command()
 @click.argument("key")
 @click.argument("value", required=False)
-@click.option("--file", "-f", "file", type=click.File("rb"), help="Take the value from a file; - is standard input.")
-@click.option("--lease", "ttl", type=float, metavar="SECONDS", help="Let the key vanish after so long.")
-@click.option("--if-absent", is_flag=True, help="Only if there is no such key.")
-@click.option("--if-revision", type=click.IntRange(min=1), help="Only if its revision is still this one.")
+@click.option("--file", "-f", "file", type=click.File("rb"), help="Read the value from a file; - is standard input.")
+@click.option("--lease", "ttl", type=float, metavar="SECONDS", help="Delete the key after this time.")
+@click.option("--if-absent", is_flag=True, help="Only if the key does not exist.")
+@click.option("--if-revision", type=click.IntRange(min=1), help="Only if the key still has this revision.")
 @store_option
 def put(  # noqa: PLR0917
     key: str,
@@ -40,9 +40,9 @@ def put(  # noqa: PLR0917
     if_revision: int | None,
     store_url: str | None,
 ) -> None:
-    """Set KEY to VALUE. A VALUE of - is read from standard input.
+    """Set KEY to VALUE. If VALUE is -, it is read from standard input.
 
-    With --if-absent or --if-revision it is compare-and-set: exit code 4 if somebody else was first.
+    --if-absent and --if-revision make it a compare-and-set: exit code 4 if the condition does not hold.
     """
     if (value is None) == (file is None):
         raise click.UsageError("give either a VALUE or a --file")
@@ -70,14 +70,14 @@ async def _put(url: str, key: str, value: bytes, ttl: float | None, when: list[C
             await lease.revoke()
     if not result.succeeded:
         raise _conflict(key, result.responses[0])  # type: ignore[arg-type]
-    until = "" if lease is None else f", vanishes in {lease.ttl:g} s"
+    until = "" if lease is None else f", expires in {lease.ttl:g} s"
     click.echo(f"{safe(key)}: put in revision {result.revision}{until}")
 
 
 def _conflict(key: str, there: KeyValue | None) -> Conflict:
     if there is None:
-        return Conflict(f"{key}: there is no such key; nothing was written, read again and decide")
-    return Conflict(f"{key}: it stands at revision {there.mod_revision}; nothing was written, read it and decide")
+        return Conflict(f"{key}: no such key, nothing was written; read again and decide")
+    return Conflict(f"{key}: is at revision {there.mod_revision}, nothing was written; read it and decide")
 
 
 @click.command()
@@ -86,7 +86,7 @@ def _conflict(key: str, there: KeyValue | None) -> Conflict:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @store_option
 def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
-    """Delete KEY; with --prefix, every key that starts with it, after asking."""
+    """Delete KEY; with --prefix, every key that starts with it, after a confirmation."""
     url = chosen(store_url)
     if not prefix:
         complete(_delete(url, key))
@@ -95,9 +95,9 @@ def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
         raise Invalid("delete --prefix: an empty prefix would delete the whole store; name a prefix")
     count = complete(_count(url, key))
     if count == 0:
-        raise NotFound(f"{key}: no key starts with it; `hostler store list` shows what is there")
+        raise NotFound(f"{key}: no key starts with it; list the keys: hostler store list")
     keys = counted(count, "key that starts", "keys that start")
-    ask(f"Delete {keys} with {safe(key)}?", yes=yes, otherwise="hostler store list to look only")
+    ask(f"Delete {keys} with {safe(key)}?", yes=yes, otherwise="only list them: hostler store list")
     deleted = complete(_delete_prefix(url, key))
     click.echo(f"{safe(key)}: deleted {counted(deleted, 'key')}")
 
@@ -122,10 +122,10 @@ async def _delete_prefix(url: str, prefix: str) -> int:
 
 @click.command()
 @click.argument("revision", type=click.IntRange(min=1), required=False)
-@click.option("--keep", type=click.IntRange(min=0), help=f"Keep so many revisions; {KEEP} if neither is given.")
+@click.option("--keep", type=click.IntRange(min=0), help=f"Keep this many revisions.  [default: {KEEP}]")
 @store_option
 def compact(revision: int | None, keep: int | None, store_url: str | None) -> None:
-    """Forget what was overwritten or deleted before REVISION. What is there now stays."""
+    """Discard the history of overwritten and deleted values before REVISION. Current values stay."""
     if revision is not None and keep is not None:
         raise click.UsageError("give a REVISION or --keep, not both")
     complete(_compact(chosen(store_url), revision, KEEP if keep is None else keep))
@@ -137,7 +137,7 @@ async def _compact(url: str, revision: int | None, keep: int) -> None:
             status = await store.status()
             revision = status.revision - keep
             if revision <= max(status.compact_revision, 0):
-                note(f"nothing to forget: the store keeps its last {keep:,} revisions and has no older ones")
+                note(f"nothing to discard: the store has no history beyond its last {keep:,} revisions")
                 return
         await store.compact(revision)
-    click.echo(f"history before revision {revision} is forgotten")
+    click.echo(f"history before revision {revision} is discarded")

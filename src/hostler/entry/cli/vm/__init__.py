@@ -1,4 +1,4 @@
-"""`hostler vm`: everything a person does with virtual machines."""
+"""`hostler vm`: all commands for virtual machines."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _SNAPSHOT = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
     "create": (_CREATE, "create", "Create a machine."),
-    "list": (_READ, "list_", "Show the machines of a project, or all."),
+    "list": (_READ, "list_", "List the machines of a project, or of all projects."),
     "show": (_READ, "show_", "Show one machine."),
-    "why": (_READ, "why", "Tell why a machine is where it is, or why it is nowhere."),
+    "why": (_READ, "why", "Explain the placement of a machine, or why it has no node."),
     "update": (_CHANGE, "update", "Change a machine."),
     "start": (_CHANGE, "start", "Switch a machine on."),
     "stop": (_CHANGE, "stop", "Shut a machine down."),
-    "reset": (_CHANGE, "reset", "Reset a machine, as its button would."),
+    "reset": (_CHANGE, "reset", "Reset a machine, like its reset button."),
     "delete": (_CHANGE, "delete", "Delete a machine, its disk and its snapshots."),
     "snapshot": (_SNAPSHOT, "snapshot", "Take, list, restore and delete snapshots."),
-    "retained": (_RETAINED, "retained", "Show, restore and delete machines that are out of service."),
-    "clone": (_MOVE, "clone", "Make a new machine of a snapshot."),
-    "migrate": (_MOVE, "migrate", "Bring a machine to another node, as it runs."),
+    "retained": (_RETAINED, "retained", "List, restore and delete machines that are out of service."),
+    "clone": (_MOVE, "clone", "Create a new machine from a snapshot."),
+    "migrate": (_MOVE, "migrate", "Migrate a running machine to another node."),
     "ssh": ("hostler.entry.cli.vm.ssh", "ssh", "Log into a machine, or run a command there."),
     "cp": (_COPY, "cp", "Copy files and folders to or from a machine."),
-    "console": (_CONSOLE, "console", "Open a machine's console."),
+    "console": (_CONSOLE, "console", "Open the console of a machine."),
 }
 
 
@@ -39,6 +39,6 @@ COMMANDS = {
 def vm() -> None:
     """Create, show, change and delete virtual machines.
 
-    A machine is named by its name or by its id. It belongs to a project of an org: --org and --project, or HOSTLER_ORG
-    and HOSTLER_PROJECT.
+    A machine is identified by its name or its id. It belongs to a project of an org: --org and --project, or
+    HOSTLER_ORG and HOSTLER_PROJECT.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 async def created(
     server: Server, org: str, project: str, request: VmCreate, *, within: float | None, output: str
 ) -> None:
-    """Create a machine, and wait for it if `within` says how long."""
+    """Create a machine; if `within` is given, wait for it up to that many seconds."""
     async with reached(server) as client:
         view = await client.vms.create(org, project, request)
         for warning in view.warnings:
@@ -46,7 +46,7 @@ async def changed(
     *,
     available: bool = False,
 ) -> None:
-    """Change a machine, and wait for it if `within` says how long."""
+    """Change a machine; if `within` is given, wait for it up to that many seconds."""
     async with reached(server) as client:
         view = await change(client)
         await ended(client, view, within, output, said, available=available)
@@ -55,7 +55,7 @@ async def changed(
 async def ended(
     client: Client, view: VmView, within: float | None, output: str, said: str, *, available: bool = False
 ) -> None:
-    """What there is to show, once there is. `available`: once its user can log in."""
+    """Wait if `within` is given, and show the result. `available`: wait until its user can log in."""
     name = view.name
     now: VmView | None = view
     if within is not None:
@@ -64,7 +64,7 @@ async def ended(
     if output == "table":
         click.echo(f"{show.safe(name)}: {show.safe(said)}")
         if now is not None and now.at_next_boot:
-            note(f"note: at the next boot only: {', '.join(now.at_next_boot)}")
+            note(f"note: takes effect at the next boot: {', '.join(now.at_next_boot)}")
     else:
         show.emit(msgspec.to_builtins(now), output)
 
@@ -72,29 +72,29 @@ async def ended(
 @click.command()
 @click.argument("vm")
 @click.option("--name", help="A new name.")
-@click.option("--cpus", type=int, help="Cores; from the next boot on.")
-@click.option("--memory", type=Mebibytes(), help="512M, 2G; from the next boot on.")
-@click.option("--disk", type=int, metavar="GIB", help="It may only grow; from the next boot on.")
-@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="All its labels from now on.")
-@click.option("--no-labels", is_flag=True, help="No labels from now on.")
-@click.option("--ssh-key", "ssh_key", multiple=True, help="All its keys from now on: a public key, or @FILE.")
-@click.option("--expires", type=Duration(), help="Delete it so long from now: 30m, 2h, 1d.")
-@click.option("--never-expires", is_flag=True, help="Do not delete it by itself.")
+@click.option("--cpus", type=int, help="Cores, from the next boot on.")
+@click.option("--memory", type=Mebibytes(), help="Memory, from the next boot on: 512M, 2G.")
+@click.option("--disk", type=int, metavar="GIB", help="Disk size, from the next boot on. It can only grow.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="Replace all labels; repeatable.")
+@click.option("--no-labels", is_flag=True, help="Remove all labels.")
+@click.option("--ssh-key", "ssh_key", multiple=True, help="Replace all SSH keys: a public key, or @FILE; repeatable.")
+@click.option("--expires", type=Duration(), help="Delete the machine after this time from now: 30m, 2h, 1d.")
+@click.option("--never-expires", is_flag=True, help="Do not delete the machine automatically.")
 @click.option("--on-node-loss", type=click.Choice([each.value for each in OnNodeLoss]), help="See vm create.")
-@click.option("--if-revision", type=click.IntRange(min=1), help="Only if its revision is still this one.")
+@click.option("--if-revision", type=click.IntRange(min=1), help="Change it only if it still has this revision.")
 @yes_option
 @show.output_option
 @project_options
 @server_options
 def update(*, vm: str, if_revision: int | None, yes: bool, output: str, org: str, project: str, **given: Any) -> None:
-    """Change the machine VM; what is left out stays.
+    """Change the machine VM. Options that are left out change nothing.
 
-    The shape of a running machine changes at its next boot. At a terminal, --on-node-loss recreate names the disk and
-    the snapshots that are given up if its node is lost, and asks.
+    CPUs, memory and disk of a running machine change at its next boot. At a terminal, --on-node-loss recreate lists the
+    disk and the snapshots that are given up if the node is lost, and asks for confirmation.
     """
     request = _update(given)
     if request == VmUpdate():
-        raise click.UsageError("say what to change; hostler vm update --help lists what can be")
+        raise click.UsageError("nothing to change; hostler vm update --help lists the options")
     request.encode()
 
     if request.on_node_loss is OnNodeLoss.RECREATE and can_ask() and not yes:
@@ -157,8 +157,8 @@ def _power(verb: str, about: str, said: str) -> click.Command:
 
 
 start = _power("start", "Switch the machine VM on.", "will be started")
-stop = _power("stop", "Shut the machine VM down: it is asked to, and after a while switched off.", "will be stopped")
-reset = _power("reset", "Reset the machine VM, as its button would.", "will be reset")
+stop = _power("stop", "Shut the machine VM down. If it does not react in time, it is switched off.", "will be stopped")
+reset = _power("reset", "Reset the machine VM, like its reset button.", "will be reset")
 
 
 @click.command()
@@ -168,8 +168,8 @@ reset = _power("reset", "Reset the machine VM, as its button would.", "will be r
 @project_options
 @server_options
 def delete(*, vm: tuple[str, ...], yes: bool, waiting: bool, within: float, org: str, project: str) -> None:
-    """Delete the machines VM, with their disks and snapshots. On a terminal it asks first."""
-    ask_if_seen(f"Delete {', '.join(show.safe(each) for each in vm)} for good?", yes=yes)
+    """Delete the machines VM, with their disks and snapshots. Asks for confirmation at a terminal."""
+    ask_if_seen(f"Delete {', '.join(show.safe(each) for each in vm)} permanently?", yes=yes)
     complete(_delete(chosen_server(), org, project, vm, within if waiting else None))
 
 

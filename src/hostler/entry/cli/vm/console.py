@@ -1,4 +1,4 @@
-"""`hostler vm console`: a machine's serial port on the terminal, or between pipes."""
+"""`hostler vm console`: the serial port of a machine, on a terminal or between pipes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ESCAPE = b"\x1d"
 """Ctrl-]"""
 CHUNK = 4096
 QUIET = 1.0
-"""Seconds without output after which, standard input having ended, nothing more is waited for."""
+"""After the end of standard input, the session ends when the machine is silent for this many seconds."""
 DRAIN = 10.0
-"""Seconds that this takes at most: some machines are never quiet."""
+"""The longest wait for that silence, in seconds: some machines are never silent."""
 
 
 @click.command()
@@ -39,8 +39,8 @@ DRAIN = 10.0
 def console(vm: str, org: str, project: str) -> None:
     """Open the console of the machine VM.
 
-    On a terminal every key goes to the machine; Ctrl-] ends it. Otherwise standard input is typed, and what the machine
-    says is printed until it is off, or until input has ended and the machine is quiet.
+    At a terminal every key goes to the machine; Ctrl-] leaves the console. Otherwise standard input is sent to the
+    machine, and its output is printed until the machine is off, or until the input has ended and the machine is silent.
 
     \b
     hostler vm console web
@@ -53,13 +53,13 @@ async def _console(server: Server, org: str, project: str, vm: str) -> None:
     async with reached(server) as client, client.vms.console(org, project, vm) as port:
         session = Session(port)
         if sys.stdin.isatty():
-            note(f"{vm}: connected; Ctrl-] ends it")
+            note(f"{vm}: connected; Ctrl-] leaves")
             with raw_terminal(session.leave):
                 off = await session.run(escape=ESCAPE)
         else:
             off = await session.run()
     if off:
-        note(f"{vm}: the console has ended, for the machine is off")
+        note(f"{vm}: the console has ended, because the machine is off")
 
 
 class Session:
@@ -71,11 +71,11 @@ class Session:
         self._heard, self._left = asyncio.Event(), asyncio.Event()
 
     def leave(self) -> None:
-        """End it."""
+        """End the session."""
         self._left.set()
 
     async def run(self, escape: bytes | None = None) -> bool:
-        """Until it ends (True), or `escape` is typed, `leave` is called, or input has ended and all is quiet."""
+        """Run until the console ends (True), `escape` is typed, `leave` is called, or input ends and all is silent."""
         read_into(self._typed, chunk=CHUNK, name="console: keys")
         output = asyncio.create_task(self._out(), name="console: output")
         others = [
@@ -112,7 +112,7 @@ class Session:
             sys.stdout.buffer.flush()
 
     async def _quiet(self, output: asyncio.Task[None]) -> None:
-        """Until nothing was said for a while."""
+        """Wait until the machine has been silent for `QUIET` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN):
                 while not output.done():
@@ -126,7 +126,7 @@ class Session:
 
 @contextmanager
 def raw_terminal(leave: Callable[[], None]) -> Iterator[None]:
-    """Every key as it is. Whoever ends the process by a signal gets the terminal back as it was."""
+    """Put the terminal into raw mode, and restore it at the end, also if a signal ends the process."""
     before = termios.tcgetattr(sys.stdin)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):

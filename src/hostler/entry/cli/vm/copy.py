@@ -1,4 +1,4 @@
-"""`hostler vm cp`: files and folders to or from a machine, as a tar stream over SSH."""
+"""`hostler vm cp`: copy files and folders to or from a machine, as a tar stream over SSH."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _KIND = "if [ -d {0} ]; then echo folder; elif [ -e {0} ]; then echo file; else 
 @project_options
 @server_options
 def cp(*, source: str, target: str, user: str | None, identities: tuple[Path, ...], org: str, project: str) -> None:
-    """Copy a file or a folder with all that is in it. SOURCE or TARGET is VM:PATH; without a PATH it is the home there.
+    """Copy a file, or a folder with its content. SOURCE or TARGET is VM:PATH; an empty PATH is the home folder.
 
-    As with cp: into TARGET if that is a folder, otherwise under that name. What a machine sends goes below TARGET and
-    nowhere else.
+    As with cp, SOURCE is copied into TARGET if TARGET is a folder, otherwise to that name. Data from a machine is
+    written only below TARGET.
 
     \b
     hostler vm cp site/ web:/srv
@@ -55,11 +55,11 @@ def cp(*, source: str, target: str, user: str | None, identities: tuple[Path, ..
     elif go_to is not None and come_from is None:
         click.echo(complete(copying.send(chosen_server(), place, *go_to, Local(Path(source)))))
     else:
-        raise click.UsageError("one of the two is VM:PATH, the other a path here (write ./a:b for one with a colon)")
+        raise click.UsageError("one argument must be VM:PATH, the other a local path (./a:b for a name with a colon)")
 
 
 def _split(text: str) -> tuple[str, str] | None:
-    """Machine and path; None: it is a path here."""
+    """Split into machine and path; None: it is a local path."""
     vm, colon, path = text.partition(":")
     if not colon or not vm or "/" in vm or vm.startswith("."):
         return None
@@ -67,25 +67,25 @@ def _split(text: str) -> tuple[str, str] | None:
 
 
 class Local:
-    """A file or folder here. NotFound: there is none."""
+    """A local file or folder. NotFound: it does not exist."""
 
     def __init__(self, path: Path) -> None:
         from hostler.entry.archive import size_of
 
         if not path.exists():
-            raise NotFound(f"{path}: there is no such file or folder here; check the name")
+            raise NotFound(f"{path}: no such local file or folder; check the name")
         self.path, self.name, self.is_folder, self.size = path, path.resolve().name, path.is_dir(), size_of(path)
 
 
 class Copying:
-    """One copy, as whom."""
+    """One copy operation, with its login."""
 
     def __init__(self, user: str | None, identities: tuple[Path, ...]) -> None:
         self._user, self._identities = user, identities
         self._done = 0
 
     async def send(self, server: Server, place: tuple[str, str], vm: str, path: str, source: Local) -> str:
-        """To the machine; what there is to say of it."""
+        """Copy to the machine; return the line to print."""
         from hostler.entry.archive import pack
         from hostler.entry.ssh import logged_in
 
@@ -103,7 +103,7 @@ class Copying:
         return f"{show.safe(str(source.path))} → {show.safe(vm)}:{show.safe(posixpath.join(folder, name))}"
 
     async def fetch(self, server: Server, place: tuple[str, str], vm: str, path: str, target: Path) -> str:
-        """From the machine; what there is to say of it."""
+        """Copy from the machine; return the line to print."""
         from hostler.entry.archive import unpack
         from hostler.entry.ssh import logged_in
 
@@ -113,7 +113,7 @@ class Copying:
             async with logged_in(channel, view, user=self._user, identities=self._identities) as connection:
                 kind = await _kind(connection, path)
                 if kind not in ("folder", "file"):
-                    raise NotFound(f"{vm}:{path}: there is no such file or folder; check the name")
+                    raise NotFound(f"{vm}:{path}: no such file or folder; check the name")
                 into, only = _get_where(target, path, of_folder=kind == "folder")
                 if kind == "folder":
                     into.mkdir(exist_ok=True)
@@ -140,22 +140,22 @@ class Copying:
 async def _put_where(
     connection: asyncssh.SSHClientConnection, path: str, name: str, *, of_folder: bool
 ) -> tuple[str, str]:
-    """The folder there, and the name in it."""
+    """Return the remote folder, and the name in it."""
     kind = await _kind(connection, path)
     if kind == "folder":
         return path, name
     if kind != "none" and of_folder:
-        raise Refused(f"{path}: it is a file there, and a folder cannot take its place; name another")
+        raise Refused(f"{path}: is a file in the machine, and a folder cannot replace it; choose another target")
     folder, last = posixpath.split(path.rstrip("/"))
     if path.endswith("/") or last in ("", ".", ".."):
-        raise NotFound(f"{path}: there is no such folder in the machine; make it first")
+        raise NotFound(f"{path}: no such folder in the machine; create it first")
     if await _kind(connection, folder or ".") != "folder":
-        raise NotFound(f"{folder}: there is no such folder in the machine; make it first")
+        raise NotFound(f"{folder}: no such folder in the machine; create it first")
     return folder or ".", last
 
 
 def _get_where(target: Path, path: str, *, of_folder: bool) -> tuple[Path, str | None]:
-    """The folder to unpack into, and the name of the one file, if it is one."""
+    """Return the local folder to unpack into, and the file name if a single file is copied."""
     name = posixpath.basename(posixpath.normpath(path))
     named = name not in ("", ".", "..")
     if target.is_dir():
@@ -163,9 +163,9 @@ def _get_where(target: Path, path: str, *, of_folder: bool) -> tuple[Path, str |
             return (target / name if named else target), None
         return target, name
     if not target.parent.is_dir() or str(target).endswith("/"):
-        raise NotFound(f"{target.parent}: there is no such folder here; make it first")
+        raise NotFound(f"{target.parent}: no such local folder; create it first")
     if of_folder and target.exists():
-        raise Refused(f"{target}: it is a file, and a folder cannot take its place; name another")
+        raise Refused(f"{target}: is a file, and a folder cannot replace it; choose another target")
     return (target, None) if of_folder else (target.parent, target.name)
 
 
@@ -175,12 +175,12 @@ async def _kind(connection: asyncssh.SSHClientConnection, path: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """For the shell there: whatever it holds it is a path, and no option."""
+    """Quote a path for the remote shell, so that it is never taken for an option."""
     return shlex.quote(path if path.startswith("/") else f"./{path}")
 
 
 async def _fed(connection: asyncssh.SSHClientConnection, line: str, work: Callable[[IO[bytes]], None]) -> None:
-    """Run `line` there, with what `work` writes as its input."""
+    """Run `line` remotely with the output of `work` as its input."""
     process = await connection.create_process(line, encoding=None)
     read, write = os.pipe()
     working = asyncio.create_task(asyncio.to_thread(_worked, write, "wb", work), name="cp: packing")
@@ -191,7 +191,7 @@ async def _fed(connection: asyncssh.SSHClientConnection, line: str, work: Callab
                 await process.stdin.drain()
             process.stdin.write_eof()
         except (BrokenPipeError, ConnectionError):
-            pass  # it has ended early, and says why
+            pass  # the remote command ended early; `_checked` reports why
         finally:
             os.close(read)
         error = await _settled(working)
@@ -202,7 +202,7 @@ async def _fed(connection: asyncssh.SSHClientConnection, line: str, work: Callab
 
 
 async def _taken(connection: asyncssh.SSHClientConnection, line: str, work: Callable[[IO[bytes]], int]) -> int:
-    """Run `line` there, and give what it says to `work`."""
+    """Run `line` remotely and pass its output to `work`."""
     process = await connection.create_process(line, encoding=None)
     read, write = os.pipe()
     working = asyncio.create_task(asyncio.to_thread(_worked, read, "rb", work), name="cp: unpacking")
@@ -212,7 +212,7 @@ async def _taken(connection: asyncssh.SSHClientConnection, line: str, work: Call
             while data := await process.stdout.read(CHUNK):
                 await asyncio.to_thread(write_all, write, data)
         except BrokenPipeError:
-            process.close()  # who unpacks has refused, and says why
+            process.close()  # unpacking has refused the data; its error is raised below
         finally:
             os.close(write)
         error = await _settled(working)
@@ -236,12 +236,12 @@ async def _settled(task: asyncio.Task[int]) -> BaseException | None:
 
 
 async def _checked(process: asyncssh.SSHClientProcess[bytes], error: BaseException | None) -> None:
-    """Refused: the other side failed, in its own words; otherwise what we failed with."""
+    """Raise Refused with the message of the remote command if it failed; otherwise raise our own error, if any."""
     said = bytes(await process.stderr.read()).decode("utf-8", "replace").strip()
     await process.wait_closed()
     if process.exit_status not in (0, None):
         first = said.splitlines()[0] if said else f"code {process.exit_status}"
-        raise Refused(f"the machine's tar failed: {first[:300]}; see to it there, then copy again")
+        raise Refused(f"the machine's tar failed: {first[:300]}; correct that, then copy again")
     if error is not None and not isinstance(error, BrokenPipeError):
         raise error
 

@@ -29,18 +29,18 @@ _PLACE = "LEVEL:NAME=VALUE"
 @click.command()
 @click.argument("name", required=False)
 @click.option("--cpus", type=int, default=1, show_default=True, help="Cores.")
-@click.option("--memory", type=Mebibytes(), default="512M", show_default=True, help="512M, 2G.")
-@click.option("--disk", type=int, default=0, show_default=True, metavar="GIB", help="The size of its disk.")
-@click.option("--image", default="", help="The image; otherwise the default of the node's machines.")
-@click.option("--user", default="", help="Who logs in; otherwise the image says.")
-@click.option("--user-data", "user_data", type=click.Path(path_type=Path), metavar="FILE", help="For its first boot.")
-@click.option("--network-config", type=click.Path(path_type=Path), metavar="FILE", help="For cloud-init, if it has it.")
-@click.option("--ssh-key", "ssh_key", multiple=True, metavar="FILE", help="A public key; may be given several times.")
-@click.option("--no-ssh-key", "bare", is_flag=True, help="Not with Hostler's own key, which vm ssh logs in with.")
-@click.option("--cpu-share", type=int, default=100, show_default=True, help="Its weight when cores are scarce.")
-@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="May be given several times.")
-@click.option("--expires", type=Duration(), help="Delete it after so long: 30m, 2h, 1d.")
-@click.option("--off", is_flag=True, help="Create it switched off.")
+@click.option("--memory", type=Mebibytes(), default="512M", show_default=True, help="Memory: 512M, 2G.")
+@click.option("--disk", type=int, default=0, show_default=True, metavar="GIB", help="The size of the disk.")
+@click.option("--image", default="", help="The image. Default: the default image of the node.")
+@click.option("--user", default="", help="The login user. Default: the user of the image.")
+@click.option("--user-data", "user_data", type=click.Path(path_type=Path), metavar="FILE", help="For the first boot.")
+@click.option("--network-config", type=click.Path(path_type=Path), metavar="FILE", help="For images with cloud-init.")
+@click.option("--ssh-key", "ssh_key", multiple=True, metavar="FILE", help="A public key; repeatable.")
+@click.option("--no-ssh-key", "bare", is_flag=True, help="Without Hostler's own key, which vm ssh uses.")
+@click.option("--cpu-share", type=int, default=100, show_default=True, help="CPU weight when cores are scarce.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="A label; repeatable.")
+@click.option("--expires", type=Duration(), help="Delete the machine after this time: 30m, 2h, 1d.")
+@click.option("--off", is_flag=True, help="Create the machine switched off.")
 @click.option(
     "--on-node-loss",
     type=click.Choice([each.value for each in OnNodeLoss]),
@@ -50,14 +50,14 @@ _PLACE = "LEVEL:NAME=VALUE"
     " when the node is back; recreate stops it and starts it elsewhere with a NEW disk from its image. A node that is"
     " confirmed off loses its machines: they start elsewhere with new disks, and the old disks are retained there.",
 )
-@click.option("--arch", default="", help="Only nodes of this architecture will do: x86_64, aarch64.")
-@click.option("--accelerator", multiple=True, metavar="KIND[=N]", help="Only nodes with N of these free will do.")
-@click.option("--volume", multiple=True, metavar="NAME", help="Only nodes with a volume of that name will do.")
-@click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only nodes with this label will do.")
-@click.option("--together", multiple=True, metavar=_PLACE, help=f"With machines of that label; LEVEL: {LEVELS}.")
-@click.option("--apart", multiple=True, metavar=_PLACE, help="Not with machines of that label.")
-@click.option("--prefer-together", multiple=True, metavar=_PLACE, help="With them, if that is possible.")
-@click.option("--prefer-apart", multiple=True, metavar=_PLACE, help="Not with them, if that is possible.")
+@click.option("--arch", default="", help="Only on nodes of this architecture: x86_64, aarch64.")
+@click.option("--accelerator", multiple=True, metavar="KIND[=N]", help="Only on nodes with N free ones of this kind.")
+@click.option("--volume", multiple=True, metavar="NAME", help="Only on nodes with this volume.")
+@click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
+@click.option("--together", multiple=True, metavar=_PLACE, help=f"Affinity to machines with a label; LEVEL: {LEVELS}.")
+@click.option("--apart", multiple=True, metavar=_PLACE, help="Anti-affinity to machines with a label.")
+@click.option("--prefer-together", multiple=True, metavar=_PLACE, help="Affinity, if possible.")
+@click.option("--prefer-apart", multiple=True, metavar=_PLACE, help="Anti-affinity, if possible.")
 @click.option("-f", "--file", type=click.File("rb"), help="The whole request as JSON; - is standard input.")
 @wait_options
 @show.output_option
@@ -84,13 +84,13 @@ def _from_file(ctx: click.Context, given: dict[str, Any]) -> VmCreate:
     import msgspec
     from click.core import ParameterSource
 
-    beside = [
+    others = [
         name
         for name in given
         if name not in ("file", "name") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
-    if beside:
-        raise click.UsageError(f"--file holds the whole request; leave out --{beside[0].replace('_', '-')}")
+    if others:
+        raise click.UsageError(f"--file holds the whole request; leave out --{others[0].replace('_', '-')}")
     data = given["file"].read()
     if given["name"] is not None:
         try:
@@ -137,7 +137,7 @@ def _from_flags(given: dict[str, Any]) -> VmCreate:
         node_labels=labels(given["node_label"], "--node-label"),
         expires_in=given["expires"],
     )
-    request.encode()  # says what is wrong before anything is sent
+    request.encode()  # validate before anything is sent
     return request
 
 
@@ -149,7 +149,7 @@ def _affinity(text: str, *, together: bool, required: bool) -> Affinity:
 
 
 def text_of(path: Path) -> str:
-    """What is in a text file."""
+    """Return the content of a text file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -158,26 +158,24 @@ def text_of(path: Path) -> str:
 
 
 def ssh_keys(given: Sequence[str]) -> tuple[str, ...]:
-    """Public keys: as they are, or the lines of FILE or @FILE. Invalid: it is neither, or a private key."""
+    """Return public keys: given literally, or the lines of FILE or @FILE. Invalid: unreadable, or a private key."""
     found: list[str] = []
     for key in given:
         lines = [key]
         if key.startswith("@") or " " not in key.strip():
             lines = text_of(Path(key.removeprefix("@")).expanduser()).splitlines()
         if any("PRIVATE KEY" in line for line in lines):
-            raise Invalid(
-                f"--ssh-key {key}: it is a private key, which nobody else should see; name the .pub beside it"
-            )
+            raise Invalid(f"--ssh-key {key}: is a private key, which must stay secret; name the .pub file next to it")
         found += [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return tuple(found)
 
 
 def own_keys() -> tuple[str, ...]:
-    """The command line's own; none if it cannot be kept anywhere, which is said."""
+    """Return the command line's own key, or no key, with a note, if it cannot be stored."""
     from hostler.entry.ssh_key import own_public
 
     try:
         return (own_public(),)
     except Invalid as error:
-        note(f"note: without Hostler's own key, for {error}")
+        note(f"note: Hostler's own key is not added: {error}")
         return ()

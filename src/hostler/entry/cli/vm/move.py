@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("vm")
-@click.option("--to", "node", required=True, metavar="NODE", help="The node that it shall be on.")
+@click.option("--to", "node", required=True, metavar="NODE", help="The target node.")
 @click.option(
-    "--stop", is_flag=True, help="Where it cannot be moved as it runs: stop it, move its disk, start it there."
+    "--stop", is_flag=True, help="If live migration is not possible: stop it, move its disk, and start it there."
 )
-@click.option("--drop-snapshots", is_flag=True, help="Move it although it has snapshots: they are lost.")
+@click.option("--drop-snapshots", is_flag=True, help="Migrate although it has snapshots; the snapshots are lost.")
 @wait_options
 @show.output_option
 @project_options
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def migrate(
     *, vm: str, node: str, waiting: bool, within: float, output: str, org: str, project: str, **how: Any
 ) -> None:
-    """Bring the machine VM to the node NODE, as it runs: what is open to it stays open.
+    """Migrate the running machine VM to the node NODE. Its open connections stay open.
 
-    Its snapshots do not move with it: a machine that has some is not moved without --drop-snapshots.
+    Snapshots do not move with the machine: a machine with snapshots is migrated only with --drop-snapshots.
 
     \b
     hostler vm migrate web --to rack1-blade3 --wait
@@ -48,7 +48,7 @@ def migrate(
     complete(_migrate(chosen_server(), (org, project), vm, node, how, within if waiting else None, output))
 
 
-async def _migrate(  # noqa: PLR0917 - what, where to, and how to tell
+async def _migrate(  # noqa: PLR0917 - what, where to, and how to show it
     server: Server, place: tuple[str, str], vm: str, node: str, how: dict[str, Any], within: float | None, output: str
 ) -> None:
     async with reached(server) as client:
@@ -67,10 +67,10 @@ async def _migrate(  # noqa: PLR0917 - what, where to, and how to tell
 @click.command()
 @click.argument("vm")
 @click.argument("new")
-@click.option("--snapshot", metavar="NAME", help="The snapshot of VM that its disk begins as.")
-@click.option("--now", is_flag=True, help="Take a snapshot for it first; it stays, and more can be made of it.")
-@click.option("--cpus", type=int, help="Other than those of VM.")
-@click.option("--memory", type=Mebibytes(), help="Other than that of VM: 512M, 2G.")
+@click.option("--snapshot", metavar="NAME", help="The snapshot of VM to create the disk from.")
+@click.option("--now", is_flag=True, help="Take a new snapshot first. It is kept, and can be used for more clones.")
+@click.option("--cpus", type=int, help="Cores. Default: as VM.")
+@click.option("--memory", type=Mebibytes(), help="Memory: 512M, 2G. Default: as VM.")
 @wait_options
 @show.output_option
 @project_options
@@ -88,15 +88,14 @@ def clone(
     project: str,
     **shape: Any,
 ) -> None:
-    """Make the machine NEW, whose disk begins as a snapshot of the machine VM. It is somebody of its own: name, keys
-    and addresses are new.
+    """Create the machine NEW with a disk from a snapshot of the machine VM. It gets a new name, keys and addresses.
 
     \b
     hostler vm clone web web2 --now --wait
     hostler vm clone db test --snapshot monday
     """
     if now == (snapshot is not None):
-        raise click.UsageError("say of what: --snapshot NAME, or --now")
+        raise click.UsageError("give the source: --snapshot NAME, or --now")
     changes = {
         field: value for field, value in (("cpus", shape["cpus"]), ("memory_mib", shape["memory"])) if value is not None
     }
@@ -104,7 +103,7 @@ def clone(
     complete(work)
 
 
-async def _clone(  # noqa: PLR0917 - what, of what, and how to tell
+async def _clone(  # noqa: PLR0917 - what, from what, and how to show it
     server: Server,
     place: tuple[str, str],
     vm: str,
@@ -122,14 +121,14 @@ async def _clone(  # noqa: PLR0917 - what, of what, and how to tell
             view = await client.vms.clone(*place, vm, taken, new, **changes)
         except HostlerError:
             if snapshot is None:
-                note(f"the snapshot {taken} stays: hostler vm snapshot delete {vm} {taken}")
+                note(f"the snapshot {taken} is kept; to delete it: hostler vm snapshot delete {vm} {taken}")
             raise
-        said = f"will be made of snapshot {taken} of {vm}"
+        said = f"will be created from snapshot {taken} of {vm}"
         await ended(client, view, within if waiting else None, output, said, available=True)
 
 
 async def _snapshot(client: Client, place: tuple[str, str], vm: str, within: float) -> str:
-    """A new one, once it is there."""
+    """Take a snapshot, wait until it is ready, and return its name."""
     name = time.strftime("clone-%Y%m%d-%H%M%S", time.gmtime())
     view: VmView | None = await client.vms.snapshot(*place, vm, name)
     if view is not None:

@@ -1,4 +1,4 @@
-"""`hostler vm list`, `show`, `why`: nothing here changes anything."""
+"""`hostler vm list`, `show`, `why`: commands that only read."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ HEADS = ("NAME", "PHASE", "READY", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "
 
 
 @click.command("list")
-@click.option("--all", "everywhere", is_flag=True, help="Of every project that you see.")
-@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="Only those with this label.")
-@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--all", "everywhere", is_flag=True, help="The machines of every project that you can see.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="Only machines with this label.")
+@click.option("--watch", "watching", is_flag=True, help="Keep running, and show each change.")
+@click.option("--limit", type=click.IntRange(min=1), help="The largest number of machines to list.")
 @show.output_option
 @project_options
 @server_options
 def list_(
     *, everywhere: bool, label: tuple[str, ...], watching: bool, limit: int | None, output: str, org: str, project: str
 ) -> None:
-    """Show the machines of a project, or with --all of every project that you see."""
+    """List the machines of a project, or with --all of every project that you can see."""
     where = (None, None) if everywhere else (org, project)
     wanted = labels(label, "-l")
     server = chosen_server()
@@ -66,7 +66,7 @@ async def _list(
 def machines(
     client: Client, where: tuple[str | None, str | None], wanted: dict[str, str], limit: int | None = None
 ) -> AsyncIterator[VmView]:
-    """The machines of a place."""
+    """Yield the machines of a project, or of all projects."""
     return all_of(client, partial(client.vms.list, *where, labels=wanted), limit)
 
 
@@ -95,7 +95,7 @@ def _ready(view: VmView) -> str:
 
 
 async def _watch(server: Server, where: tuple[str | None, str | None], wanted: dict[str, str], output: str) -> None:
-    """Each machine as it is, then each that changes; by looking, so that nothing is missed while the store is away."""
+    """Print each machine, then each change. Polls, so that nothing is missed while the store is unreachable."""
     seen: dict[str, bytes] = {}
     known: dict[str, VmView] = {}
     table = show.Columns(*_heads(where))
@@ -104,7 +104,7 @@ async def _watch(server: Server, where: tuple[str | None, str | None], wanted: d
             try:
                 found = {view.id: view async for view in machines(client, where, wanted)}
             except Unavailable as error:
-                click.echo(f"{error}; looking again", err=True)
+                click.echo(f"{error}; retrying", err=True)
                 await asyncio.sleep(LOOK_EVERY * 3)
                 continue
             for view in found.values():
@@ -136,7 +136,7 @@ def _tell(view: VmView, phase: str, output: str, table: show.Columns, *, everywh
 @project_options
 @server_options
 def show_(vm: str, output: str, org: str, project: str) -> None:
-    """Show the machine VM: what is wished for, and what is seen of it."""
+    """Show the machine VM: its spec and its status."""
     complete(_show(chosen_server(), org, project, vm, output))
 
 
@@ -150,19 +150,19 @@ async def _show(server: Server, org: str, project: str, vm: str, output: str) ->
 
 
 def rows(view: VmView) -> list[tuple[str, str]]:
-    """A machine as names and values."""
+    """Return the fields of a machine as names and values."""
     spec = view.spec
     found = [
         ("NAME", view.name),
         ("ID", view.id),
         ("PROJECT", f"{view.org}/{view.project}"),
         ("PHASE", view.phase.value + (f": {view.detail}" if view.detail else "")),
-        ("WISH", f"power {view.power.value}" + ("" if view.settled else " (not there yet)")),
+        ("DESIRED", f"power {view.power.value}" + ("" if view.settled else " (not reached yet)")),
         ("NODE", view.node or "none"),
         ("READY", ready(view).removeprefix(", ")),
         ("ADDRESS", view.address),
         ("ACCESS", _access(view)),
-        ("SHAPE", _shape(spec) + _share(view)),
+        ("SIZE", _shape(spec) + _share(view)),
         ("IMAGE", spec.image),
         ("CLONE OF", "" if spec.origin is None else f"snapshot {spec.origin.snapshot} of {spec.origin.vm}"),
         ("MOVE", _move(view)),
@@ -193,7 +193,7 @@ def _access(view: VmView) -> str:
 
 
 def _retained(view: VmView) -> str:
-    """Its disks that are out of service, and how to go back to one."""
+    """List the retained disks of the machine, with the command that shows each."""
     return "\n".join(
         f"disk on node {each.node} since {moment(each.retained_at)}: hostler vm retained show {each.node}/{each.name}"
         for each in view.retained
@@ -207,7 +207,7 @@ def _share(view: VmView) -> str:
 def _move(view: VmView) -> str:
     if view.move is None:
         return ""
-    return f"to {view.move.to}, {'over' if view.moved >= view.move.number else 'under way'}"
+    return f"to {view.move.to}, {'finished' if view.moved >= view.move.number else 'in progress'}"
 
 
 def _state(snapshot: Any) -> str:
@@ -218,12 +218,12 @@ def _state(snapshot: Any) -> str:
 
 @click.command()
 @click.argument("vm")
-@click.option("--nodes", "limit", type=click.IntRange(min=0), default=20, show_default=True, help="So many nodes.")
+@click.option("--nodes", "limit", type=click.IntRange(min=0), default=20, show_default=True, help="Nodes to show.")
 @show.output_option
 @project_options
 @server_options
 def why(vm: str, limit: int, output: str, org: str, project: str) -> None:
-    """Tell why VM is where it is, or why it is nowhere: as it was decided, and node by node as it stands now."""
+    """Explain why VM is on its node, or on none: the decision, and the current score of each node."""
     complete(_why(chosen_server(), org, project, vm, limit=limit, output=output))
 
 

@@ -1,4 +1,4 @@
-"""A command, or a shell, in a machine: between our standard input and output and those of the other side."""
+"""A command or a shell in a machine, connected to our standard input and output."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 CHUNK = 64 * 1024
 LOST = 255
-"""The exit code when the other side did not say how it ended, as with ssh."""
+"""The exit code if the remote side did not report one, as with ssh."""
 GRACE = 3.0
-"""Seconds that the other side has to end by a signal that was passed on."""
+"""Seconds that the remote command has to end after a signal was passed on."""
 PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGHUP: "HUP"}
 
 
 async def run(connection: asyncssh.SSHClientConnection, command: str | None, *, terminal: bool) -> int:
-    """Run it to its end; its exit code, or 128 and the number of the signal that ended it."""
+    """Run to the end and return the exit code, or 128 plus the number of the signal that ended it."""
     more: dict[str, Any] = {}
     if terminal:
         columns, rows = shutil.get_terminal_size()
@@ -38,7 +38,7 @@ async def run(connection: asyncssh.SSHClientConnection, command: str | None, *, 
         session = Session(await connection.create_process(command, encoding=None, **more))
         with raw_terminal(session.leave), session.resizing(size):
             return await session.run(escape=True)
-    with _caught() as early:  # the command may run before we hear that it does
+    with _caught() as early:  # the command may already run before we know that it started
         session = Session(await connection.create_process(command, encoding=None))
         with session.signals(early):
             return await session.run()
@@ -46,7 +46,7 @@ async def run(connection: asyncssh.SSHClientConnection, command: str | None, *, 
 
 @contextmanager
 def _caught() -> Iterator[list[int]]:
-    """Signals that come meanwhile, to be passed on later."""
+    """Collect signals that arrive now, to pass them on later."""
     loop = asyncio.get_running_loop()
     early: list[int] = []
     for number in PASSED_ON:
@@ -61,12 +61,12 @@ def _caught() -> Iterator[list[int]]:
 def _window() -> os.terminal_size | None:
     try:
         return os.get_terminal_size(sys.stdin.fileno())
-    except OSError:  # it is none
+    except OSError:  # not a terminal
         return None
 
 
 class Session:
-    """One command of the other side."""
+    """One remote command."""
 
     def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._process = process
@@ -75,11 +75,11 @@ class Session:
         self._signal: int | None = None
 
     def leave(self) -> None:
-        """End it now."""
+        """End the session now."""
         self._left.set()
 
     async def run(self, *, escape: bool = False) -> int:
-        """Until the other side has ended and said everything, or we leave. `escape`: `~.` after a new line leaves."""
+        """Run until the remote side ends and all output is copied, or we leave (`~.` after a new line if `escape`)."""
         read_into(self._typed, chunk=CHUNK, name="ssh: keys")
         outputs = [
             asyncio.create_task(_copy(self._process.stdout, sys.stdout.fileno()), name="ssh: output"),
@@ -104,7 +104,7 @@ class Session:
 
     @contextmanager
     def signals(self, early: Sequence[int] = ()) -> Iterator[None]:
-        """Pass signals on to the other side, also those that came `early`; who does not end by them is left."""
+        """Pass signals on to the remote command, also those in `early`. Leave if it does not end within `GRACE`."""
         loop = asyncio.get_running_loop()
         for number in PASSED_ON:
             loop.add_signal_handler(number, self._passed_on, number)
@@ -118,7 +118,7 @@ class Session:
 
     @contextmanager
     def resizing(self, size: os.terminal_size | None) -> Iterator[None]:
-        """Tell the other side when the window's size changes; also if it is not `size` any more."""
+        """Report changes of the window size to the remote side; also now, if it differs from `size`."""
         loop = asyncio.get_running_loop()
 
         def resized() -> None:
@@ -127,25 +127,25 @@ class Session:
                 self._process.change_terminal_size(columns, rows)
 
         loop.add_signal_handler(signal.SIGWINCH, resized)
-        if _window() != size:  # while the other side began
+        if _window() != size:  # it changed while the remote command was starting
             resized()
         try:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGWINCH)
 
-    # Inside
+    # Private
 
     async def _ended(self, outputs: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*outputs)
         await self._process.wait_closed()
 
     def _passed_on(self, number: int) -> None:
-        if self._signal is not None:  # twice is an order
+        if self._signal is not None:  # a second signal: leave at once
             self.leave()
             return
         self._signal = number
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the command has ended
             self._process.send_signal(PASSED_ON[signal.Signals(number)])
         asyncio.get_running_loop().call_later(GRACE, self.leave)
 
@@ -161,7 +161,7 @@ class Session:
 
     async def _in(self, *, escape: bool) -> None:
         keys = Escape()
-        with suppress(OSError):  # it has ended, or takes no more
+        with suppress(OSError):  # the command has ended, or has closed its input
             while data := await self._typed.get():
                 sent = keys.pressed(data) if escape else data
                 if sent is None:
@@ -173,13 +173,13 @@ class Session:
 
 
 class Escape:
-    """Notices `~.` at the beginning of a line; `~~` is one `~`. Whoever types it is stuck, and wants out."""
+    """Detects `~.` at the start of a line, with which the user leaves a session that hangs; `~~` sends one `~`."""
 
     def __init__(self) -> None:
         self._fresh, self._tilde = True, False
 
     def pressed(self, data: bytes) -> bytes | None:
-        """What of it goes to the other side; None: it was `~.`."""
+        """Return the bytes to send; None: `~.` was typed."""
         sent = bytearray()
         for byte in data:
             if self._tilde:
@@ -197,13 +197,13 @@ class Escape:
 
 
 async def _copy(stream: asyncssh.SSHReader[bytes], descriptor: int) -> None:
-    """All of it. In a thread, for a reader who takes his time must not keep us from giving signs of life."""
+    """Copy the whole stream. Write in a thread, so that a slow reader of our output does not block the heartbeats."""
     while data := await stream.read(CHUNK):
         await asyncio.to_thread(write_all, descriptor, data)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """However few bytes are taken at a time."""
+    """Write all data, also if the descriptor accepts only a part at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 _HERE = "hostler.entry.cli.vm.retained"
 
 COMMANDS = {
-    "list": (_HERE, "list_", "Show the machines that are retained."),
+    "list": (_HERE, "list_", "List the retained machines."),
     "show": (_HERE, "show_", "Show a retained machine."),
-    "restore": (_HERE, "restore", "Bring a machine back to a retained disk, or make a new one of it."),
-    "delete": (_HERE, "delete", "Delete a retained machine for good."),
+    "restore": (_HERE, "restore", "Restore a machine to a retained disk, or create a new machine from it."),
+    "delete": (_HERE, "delete", "Delete a retained machine permanently."),
 }
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def retained() -> None:
-    """Show, restore and delete machines that are out of service.
+    """List, restore and delete machines that are out of service.
 
-    A machine that a node has, and that is not assigned to it, is stopped and retained with its disk and snapshots.
-    Retained machines are named by NAME, or NODE/NAME.
+    If a node has a machine that is not assigned to it, the machine is stopped and retained with its disk and snapshots.
+    A retained machine is identified by NAME, or NODE/NAME.
     """
 
 
@@ -47,7 +47,7 @@ def retained() -> None:
 @show.output_option
 @server_options
 def list_(output: str) -> None:
-    """Show the machines that are retained, and until when."""
+    """List the retained machines, and how long they are kept."""
     complete(_list(chosen_server(), output))
 
 
@@ -96,7 +96,7 @@ async def _show(server: Server, name: str, output: str) -> None:
         ("NODE", found.node + ("" if found.alive else " (unreachable)")),
         ("VM", f"{found.vm_name or found.vm} ({found.vm})"),
         ("PROJECT", f"{found.org}/{found.project}"),
-        ("SHAPE", f"{counted(found.cpus, 'cpu')}, {size(found.memory_mib)} memory, {found.disk_gib} GiB disk"),
+        ("SIZE", f"{counted(found.cpus, 'cpu')}, {size(found.memory_mib)} memory, {found.disk_gib} GiB disk"),
         ("IMAGE", found.image),
         ("DISK", disk(found)),
         ("SNAPSHOTS", ", ".join(found.snapshots)),
@@ -108,15 +108,14 @@ async def _show(server: Server, name: str, output: str) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--as", "as_name", metavar="VM", help="Make a new machine of this name.")
+@click.option("--as", "as_name", metavar="VM", help="Create a new machine with this name.")
 @wait_options
 @show.output_option
 @server_options
 def restore(*, name: str, as_name: str | None, waiting: bool, within: float, output: str) -> None:
-    """Bring the virtual machine of the retained machine NAME back to its disk, on the node that has it.
+    """Restore the virtual machine of the retained machine NAME to its disk, on the node that has it.
 
-    A virtual machine that has a newer disk keeps that: then --as makes a new machine of the retained disk. So it does
-    if the virtual machine was deleted.
+    If the virtual machine has a newer disk, or was deleted, use --as to create a new machine from the retained disk.
     """
 
     async def change(client: Client) -> VmView:
@@ -132,14 +131,14 @@ def restore(*, name: str, as_name: str | None, waiting: bool, within: float, out
 @show.output_option
 @server_options
 def delete(*, name: str, yes: bool, output: str) -> None:
-    """Delete the retained machine NAME with its disk and snapshots, for good. Only an administrator may."""
+    """Delete the retained machine NAME with its disk and snapshots permanently. Needs an administrator."""
     complete(_delete(chosen_server(), name, yes=yes, output=output))
 
 
 async def _delete(server: Server, name: str, *, yes: bool, output: str) -> None:
     async with reached(server) as client:
         found = await find(client, name)
-        question = f"Delete {given_up(found)} for good?"
+        question = f"Delete {given_up(found)} permanently?"
         if found.lost:
             question = f"Delete the record of {given_up(found)}? The disk stays where it is: {found.lost}."
         needed = f" vm {found.kept_for} has no newer disk." if found.kept_for else ""
@@ -156,7 +155,7 @@ async def _delete(server: Server, name: str, *, yes: bool, output: str) -> None:
 
 
 async def find(client: Client, name: str) -> RetainedView:
-    """The one that is meant. NotFound, Invalid: there is none, or there are several."""
+    """Return the retained machine of that name. NotFound: there is none. Invalid: several nodes have one."""
     node, slash, rest = name.partition("/")
     if slash:
         return await client.retained.get(node, rest)
@@ -170,7 +169,7 @@ async def find(client: Client, name: str) -> RetainedView:
 
 
 def given_up(view: RetainedView) -> str:
-    """The disk and snapshots of a retained machine, by name."""
+    """Describe the disk and snapshots of a retained machine."""
     size_ = f" ({disk(view)})" if view.disk_bytes else ""
     snapshots = f", snapshots {', '.join(view.snapshots)}" if view.snapshots else ", no snapshots"
     whose = f"{view.org}/{view.project}/{view.vm_name or view.vm}"
@@ -178,7 +177,7 @@ def given_up(view: RetainedView) -> str:
 
 
 def until(view: RetainedView) -> str:
-    """Until when it is kept, in words."""
+    """Describe how long the machine is kept."""
     if view.deleting:
         return "being deleted"
     if view.lost:
@@ -187,5 +186,5 @@ def until(view: RetainedView) -> str:
 
 
 def disk(view: RetainedView) -> str:
-    """What its disk takes."""
+    """Format the size of its disk."""
     return size(-(-view.disk_bytes // 2**20)) if view.disk_bytes else ""

@@ -25,8 +25,8 @@ _HERE = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
     "create": (_HERE, "create", "Take a snapshot."),
-    "list": (_HERE, "list_", "Show the snapshots of a machine."),
-    "restore": (_HERE, "restore", "Go back to a snapshot."),
+    "list": (_HERE, "list_", "List the snapshots of a machine."),
+    "restore": (_HERE, "restore", "Restore a snapshot."),
     "delete": (_HERE, "delete", "Delete a snapshot."),
 }
 
@@ -63,14 +63,14 @@ def create(*, vm: str, name: str, waiting: bool, within: float, output: str, org
 def restore(
     *, vm: str, name: str, yes: bool, waiting: bool, within: float, output: str, org: str, project: str
 ) -> None:
-    """Bring the machine VM back to its snapshot NAME. What was written since is lost; on a terminal it asks first."""
-    ask_if_seen(f"Bring {show.safe(vm)} back to {show.safe(name)}, and lose what was written since?", yes=yes)
+    """Restore the machine VM to its snapshot NAME. Later writes are lost. Asks for confirmation at a terminal."""
+    ask_if_seen(f"Restore {show.safe(vm)} to {show.safe(name)}, and lose what was written since?", yes=yes)
 
     async def change(client: Client) -> VmView:
         return await client.vms.restore(org, project, vm, name)
 
     waits = within if waiting else None
-    complete(changed(chosen_server(), change, waits, output, f"will go back to {name}", available=True))
+    complete(changed(chosen_server(), change, waits, output, f"will be restored to {name}", available=True))
 
 
 @click.command()
@@ -82,7 +82,7 @@ def restore(
 @project_options
 @server_options
 def delete(*, vm: str, name: str, yes: bool, waiting: bool, within: float, output: str, org: str, project: str) -> None:
-    """Delete the snapshot NAME of the machine VM. On a terminal it asks first."""
+    """Delete the snapshot NAME of the machine VM. Asks for confirmation at a terminal."""
     ask_if_seen(f"Delete the snapshot {show.safe(name)} of {show.safe(vm)}?", yes=yes)
 
     async def change(client: Client) -> VmView:
@@ -97,7 +97,7 @@ def delete(*, vm: str, name: str, yes: bool, waiting: bool, within: float, outpu
 @project_options
 @server_options
 def list_(vm: str, output: str, org: str, project: str) -> None:
-    """Show the snapshots of the machine VM."""
+    """List the snapshots of the machine VM."""
     complete(_list(chosen_server(), org, project, vm, output))
 
 
@@ -108,7 +108,7 @@ async def _list(server: Server, org: str, project: str, vm: str, output: str) ->
         show.emit(msgspec.to_builtins(view.snapshots), output)
         return
     found = [
-        [show.safe(name), "wished for", "", ""]
+        [show.safe(name), "requested", "", ""]
         if snap is None
         else [show.safe(name), snap.state.value, moment(snap.taken_at), show.safe(snap.detail)]
         for name, snap in sorted(view.snapshots.items())

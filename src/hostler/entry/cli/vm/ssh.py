@@ -1,4 +1,4 @@
-"""`hostler vm ssh`: a shell or a command in a machine, wherever it stands."""
+"""`hostler vm ssh`: a shell or a command in a machine, on any node."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def identity_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--user` and `-i`."""
-    user = click.option("-u", "--user", metavar="NAME", help="Who to log in as; otherwise its own user.")
+    """Add `--user` and `-i`."""
+    user = click.option("-u", "--user", metavar="NAME", help="The login user. Default: the user of the machine.")
     identity = click.option(
         "-i",
         "--identity",
@@ -33,7 +33,7 @@ def identity_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="KEY",
-        help="A private key to log in with, and no other; otherwise Hostler's own, those of ssh-agent and of ~/.ssh.",
+        help="Use only this private key; repeatable. Default: Hostler's own key, and those of ssh-agent and ~/.ssh.",
     )
     return user(identity(command))
 
@@ -55,10 +55,10 @@ def ssh(
     org: str,
     project: str,
 ) -> None:
-    """Log into the machine VM, or run a COMMAND there; its exit code is ours.
+    """Log into the machine VM, or run a COMMAND there and exit with its code.
 
-    The machine is known by the host key that it was made with, and nothing is asked. Behind --, words are passed on as
-    they are; one word is taken for a line of the shell there. `~.` at the beginning of a line ends a shell that hangs.
+    The host key of the machine is verified without a prompt. Words after -- are passed on as they are; a single word is
+    run as a shell command line. Type `~.` at the start of a line to end a session that hangs.
 
     \b
     hostler vm ssh web
@@ -70,22 +70,22 @@ def ssh(
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What shall run there: a line of the shell, or None for a shell; and whether it gets a terminal."""
+    """What to run: a shell command line, or None for an interactive shell; and whether it gets a terminal."""
 
     line: str | None
     terminal: bool
 
     @classmethod
     def of(cls, command: tuple[str, ...], *, terminal: bool) -> Said:
-        """As it was typed."""
+        """Build it from the command-line arguments."""
         if terminal and not sys.stdin.isatty():
-            raise click.UsageError("--terminal: standard input is none; leave it out")
+            raise click.UsageError("--terminal: standard input is not a terminal; leave it out")
         line = command[0] if len(command) == 1 else shlex.join(command) if command else None
         return cls(line, terminal or (line is None and sys.stdin.isatty()))
 
 
 class Login(msgspec.Struct, frozen=True):
-    """As whom, and with which keys: those that are named; else the usual ones, and `also`."""
+    """The login user and keys: `identities` only, or without them the default keys and `also`."""
 
     user: str | None
     identities: tuple[Path, ...]
@@ -93,7 +93,7 @@ class Login(msgspec.Struct, frozen=True):
 
 
 def run_to_its_code(work: Coroutine[Any, Any, int]) -> None:
-    """End as the command there does. Its own codes may be any but 255, as with ssh."""
+    """Exit with the code of the remote command; with 255 on an error, as ssh does."""
     try:
         code = complete(work)
     except HostlerError as error:
@@ -109,7 +109,7 @@ async def _ssh(server: Server, org: str, project: str, vm: str, *, said: Said, l
 
 
 async def run_there(client: Client, view: VmView, said: Said, login: Login, again: str) -> int:
-    """The exit code of what runs in the machine. Unavailable: it was lost on the way; `again` begins anew."""
+    """Run it in the machine and return its exit code. Unavailable: the connection was lost; `again` logs in again."""
     from hostler.entry.cli.vm.remote import LOST, run
     from hostler.entry.ssh import logged_in
 

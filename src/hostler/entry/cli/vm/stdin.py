@@ -1,4 +1,4 @@
-"""What is typed, or comes from a pipe or a file."""
+"""Standard input, read by a thread."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from contextlib import suppress
 
 
 def read_into(queue: asyncio.Queue[bytes], *, chunk: int, name: str) -> None:
-    """Begin to put there what comes, up to `chunk` bytes at a time, and empty bytes where it ends.
+    """Start to put standard input into `queue`, up to `chunk` bytes at a time, and empty bytes at its end.
 
-    In a thread of its own: a terminal, a pipe and a file are all read alike, and nothing else waits for them.
+    A thread reads, because a terminal, a pipe and a file can then be read in the same way without blocking the loop.
     """
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         data = b"?"
-        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
+        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended
             while data:
                 try:
                     data = os.read(sys.stdin.fileno(), chunk)

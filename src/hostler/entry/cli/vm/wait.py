@@ -1,4 +1,4 @@
-"""Waiting for a wish to come true, with its phases told on the way."""
+"""Waiting until a machine matches its spec, with progress output."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.2
 FAILED_FOR = 10.0
-"""A machine that has failed for so long without a break will need somebody's help."""
+"""A machine that fails for this many seconds without a break needs help: stop waiting."""
 
 
 def wait_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--wait` and `--timeout`."""
-    wait = click.option("--wait", "waiting", is_flag=True, help="Wait until it has happened; the phases are told.")
+    """Add `--wait` and `--timeout`."""
+    wait = click.option("--wait", "waiting", is_flag=True, help="Wait until it is done, and print the progress.")
     timeout = click.option(
-        "--timeout", "within", type=Duration(), default="5m", show_default=True, help="How long --wait waits."
+        "--timeout", "within", type=Duration(), default="5m", show_default=True, help="Time limit for --wait."
     )
     return wait(timeout(command))
 
 
 class Telling:
-    """The phases of one machine: a moving line on a terminal, a line for each phase elsewhere. All on stderr."""
+    """Progress on stderr: a live line on a terminal, otherwise one line for each phase."""
 
     def __init__(self, name: str) -> None:
         self._name, self._said = name, ""
@@ -57,18 +57,18 @@ class Telling:
             self._status.stop()
 
     def move(self, text: Callable[[], str]) -> None:
-        """The same goes on: on a terminal that is shown."""
+        """Update the live line of the same phase; does nothing without a terminal."""
         if self._status is not None:
             self.tell(text())
 
     def end(self, text: str) -> None:
-        """This is how it went, for the record."""
+        """Print the final line."""
         if self._status is not None:
             self._status.stop()
         note(f"{self._name}: {text}")
 
     def tell(self, text: str) -> None:
-        """This is where it is."""
+        """Show a new state; the same text again is ignored."""
         if text == self._said:
             return
         self._said = text
@@ -82,7 +82,7 @@ class Telling:
 
 
 class Steps:
-    """How far a machine is on its way to its user, and how long each step took."""
+    """The steps of a machine from placement to available, with the duration of each."""
 
     def __init__(self) -> None:
         self._took: list[tuple[str, float]] = []
@@ -90,7 +90,7 @@ class Steps:
         self.now, self._more = "", ""
 
     def seen(self, view: VmView) -> None:
-        """This is how it looks now."""
+        """Record the current state."""
         step, now = step_of(view), time.monotonic()
         cause = "" if view.readiness is None else view.readiness.cause
         self._more = cause or (view.detail if view.phase is not Phase.RUNNING else "")
@@ -100,14 +100,14 @@ class Steps:
             self.now, self._since = step, now
 
     def text(self) -> str:
-        """What was, and what is going on."""
+        """Format the finished steps and the current one."""
         before = "".join(f"{step} {took:.1f} s → " for step, took in self._took)
         since = time.monotonic() - self._since
         lasting = f" {since:.0f} s" if since >= 1 else ""
         return f"{before}{self.now}{lasting}{f' ({self._more})' if self._more else ''}"
 
     def summary(self) -> str:
-        """What was, when all is done."""
+        """Format all steps, at the end."""
         parts = ", ".join(f"{step} {took:.1f} s" for step, took in self._took)
         return f"{self.now} after {time.monotonic() - self._began:.1f} s{f' ({parts})' if parts else ''}"
 
@@ -116,10 +116,10 @@ _BEFORE = {Phase.PENDING: "placing", Phase.PLACED: "disk", Phase.CREATING: "disk
 
 
 def step_of(view: VmView) -> str:
-    """Where it is between placing and available; where it runs without telling more, just `running`."""
+    """Return the step between placement and available; `running` for a machine that reports no readiness."""
     if view.phase is not Phase.RUNNING:
         return _BEFORE.get(view.phase, view.phase.value)
-    if view.readiness is None:  # where there is something to log into, more will be told
+    if view.readiness is None:  # a machine with a login reports its readiness later
         return "running" if view.access is None else Step.BOOTING.value
     return view.readiness.step.value
 
@@ -127,11 +127,10 @@ def step_of(view: VmView) -> str:
 async def until_settled(
     client: Client, view: VmView, *, within: float, gone: bool = False, available: bool = False, moving: bool = False
 ) -> VmView | None:
-    """Until what is seen is what is wished for, its user can log in (`available`), or the machine is `gone` (None).
-    `moving`: it comes to another node as it runs.
+    """Wait until the machine matches its spec, its user can log in (`available`), or it is `gone` (None).
 
-    NotYet: not in time, it keeps failing, or somebody deleted it. It is looked for by its id: a name can be given to
-    another machine meanwhile.
+    `moving`: it is live-migrated. NotYet: not in time, it keeps failing, or it was deleted. The machine is identified
+    by its id, because its name can be given to another machine.
     """
     name, failing, steps = view.name, _Failing(), Steps()
     with Telling(name) as telling:
@@ -166,10 +165,10 @@ async def until_settled(
                 telling.end(steps.summary())
             return now
         except NotFound:
-            raise NotYet(f"vm {name}: somebody deleted it meanwhile; nothing is left of it") from None
+            raise NotYet(f"vm {name}: deleted while waiting; nothing is left of it") from None
         except Unavailable:
             raise NotYet(
-                f"vm {name}: not there after {span(within)} ({failing.last}); it goes on: hostler vm why {name}"
+                f"vm {name}: not done after {span(within)} ({failing.last}); work continues: hostler vm why {name}"
             ) from None
         finally:
             waiting.cancel()
@@ -177,10 +176,10 @@ async def until_settled(
 
 
 class _Failing:
-    """Since when a machine fails without a break."""
+    """Tracks how long a machine has been failing without a break."""
 
     def __init__(self) -> None:
-        self.last = "nothing was seen of it"
+        self.last = "not seen yet"
         self._since: float | None = None
 
     def seen(self, view: VmView) -> None:
@@ -195,21 +194,21 @@ class _Failing:
 
 
 def described(view: VmView) -> str:
-    """Where it is, in a few words."""
+    """Describe the state of the machine in a few words."""
     place = f" on {view.node}" if view.node else ""
     detail = f": {view.detail}" if view.detail else ""
     return f"{view.phase.value}{place}{ready(view)}{detail}"
 
 
 def goes_on(view: VmView) -> str:
-    """The same of one that is moved as it runs, and does not boot: its new node does not know at once how far it is."""
+    """Describe a live-migrated machine. It does not boot, but its new node does not know its readiness at once."""
     if view.phase is Phase.STARTING:
-        return f"going on{f' on {view.node}' if view.node else ''}"
+        return f"continuing{f' on {view.node}' if view.node else ''}"
     return described(view if view.available else replace(view, readiness=None))
 
 
 def ready(view: VmView) -> str:
-    """How far a running one is, to be added to what else is said."""
+    """Describe the readiness of a running machine, as a suffix."""
     if view.phase is not Phase.RUNNING or view.readiness is None:
         return ""
     if view.available:

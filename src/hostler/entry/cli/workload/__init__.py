@@ -1,4 +1,4 @@
-"""`hostler workload`: a number of machines of one shape, as a person at a terminal sees it."""
+"""`hostler workload`: a number of identical machines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _READ = "hostler.entry.cli.workload.read"
 _CHANGE = "hostler.entry.cli.workload.change"
 
 COMMANDS = {
-    "apply": (_CHANGE, "apply", "Create a workload from a file, or change it to what the file says."),
-    "list": (_READ, "list_", "Show all workloads."),
-    "status": (_READ, "status", "Show how far a workload is, instance by instance."),
-    "scale": (_CHANGE, "scale", "Change how many instances there shall be."),
+    "apply": (_CHANGE, "apply", "Create or change a workload from a file."),
+    "list": (_READ, "list_", "List all workloads."),
+    "status": (_READ, "status", "Show the progress of a workload, instance by instance."),
+    "scale": (_CHANGE, "scale", "Change the number of instances."),
     "delete": (_CHANGE, "delete", "Delete a workload and its machines."),
 }
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def workload() -> None:
-    """Apply, show, scale and delete workloads: so many machines of one shape, kept running and kept apart.
+    """Apply, show, scale and delete workloads: a number of identical machines, kept running and kept apart.
 
     \b
     cat > web.yaml <<END

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @show.output_option
 @server_options
 def apply(file: Path, waiting: bool, within: float, output: str) -> None:
-    """Create the workload that FILE describes (YAML or JSON; - reads it from standard input), or change it to that.
+    """Create or change the workload that FILE describes (YAML or JSON; - is standard input).
 
-    A file that was applied already changes nothing. A new shape replaces the instances, as many at once as its rollout
-    allows. Without `instances` there stay as many as there are.
+    Applying the same file again changes nothing. A new template replaces the instances, as many at once as the rollout
+    allows. Without `instances`, the number of instances stays.
     """
     complete(_apply(chosen_server(), _read(file), within if waiting else None, output))
 
@@ -61,7 +61,7 @@ async def _apply(server: Server, wanted: WorkloadApply, within: float | None, ou
 @show.output_option
 @server_options
 def scale(name: str, instances: int, waiting: bool, within: float, output: str) -> None:
-    """Let there be so many INSTANCES of the workload NAME. Those with the highest numbers go first."""
+    """Scale the workload NAME to INSTANCES. Instances with the highest numbers are removed first."""
     complete(_scale(chosen_server(), name, instances, within if waiting else None, output))
 
 
@@ -80,11 +80,11 @@ async def _scale(server: Server, name: str, instances: int, within: float | None
 @show.output_option
 @server_options
 def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> None:
-    """Delete the workload NAME: its machines go, with all that is on them, and then its records.
+    """Delete the workload NAME: its machines with all their data, then its records.
 
-    On a terminal it asks first.
+    Asks for confirmation at a terminal.
     """
-    ask_if_seen(f"Delete {show.safe(name)} and its machines, with all that is on them?", yes=yes)
+    ask_if_seen(f"Delete {show.safe(name)} and its machines, with all their data?", yes=yes)
     complete(_delete(chosen_server(), name, within if waiting else None, output))
 
 

@@ -1,4 +1,4 @@
-"""`hostler workload list`, `status`: nothing here changes anything."""
+"""`hostler workload list`, `status`: commands that only read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0
 SHOWN = 200
-"""Instances that `status` shows at most, unless more are asked for."""
+"""Instances that `status` shows by default."""
 HEADS = ("NAME", "PHASE", "READY", "UPDATED", "PENDING", "PROJECT", "DETAIL")
 INSTANCES = ("INSTANCE", "PHASE", "READY", "NODE", "MACHINE", "WHY")
 
@@ -37,7 +37,7 @@ INSTANCES = ("INSTANCE", "PHASE", "READY", "NODE", "MACHINE", "WHY")
 @show.output_option
 @server_options
 def list_(output: str) -> None:
-    """Show all workloads that you see."""
+    """List all workloads that you can see."""
     complete(_list(chosen_server(), output))
 
 
@@ -54,12 +54,12 @@ def _row(view: WorkloadView) -> list[str]:
 
 @click.command()
 @click.argument("name")
-@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change, until it is gone.")
-@click.option("--limit", type=click.IntRange(min=0), default=SHOWN, show_default=True, help="Instances at most.")
+@click.option("--watch", "watching", is_flag=True, help="Keep running, and show each change, until it is gone.")
+@click.option("--limit", type=click.IntRange(min=0), default=SHOWN, show_default=True, help="Instances to show.")
 @show.output_option
 @server_options
 def status(name: str, watching: bool, limit: int, output: str) -> None:
-    """Show how far the workload NAME is, and of each instance where it is, or why it is nowhere."""
+    """Show the progress of the workload NAME, and for each instance its node, or why it has none."""
     server = chosen_server()
     complete(_watch(server, name, limit, output) if watching else _status(server, name, limit, output))
 
@@ -81,7 +81,7 @@ async def _status(server: Server, name: str, limit: int, output: str) -> None:
 
 
 async def _instances(client: Client, name: str, limit: int) -> list[InstanceView]:
-    """The first so many."""
+    """Return the first `limit` instances."""
     return [one async for one in all_of(client, partial(client.workloads.instances, name), limit)]
 
 
@@ -91,17 +91,17 @@ def _rows(view: WorkloadView) -> list[tuple[str, str]]:
         ("NAME", view.name),
         ("PROJECT", f"{view.org}/{view.project}"),
         ("PHASE", f"{view.phase.value}{f': {view.detail}' if view.detail else ''}"),
-        ("READY", f"{ready_of(view)}{'' if view.enabled else ' off, as wished'}"),
+        ("READY", f"{ready_of(view)}{'' if view.enabled else ' (disabled)'}"),
         ("UPDATED", f"{view.updated}/{view.instances} of template {view.template}"),
         ("PENDING", str(view.pending) if view.pending else ""),
         ("LEAVING", str(view.leaving) if view.leaving else ""),
-        ("SHAPE", _shape(view.spec)),
+        ("SIZE", _shape(view.spec)),
         ("RULES", "; ".join(_rule(rule) for rule in view.affinity)),
         ("NODE LABELS", _labels(view.node_labels)),
         ("LABELS", _labels(view.labels)),
         ("ON NODE LOSS", view.on_node_loss.value),
         ("RESTART", view.restart.value),
-        ("ROLLOUT", f"at most {rollout.max_unavailable} missing, {rollout.max_surge} more"),
+        ("ROLLOUT", f"at most {rollout.max_unavailable} unavailable, {rollout.max_surge} surplus"),
         ("CREATED", moment(view.created_at)),
         ("REVISION", str(view.revision)),
     ]
@@ -140,7 +140,7 @@ def _instance_row(one: InstanceView) -> list[str]:
 
 
 def _why(one: InstanceView) -> str:
-    """Why it is not where or what it should be; where it is, why there."""
+    """Return why the instance is not in its desired state; if it is, why it is on its node."""
     said = one.detail
     if not said and one.phase is Phase.PENDING:
         said = "; ".join(f"{reason.subject}: {reason.why}" for reason in one.reasons)
@@ -151,7 +151,7 @@ def _why(one: InstanceView) -> str:
 
 
 async def _watch(server: Server, name: str, limit: int, output: str) -> None:
-    """The workload and each instance as it is, then what changes; by looking, so that an outage misses nothing."""
+    """Print the workload and its instances, then each change. Polls, so that an outage misses nothing."""
     watched, found = _Watched(name, output), False
     async with reached(server) as client:
         while True:
@@ -164,7 +164,7 @@ async def _watch(server: Server, name: str, limit: int, output: str) -> None:
                 watched.gone()
                 return
             except Unavailable as error:
-                note(f"{error}; looking again")
+                note(f"{error}; retrying")
                 await asyncio.sleep(LOOK_EVERY * 3)
                 continue
             found = True
@@ -173,7 +173,7 @@ async def _watch(server: Server, name: str, limit: int, output: str) -> None:
 
 
 class _Watched:
-    """What was shown of one workload."""
+    """What was already shown of one workload."""
 
     def __init__(self, name: str, output: str) -> None:
         self._name, self._output = name, output

@@ -1,4 +1,4 @@
-"""Workloads in words."""
+"""Text for workloads, and waiting for a workload."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def ready_of(view: WorkloadView) -> str:
-    """How many of how many are ready."""
+    """Format ready instances of all instances."""
     return f"{view.ready}/{view.instances}"
 
 
 def described(view: WorkloadView) -> str:
-    """Where it is, in a few words."""
+    """Describe the state of the workload in a few words."""
     detail = f": {view.detail}" if view.detail else ""
     more = [f"{number} {what}" for number, what in ((view.pending, "pending"), (view.leaving, "leaving")) if number]
     return f"{view.phase.value}, {ready_of(view)} ready{''.join(f', {part}' for part in more)}{detail}"
 
 
 async def until(client: Client, name: str, *, gone: bool, within: float) -> WorkloadView | None:
-    """Until all is as wished, or it is gone (None), told on the way. NotYet: not in time, or somebody deleted it."""
+    """Wait until the workload matches its spec, or until it is gone (None). NotYet: not in time, or deleted."""
     return await settled("workload", name, client.workloads.wait, described, gone=gone, within=within)
