@@ -57,7 +57,7 @@ def test_a_place_keeps_its_id_and_belongs_to_one(tmp_path: Path) -> None:
 def test_a_place_that_is_damaged_says_so_and_one_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "place").write_text("{")
     for _ in range(2):  # and its lock is let go of
-        with pytest.raises(Damaged, match="not what Hostler wrote"):
+        with pytest.raises(Damaged, match="not written by Hostler"):
             PlaceFolder(tmp_path).open()
     with pytest.raises(Invalid, match="name a folder"):
         PlaceFolder(tmp_path / "place").open()

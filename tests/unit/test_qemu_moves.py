@@ -203,7 +203,7 @@ class TestTheDoorsOfAnArrival:
         expected = SimpleNamespace(record=SimpleNamespace(arrived=False), folder=folder, vm="v", alive=True)
         arrival = Arrival(expected)  # type: ignore[arg-type]
         arrival.attempt = "a"
-        with pytest.raises(Unavailable, match="does not listen"):
+        with pytest.raises(Unavailable, match="does not read its input"):
             async with kind(arrival) as door:
                 await door._connect(arrivals.STATE_GATE)
         await asyncio.sleep(0.01)

@@ -260,7 +260,7 @@ async def test_a_guest_that_does_not_listen_or_is_off_is_unavailable(folder: Mac
         assert peer.reader is not None
         peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
         sends = (channel.send("x" * LINE_BYTES, within=0.05) for _ in range(10_000))
-        with pytest.raises(Unavailable, match="does not listen"):
+        with pytest.raises(Unavailable, match="does not read its input"):
             await all_of(sends)
         waiting = asyncio.ensure_future(channel.line("x", within=PATIENCE))
         await asyncio.sleep(0)

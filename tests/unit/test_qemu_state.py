@@ -130,7 +130,7 @@ def test_why_a_machine_is_off(
 
 def test_what_there_is_to_say_of_one_that_is_off() -> None:
     assert detail_off(record()) == ""
-    assert "destruction" in detail_off(record(life=Life.DELETING))
+    assert "deletion" in detail_off(record(life=Life.DELETING))
     assert detail_off(record(detail="it broke")) == "it broke"
     assert "'a name'" in detail_off(FULL)
 
