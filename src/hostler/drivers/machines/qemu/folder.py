@@ -137,12 +137,12 @@ class MachineFolder:
     def read_ours(self, name: str, size: int) -> bytes:
         """Return the beginning of a file that only the agent writes.
 
-        OSError: it cannot be read, or is another user's.
+        OSError: it cannot be read, is a link, or another user's.
         """
         descriptor = os.open(name, os.O_RDONLY | _AS_IT_IS, dir_fd=self.descriptor)
         try:
             if not _is_ours(os.fstat(descriptor)):
-                raise PermissionError(errno.EPERM, "it belongs to another user", name)
+                raise PermissionError(errno.EPERM, "it is a link, or another user's file", name)
             return os.read(descriptor, size)
         finally:
             os.close(descriptor)
