@@ -116,7 +116,7 @@ async def test_an_image_that_is_not_there_is_told_with_what_to_do(images: ImageF
     with pytest.raises(NotFound, match="image build tiny"):
         images.find("tiny")
     await made(images, "one")
-    with pytest.raises(NotFound, match="there are one"):
+    with pytest.raises(NotFound, match="existing: one"):
         images.find("none")
     with pytest.raises(NotFound):
         await images.remove("none")

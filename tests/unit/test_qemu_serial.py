@@ -226,7 +226,7 @@ async def test_a_line_is_heard_whenever_and_in_whatever_pieces_it_comes(folder: 
         assert await waiting == "hostler ready 1.5"
         await asyncio.sleep(0.01)
         assert await channel.line("hostler ready", "pong", within=PATIENCE) == "pong"
-        with pytest.raises(Unavailable, match="did not say 'rest' within"):
+        with pytest.raises(Unavailable, match="did not send 'rest' within"):
             await channel.line("rest", within=0.01)
         peer.say(b"\n")
         assert await channel.line("rest", within=PATIENCE) == "rest"

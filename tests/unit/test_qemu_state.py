@@ -79,7 +79,7 @@ def test_a_folder_in_the_place_of_a_draft_is_in_nobodys_way(tmp_path: Path) -> N
 
 
 def test_nothing_readable_is_said_to_be_damaged(tmp_path: Path) -> None:
-    with pytest.raises(Damaged, match="there is no machine.json"):
+    with pytest.raises(Damaged, match="machine.json is missing"):
         state.read(tmp_path)
     (tmp_path / state.FILE).mkdir()
     with pytest.raises(Damaged, match="cannot be read"):
