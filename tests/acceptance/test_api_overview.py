@@ -64,7 +64,7 @@ async def test_everything_is_counted_as_far_as_the_caller_sees_it(api: Api) -> N
 async def test_a_guest_that_is_paused_is_told_of_everywhere(api: Api) -> None:
     await api.node("n1")
     made = (await api.call("POST", VMS, json=VM_BODY)).json
-    detail = "the guest is paused, for its disk cannot be written"
+    detail = "the guest is paused because its disk cannot be written"
     handle = VmHandle(
         id=made["id"],
         node="n1",

@@ -48,7 +48,7 @@ async def test_machines_are_rented_survive_a_kill_and_are_given_back(tmp_path: P
             assert standin.cloud.servers == {}
             standin.token_is_good = False
             refused = await hostler("doctor", HOSTLER_MACHINES="hetzner", **ours)
-            assert "does not take the token" in refused.out
+            assert "rejects the token" in refused.out
             standin.token_is_good, standin.slow = True, 60
             calls = len(standin.calls)
             standin.inject("slow", times=-1)

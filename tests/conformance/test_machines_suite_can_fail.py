@@ -453,7 +453,7 @@ class ForgetsBeforeItIsGone(Sound):
 class HalfDestroyedForGood(Sound):
     async def create(self, plan: MachinePlan) -> Machine:
         row = self._row(plan.label.vm)
-        return self._machine(row) if row is not None and "destruction" in row.detail else await super().create(plan)
+        return self._machine(row) if row is not None and "deletion" in row.detail else await super().create(plan)
 
 
 @found_by("machines_outlive_the_driver")

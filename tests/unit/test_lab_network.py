@@ -77,13 +77,13 @@ def test_a_folder_has_one_prefix_which_is_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["nothing", "fd00::/48", "2001:db8::/64", "ü"])
 def test_a_prefix_that_is_none_is_told_with_its_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "bridge6").write_text(text)
-    with pytest.raises(Damaged, match="bridge6: .* is no prefix such as"):
+    with pytest.raises(Damaged, match="bridge6: .* is not a prefix such as"):
         kept_prefix(tmp_path)
 
 
 def test_a_prefix_that_cannot_be_kept_is_told(tmp_path: Path) -> None:
     (tmp_path / "bridge6").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Unavailable, match="cannot be kept"):
+    with pytest.raises(Unavailable, match="cannot store the bridge's prefix"):
         kept_prefix(tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_who_is_faster_with_the_name_has_it(tmp_path: Path, kernel: Kernel) -> N
     kernel.faster = {"hostler0": "02:00:00:00:00:01", names(own)[1]: mac_of(own)}
     assert OwnBridge(tmp_path).make() == (names(own)[1], own), "another folder was, then another process of this one"
     kernel.macs = dict.fromkeys(names(own), "02:00:00:00:00:01")
-    with pytest.raises(Refused, match="somebody else's; name a bridge"):
+    with pytest.raises(Refused, match="belong to others; name a bridge"):
         OwnBridge(tmp_path).make()
 
 
@@ -121,7 +121,7 @@ async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(
     monkeypatch.setattr(default_bridge, "has_capabilities", lambda *_: False)
     network = network_of("bridge", None, place="p", uids=None, data=tmp_path)
     await network.open()
-    assert network.about.startswith("none: network bridge: a bridge takes CAP_NET_ADMIN")
+    assert network.about.startswith("none: network bridge: a bridge needs CAP_NET_ADMIN")
     with pytest.raises(Refused, match="CAP_NET_ADMIN"):
         await network.attach(1, "52:54:00:00:00:01")
     monkeypatch.setattr(default_bridge, "has_capabilities", lambda *_: True)

@@ -109,7 +109,7 @@ async def test_without_an_image_it_is_not_known_and_not_remembered(host: Host, t
 async def test_without_a_device_nothing_is_tried_until_there_is_one(host: Host) -> None:
     host.device.unlink()
     found = await host.verdict()
-    assert (found.accelerator, found.why) == ("tcg", f"{host.device} is not there")
+    assert (found.accelerator, found.why) == ("tcg", f"{host.device} does not exist")
     assert host.remembered() == found
     assert not host.runs
     host.device.touch()
@@ -224,7 +224,9 @@ async def test_a_device_that_only_we_may_open_is_none_for_machines_with_users_of
     host.device.chmod(0o600)
     found = await host.verdict(UIDS)
     assert found.accelerator == "tcg"
-    assert found.why.startswith(f"{host.device} may not be opened by the users that machines have; give it a group")
+    assert found.why.startswith(
+        f"{host.device} may not be opened by the users of the machines; give it a separate group"
+    )
     assert not host.runs
     assert host.remembered(UIDS) == found
     assert host.remembered(None) is None, "for who runs machines as himself it is another question"

@@ -161,7 +161,7 @@ async def test_how_large_it_is_is_told_without_a_process_also_after_a_snapshot_m
     await disk.grow(8 * MIB)
     assert disk.virtual_bytes() == 8 * MIB
     (folder / DISK).write_bytes(b"x" * 64)
-    with pytest.raises(Unavailable, match="no disk any more"):
+    with pytest.raises(Unavailable, match="not a qcow2 disk any more"):
         disk.virtual_bytes()
     (folder / DISK).unlink()
     (folder / DISK).symlink_to(folder / BASE)

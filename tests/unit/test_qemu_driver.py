@@ -191,17 +191,17 @@ async def test_what_cannot_be_is_refused_before_anything_is_there(
 async def test_who_logs_in_is_settled_when_a_machine_is_made_also_for_its_clones(tmp_path: Path) -> None:
     opened = Opened(tmp_path / "node", await empty_images(tmp_path / "images", Seeding.FIRMWARE))
     async with opened() as machines:
-        with pytest.raises(Refused, match="'root' is a name that systems have for themselves"):
+        with pytest.raises(Refused, match="user name 'root' is reserved"):
             await machines.create(plan("a", user="root"))
         await machines.create(plan("a", user="student"))
         await machines.create(plan("a", user="student", cpus=2))
         assert state.read(opened.of("a")).user == "student"
         for user in ("", "teacher"):
-            with pytest.raises(Refused, match=r"logs into it as 'student', and that cannot become"):
+            with pytest.raises(Refused, match=r"its login user is 'student' and cannot be changed to"):
                 await machines.create(plan("a", user=user))
         await machines.snapshot("a", "s")
         origin = Origin(vm="a", snapshot="s")
-        with pytest.raises(Refused, match="logs into it as 'student'"):
+        with pytest.raises(Refused, match="its login user is 'student'"):
             await machines.create(plan("b", origin=origin))
         await machines.create(plan("b", origin=origin, user="student"))
 
@@ -224,7 +224,7 @@ async def test_a_clone_stands_on_its_own(opened: Opened) -> None:
     ("boot", "fenced", "expected", "detail"),
     [
         ("this", False, FAILED, "its process ended"),
-        ("this", True, STOPPED, "it was not held"),
+        ("this", True, STOPPED, "its fence was not extended"),
         ("another", False, STOPPED, "its node was switched off"),
     ],
 )

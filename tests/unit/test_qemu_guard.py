@@ -315,7 +315,7 @@ async def test_a_guard_that_says_nothing_at_all_is_ended(
     place.hold(now() + 600)
     monkeypatch.setattr(process, "_GUARD", ("sh", "-c", "exec sleep 600"))
     monkeypatch.setattr(process, "GUARD_WITHIN", 0.05)
-    with pytest.raises(Unavailable, match="said nothing within"):
+    with pytest.raises(Unavailable, match="did not report within"):
         await process.spawn(folder, SLEEP, hold=place.hold_path)
     assert not process.alive(folder)
 

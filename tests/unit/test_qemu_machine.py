@@ -288,7 +288,7 @@ async def test_a_link_waits_for_nobody_who_is_gone(opened: Opened) -> None:
     async with opened() as machines:
         await machines.create(plan())
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(Unavailable, match="hung up just now"):
+            with pytest.raises(Unavailable, match="has just disconnected"):
                 of(machines)._link.console()
 
 

@@ -203,7 +203,7 @@ class TestTheDoorsOfAnArrival:
         expected = SimpleNamespace(record=SimpleNamespace(arrived=False), folder=folder, vm="v", alive=True)
         arrival = Arrival(expected)  # type: ignore[arg-type]
         arrival.attempt = "a"
-        with pytest.raises(Unavailable, match="does not listen"):
+        with pytest.raises(Unavailable, match="does not accept its"):
             async with kind(arrival) as door:
                 await door._connect(arrivals.STATE_GATE)
         await asyncio.sleep(0.01)
@@ -344,7 +344,7 @@ class TestTheDeparture:
 
     async def test_one_that_does_not_move_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(departures, "STALLED_AFTER", 0.02)
-        with pytest.raises(Unavailable, match="nothing of its disk was taken"):
+        with pytest.raises(Unavailable, match="no progress of its disk"):
             await Departure(Qemu(job=["running"]), "x").copy_disk()
 
     async def test_one_that_does_not_converge_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:

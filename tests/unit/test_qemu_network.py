@@ -40,7 +40,7 @@ async def test_a_user_mode_guest_has_one_port_of_the_loopback_and_an_isolated_on
 async def test_a_node_says_that_its_guests_reach_its_loopback_and_why() -> None:
     user = network_of("user", None, place="p", uids=None)
     await user.open()
-    assert user.about == "user; guests reach this host's loopback: they have no users of their own"
+    assert user.about == "user; guests reach this host's loopback: they do not run as separate users"
 
 
 async def test_rules_that_cannot_be_set_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

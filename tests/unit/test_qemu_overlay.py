@@ -80,5 +80,5 @@ async def test_only_some_small_ones_are_kept(
 async def test_a_disk_that_cannot_be_written_is_said(folders: list[Path]) -> None:
     await lay(Disk(folders[0], "raw"), folders[0], "raw", MIB)
     gone = folders[0].with_name("gone")
-    with pytest.raises(Unavailable, match="cannot be made: No such file"):
+    with pytest.raises(Unavailable, match="cannot create the disk: No such file"):
         await lay(Disk(gone, "raw"), gone, "raw", MIB)

@@ -108,7 +108,7 @@ async def test_what_stands_for_another_is_resolved_and_libraries_are_found(archi
 
 
 async def test_a_package_that_nobody_has_is_named(archive: Archive) -> None:
-    with pytest.raises(Refused, match="package absent: apt's sources do not have it"):
+    with pytest.raises(Refused, match="package absent: not in apt's sources"):
         await archive.packages().find("kernel", ["absent"])
     (archive.machine / "libc6").unlink()
     (archive.folder / "lists" / "libc6").unlink()
@@ -187,7 +187,7 @@ async def test_what_is_not_what_the_lists_promise_is_not_used(archive: Archive) 
     image, others = await packages.find("kernel", ["server"])
     content = (archive.folder / "server.deb").read_bytes()
     (archive.folder / "server.deb").write_bytes(b"X" + content[1:])
-    with pytest.raises(Unavailable, match="package server 1:1.0: what came is not what the signed lists promise"):
+    with pytest.raises(Unavailable, match="package server 1:1.0: the download does not match the signed lists"):
         await packages.fetch([image, *others], silent)
     assert not (archive.cache / "server_1%3a1.0_amd64.deb").exists()
     (archive.folder / "server.deb").write_bytes(content)
@@ -242,7 +242,7 @@ async def test_files_come_out_of_a_package_and_links_are_followed(archive: Archi
     found = await packages.files(server, re.compile(r"\.so"))
     assert found == {"/lib/liba.so.1.2": b"library", "/lib/liba.so.1": b"library"}
     target.write_bytes(target.read_bytes()[:200])
-    with pytest.raises(Refused, match="package server 1:1.0: it cannot be unpacked"):
+    with pytest.raises(Refused, match="package server 1:1.0: cannot be unpacked"):
         await packages.files(server, re.compile(r"\.so"))
 
 

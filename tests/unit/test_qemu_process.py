@@ -103,7 +103,7 @@ async def test_a_socket_of_the_last_run_is_not_mistaken_for_one_of_this(folder: 
 
 async def test_it_does_not_run_twice(folder: MachineFolder) -> None:
     run = await process.spawn(folder, SLEEP)
-    with pytest.raises(Conflict, match="it runs already"):
+    with pytest.raises(Conflict, match="already running"):
         await process.spawn(folder, SLEEP)
     found = process.find(folder)
     assert found is not None

@@ -136,13 +136,13 @@ async def test_a_port_that_takes_connections_and_says_nothing_is_not_the_machine
     async with answering(b"") as port:
         late = await Climb(image(), Guest(), port).late()
     assert late.step is NETWORK
-    assert "nobody behind it answers" in late.cause
+    assert "no server answers" in late.cause
 
 
 async def test_a_guest_that_says_nothing_is_late_and_still_booting() -> None:
     late = await Climb(image(), Guest(says=None), 1).late()
     assert late.step is BOOTING
-    assert "did not say that it is up" in late.cause
+    assert "did not report that it is up" in late.cause
 
 
 async def test_a_guest_that_may_be_up_for_long_is_asked() -> None:

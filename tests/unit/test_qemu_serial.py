@@ -226,7 +226,7 @@ async def test_a_line_is_heard_whenever_and_in_whatever_pieces_it_comes(folder: 
         assert await waiting == "hostler ready 1.5"
         await asyncio.sleep(0.01)
         assert await channel.line("hostler ready", "pong", within=PATIENCE) == "pong"
-        with pytest.raises(Unavailable, match="did not say 'rest' within"):
+        with pytest.raises(Unavailable, match="did not send 'rest' within"):
             await channel.line("rest", within=0.01)
         peer.say(b"\n")
         assert await channel.line("rest", within=PATIENCE) == "rest"
@@ -260,7 +260,7 @@ async def test_a_guest_that_does_not_listen_or_is_off_is_unavailable(folder: Mac
         assert peer.reader is not None
         peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
         sends = (channel.send("x" * LINE_BYTES, within=0.05) for _ in range(10_000))
-        with pytest.raises(Unavailable, match="does not listen"):
+        with pytest.raises(Unavailable, match="does not read its input"):
             await all_of(sends)
         waiting = asyncio.ensure_future(channel.line("x", within=PATIENCE))
         await asyncio.sleep(0)

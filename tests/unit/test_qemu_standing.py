@@ -111,7 +111,7 @@ async def test_an_origin_that_is_deleted_meanwhile_is_named_as_the_cause(node: N
         await machines.snapshot("a", "s")
     clone = plan("b", origin=Origin(vm="a", snapshot="s"))
     async with node.driver(delete) as machines:
-        with pytest.raises(Refused, match="machine 'a', which it would be a copy of, has been deleted"):
+        with pytest.raises(Refused, match="its origin, machine 'a', was deleted"):
             await machines.create(clone)
         await machines.delete("b")
         assert not node.of("b").exists()

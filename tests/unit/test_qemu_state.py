@@ -79,7 +79,7 @@ def test_a_folder_in_the_place_of_a_draft_is_in_nobodys_way(tmp_path: Path) -> N
 
 
 def test_nothing_readable_is_said_to_be_damaged(tmp_path: Path) -> None:
-    with pytest.raises(Damaged, match="there is no machine.json"):
+    with pytest.raises(Damaged, match="machine.json is missing"):
         state.read(tmp_path)
     (tmp_path / state.FILE).mkdir()
     with pytest.raises(Damaged, match="cannot be read"):
@@ -130,7 +130,7 @@ def test_why_a_machine_is_off(
 
 def test_what_there_is_to_say_of_one_that_is_off() -> None:
     assert detail_off(record()) == ""
-    assert "destruction" in detail_off(record(life=Life.DELETING))
+    assert "deletion" in detail_off(record(life=Life.DELETING))
     assert detail_off(record(detail="it broke")) == "it broke"
     assert "'a name'" in detail_off(FULL)
 

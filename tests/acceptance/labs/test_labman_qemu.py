@@ -22,5 +22,5 @@ async def test_the_four_scenarios_on_real_guests_and_what_is_left_where_they_can
 ) -> None:
     """In namespaces of its own, which end with the process."""
     found = await run_apart(Path(__file__).parent / "qemu_process.py", tmp_path, within=patience(40))
-    assert found["refused"].startswith("labs are not taken from Redis: network bridge: a bridge takes CAP_NET_ADMIN")
+    assert found["refused"].startswith("labs are not taken from Redis: network bridge: a bridge needs CAP_NET_ADMIN")
     assert found["left in the queue"] == 1, "what nobody takes waits for somebody who does"

@@ -272,11 +272,13 @@ async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
         # What is said may still be about the boot before: one restart may be several resets. Wait until it stays said.
         async with asyncio.timeout(patience(SOME)):
             shown = ""
-            while not ("did not say that it is up" in shown and "restarted itself" in shown):
-                mute = await seen(client, "bad", lambda view: view.readiness and "did not say" in view.readiness.cause)
+            while not ("did not report that it is up" in shown and "restarted itself" in shown):
+                mute = await seen(
+                    client, "bad", lambda view: view.readiness and "did not report" in view.readiness.cause
+                )
                 assert mute.readiness is not None
                 assert (mute.readiness.step, mute.phase) == (Step.BOOTING, Phase.RUNNING)
-                assert "did not say that it is up" in mute.readiness.cause
+                assert "did not report that it is up" in mute.readiness.cause
                 shown = (await plane.cli("vm", "show", "bad")).out
 
         # Nobody else has noticed, and nothing was multiplied.

@@ -129,7 +129,7 @@ async def test_a_damaged_image_is_refused(own: ImageFolder, tmp_path: Path) -> N
 
 async def test_a_kernel_must_be_one(own: ImageFolder, images: ImageFolder, tmp_path: Path) -> None:
     disk = file_system(tmp_path / "disk")
-    with pytest.raises(Refused, match="no Linux kernel"):
+    with pytest.raises(Refused, match="not a Linux kernel"):
         await added(own, disk, kernel=str(disk))
     await added(own, disk, kernel=str(images.files("tiny") / "kernel"), append="root=/dev/vda")
     assert (own.files("one") / "kernel").read_bytes() == (images.files("tiny") / "kernel").read_bytes()

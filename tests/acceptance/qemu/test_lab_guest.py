@@ -24,7 +24,7 @@ async def test_a_lab_is_logged_into_as_its_user_at_its_own_address_whether_it_bo
     found = await run_apart(Path(__file__).parent / "lab_process.py", tmp_path, within=patience(30))
     network, why, *bridges = found.pop("refused")
     assert (network, bridges) == ("user", [])
-    assert "network bridge: a bridge takes CAP_NET_ADMIN" in why
+    assert "network bridge: a bridge needs CAP_NET_ADMIN" in why
     assert "run it as root or with that capability" in why
     cold, warm = found.pop("cold"), found.pop("warm")
     seconds = {"cold": cold.pop("seconds"), "warm": warm.pop("seconds")}

@@ -260,7 +260,7 @@ async def stay_or_be_stopped(plane: MovingPlane) -> None:
 
         stays = await plane.cli("vm", "migrate", "web", "--to", NODES[1], "--wait", code=11)
         assert "'99.0.0'" in stays.err
-        assert stays.err.rstrip().endswith("next: move it while it is off, or allow to stop it")
+        assert stays.err.rstrip().endswith("next: move it while it is off, or allow stopping it")
         await plane.check_only_on(NODES[0], view.id)
         assert plane.process_on(NODES[0]) == process
         assert await plane.inside("web", f"{BOOT}; {COUNTED}") == f"{boot}\ncounts"

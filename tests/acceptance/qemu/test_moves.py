@@ -125,7 +125,7 @@ async def test_a_running_machine_goes_with_its_memory_disk_and_name(images: Imag
         keys = (await both.here.inspect(VM)).access.host_keys  # type: ignore[union-attr]
 
         assert (await both.there.receive(plan(VM), 1)).state is MachineState.ARRIVING
-        with pytest.raises(Refused, match="not all of it has arrived"):
+        with pytest.raises(Refused, match="its migration to this node is incomplete"):
             await both.there.start(VM)
         assert await both.send(1) is MachineState.DEPARTED
         assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
@@ -206,7 +206,7 @@ async def test_what_fails_on_the_way_leaves_it_running_where_it_was(images: Imag
             assert both.steps.at == "", f"{at} was never reached"
             assert (await both.state())[0] is MachineState.RUNNING
             if at != "send.done:before":
-                with pytest.raises(Refused, match="not all of it has arrived"):
+                with pytest.raises(Refused, match="its migration to this node is incomplete"):
                     await both.there.start(VM)
             assert await run(both.here, VM, BOOT) == boot, f"after {at}"
 
@@ -248,7 +248,7 @@ async def test_what_fails_on_the_way_leaves_it_running_where_it_was(images: Imag
 
 async def test_a_machine_that_cannot_come_is_refused_and_runs_on(images: ImageFolder, tmp_path: Path) -> None:
     async with pair(tmp_path, images) as both:
-        with pytest.raises(Refused, match="one of that name stands here"):
+        with pytest.raises(Refused, match="it already exists here"):
             await both.here.receive(plan(VM), 1)
         spec = msgspec.structs.replace(plan(VM).spec, image="no-such-image")
         with pytest.raises(Refused, match="no-such-image"):
@@ -304,7 +304,7 @@ async def kill_agents_at_every_step(images: ImageFolder, tmp_path: Path) -> None
                 assert (await both.state())[0] is MachineState.RUNNING
                 assert await run(both.here, VM, BOOT) == boot, f"after {step}"
                 if step != "receive.sealed:after":
-                    with pytest.raises(Refused, match="not all of it has arrived"):
+                    with pytest.raises(Refused, match="its migration to this node is incomplete"):
                         await both.there.start(VM)
                 await both.there.delete(VM)
 

@@ -101,9 +101,9 @@ async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
     script = Path(__file__).parent / "bridge_process.py"
     found = await run_apart(script, _folder(tmp_path), within=patience(30))
     no_bridge, no_address = found.pop("refused")
-    assert "there is none of that name; make it: ip link add br0 type bridge" in no_bridge
+    assert "not found; create it: ip link add br0 type bridge" in no_bridge
     assert "no IPv6 address with a prefix of 64 bits; give it one" in no_address
-    assert "a process still has it" in found.pop("twice")
+    assert "another process still has it open" in found.pop("twice")
     assert found == {
         "about": "bridge br0",
         "address": "fd00:77::11:22ff:fe33:4455/64",

@@ -276,7 +276,7 @@ async def test_a_qemu_that_hangs_is_said_to_and_can_be_left_and_ended(folder: Ma
     os.kill(run.pid, signal.SIGCONT)
     assert (await monitor.execute("query-status"))["running"] is True  # what was asked late was done, and is answered
     second = Told().monitor(folder)
-    with pytest.raises(Unavailable, match="somebody else is connected"):
+    with pytest.raises(Unavailable, match="another client is connected"):
         await second.connect(0.5)
     os.kill(run.pid, signal.SIGSTOP)
     async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""The door through which one reads what a machine's serial port said."""
+"""Channel that reads the recorded output of a machine's serial port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class MachineLog:
-    """A channel that says what `said` tells when it is entered, and ends. What is typed goes nowhere."""
+    """Channel that returns the result of `said` as of its entry, then ends. Input is discarded."""
 
     def __init__(self, said: Callable[[], bytes]) -> None:
         self._said, self._rest = said, b""

@@ -1,4 +1,4 @@
-"""What callers may ask for. Invalid: it cannot be, and nothing was changed."""
+"""Checks of the arguments of driver verbs. Invalid: the argument can never be accepted; nothing changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXT_BYTES = 1_024
 
 
 def check_text(what: str, text: object) -> None:
-    """A name: not empty, not endless, and writable as UTF-8."""
+    """Check a name: not empty, at most 1,024 bytes, and valid UTF-8."""
     if not isinstance(text, str):
         raise Invalid(f"{what}: its name must be a str, not {type(text).__name__}")
     try:
@@ -29,7 +29,7 @@ def check_text(what: str, text: object) -> None:
 
 
 def check_plan(plan: object, images: Collection[str] | None) -> None:
-    """A plan that can be kept, of an image that exists."""
+    """Check a plan: every field can be stored, and its image exists."""
     if not isinstance(plan, MachinePlan):
         raise Invalid(f"create: takes a MachinePlan, not {type(plan).__name__}")
     check_text("machine", plan.label.vm)
@@ -42,20 +42,20 @@ def check_plan(plan: object, images: Collection[str] | None) -> None:
             check_text(f"machine {plan.label.vm!r}: tag {name!r}", text)
     plan.spec.encode()  # Invalid if it could not be read back
     if images is not None and plan.spec.image not in images:
-        raise Refused(f"machine {plan.label.vm!r}: there is no image {plan.spec.image!r}; there is {sorted(images)}")
+        raise Refused(f"machine {plan.label.vm!r}: no image {plan.spec.image!r}; available: {sorted(images)}")
 
 
 def check_markable(label: Label, wanted: Label) -> None:
-    """Refused: a machine that carries `label` is none of theirs who want it to carry another one."""
+    """Raise Refused unless `label` and `wanted` have the same cluster and node."""
     if (label.cluster, label.node) != (wanted.cluster, wanted.node):
         raise Refused(
-            f"machine {label.vm!r}: it is of node {label.node!r} and control plane {label.cluster!r}, and not of node"
-            f" {wanted.node!r} and {wanted.cluster!r}; it is not ours to change"
+            f"machine {label.vm!r}: it belongs to node {label.node!r} of control plane {label.cluster!r}, not to node"
+            f" {wanted.node!r} of {wanted.cluster!r}; change it from there"
         )
 
 
 def check_finite(what: str, seconds: object) -> None:
-    """Seconds, in the past too."""
+    """Check a finite number of seconds; it may be negative."""
     if type(seconds) is float and math.isfinite(seconds):
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
@@ -63,13 +63,13 @@ def check_finite(what: str, seconds: object) -> None:
 
 
 def check_seconds(what: str, seconds: object) -> None:
-    """A span of time."""
+    """Check a duration in seconds: finite and not negative."""
     check_finite(what, seconds)
     if not isinstance(seconds, int | float) or seconds < 0:
         raise Invalid(f"{what}: {seconds!r} must not be negative")
 
 
 def check_number(number: object) -> None:
-    """The number of a reset or restore."""
+    """Check the number of a reset or restore."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 2**63:
         raise Invalid(f"number: {number!r} must be a whole number of at least 1")

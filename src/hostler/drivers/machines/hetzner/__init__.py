@@ -1,11 +1,11 @@
-"""Machines that are rented at Hetzner Cloud (docs/hetzner.md).
+"""Machines that are servers rented from Hetzner Cloud (docs/hetzner.md).
 
-driver      the verbs; what they do is in `making`, `choice` (which type, where) and `power` (on, off, snapshots)
-site        what they share; `options` what can be chosen, `kept` what the node itself keeps
-labels      what is known of a machine, as labels of its server; `status` what its state is
-api         every call, in `threads`; `trouble` what it means when one fails, `value` what comes back
-looking     one call for all who look or wait at the same time
-watch       machines that changed by themselves; `readiness` how far they are on their way to their users
+driver       the verbs; `create`, `server_type` (type and location) and `power` (on, off, snapshots) implement them
+context      objects that the verbs share; `options` the settings, `local_state` the files on the node
+labels       the record of a machine, stored as labels of its server; `status` maps server states to machine states
+api          every API call, run in `threads`; `errors` translates failures, `api_types` are the returned values
+poller       one API call for all callers that read or wait at the same time; `mapping` turns servers into machines
+watch        detects machines that changed by themselves; `readiness` tracks their boot until users can log in
 """
 
 from __future__ import annotations

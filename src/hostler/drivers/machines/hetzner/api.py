@@ -1,14 +1,14 @@
-"""The calls to Hetzner Cloud. Nobody else makes any.
+"""All API calls to Hetzner Cloud.
 
-What comes back is made into plain values in the thread of the call: the client's own ask for more when they are looked
-at.
+Answers are converted to plain values in the thread of the call, because the client's own objects make further API calls
+when their attributes are read.
 
-The client is synchronous: each call runs in a thread, and goes on when its waiter is cancelled (`threads.py`). The
-client would also sleep and repeat calls by itself, which is switched off: what is repeated, and when, is decided here.
+The client is synchronous: each call runs in a thread and continues when its caller is cancelled (`threads.py`). The
+client's own sleeping and retrying is switched off. This module decides what is retried, and when.
 
-    busy (`locked`, `conflict`)   repeated with growing pauses for a while: nothing was done
-    too many calls (429)          no call is made for as long as we were told to wait, and nothing is sent
-    everything else               once; what it means is in `trouble.py`
+    busy (`locked`, `conflict`)   retried with growing pauses up to `locked_within`: nothing changed
+    too many calls (429)          no call is sent until the rate limit allows it
+    everything else               not retried; `errors.py` says what it means
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ T = TypeVar("T")
 THREADS = 8
 CONNECTS_WITHIN = 5.0
 AT_ONCE = 50
-"""Things that one call asks for."""
+"""Number of objects that one call asks for."""
 _NEAR = 0.05
-"""The last part of the allowed calls, which is kept for what must be."""
+"""Last fraction of the rate limit, reserved for calls that cannot be postponed."""
 
 
 class Api:
-    """Of one project. What it raises is ours."""
+    """Client of one Hetzner Cloud project. It raises only Hostler's errors."""
 
     def __init__(self, options: HetznerOptions, *, clock: Clock) -> None:
         self._options, self._clock = options, clock
         self._threads: Threads | None = None
         self._client: hcloud.Client | None = None
         self._limit: tuple[int, int] | None = None
-        """How many calls are allowed, and how many of them are left."""
+        """Rate limit: calls allowed, calls left."""
         self._reset_at = 0.0
         self._silent_until = 0.0
         self._silences = Backoff(first=options.pace.silence, most=LONGEST)
         self.refused = ""
-        """Why the token is not taken; empty: it is, as far as is known."""
+        """Why the API rejects the token; empty: no rejection is known."""
         self.calls = 0
 
     def open(self) -> None:
@@ -72,14 +72,15 @@ class Api:
             application_name="hostler",
             timeout=(min(CONNECTS_WITHIN, self._options.pace.answers_within), self._options.pace.answers_within),
         )
-        # Neither can be chosen when it is made. Without them it sleeps for minutes, and repeats what may have happened.
+        # The constructor has no option for either. By default the client sleeps for minutes and repeats uncertain
+        # calls.
         client._client._retry_max_retries = 0
         client._client._session.hooks["response"].append(self._heard)
         self._client = client
         self._threads = Threads(THREADS)
 
     async def aclose(self) -> None:
-        """Once what is being written has ended, or takes too long; nobody waits for what is read."""
+        """Close after running writes have ended or timed out; running reads are abandoned."""
         threads, self._threads, client, self._client = self._threads, None, self._client, None
         if threads is not None:
             await threads.aclose()
@@ -94,20 +95,20 @@ class Api:
         return self._limit is not None and self._limit[1] <= self._limit[0] * _NEAR
 
     def pause(self, pages: int = 1) -> float:
-        """Seconds between two looks at everything, so that these take a third of the allowed calls at most."""
+        """Return the seconds between two full listings such that they use at most a third of the rate limit."""
         if self._limit is None or self._limit[1] > self._limit[0] / 2:
             return 0.0
         return pages * 3 * 3600 / max(1, self._limit[0])
 
     async def settled(self, name: str) -> None:
-        """Once nothing is written about the server of that name which somebody has left behind."""
+        """Wait until no write to that server is running whose caller was cancelled."""
         if self._threads is not None:
             await self._threads.settled(f"server {name}")
 
     # Reading
 
     async def servers(self, *, name: str | None = None) -> Sequence[Server]:
-        """All of ours, or whatever has that name."""
+        """Return all of Hostler's servers, or any server with that name."""
         selector = labels.SELECTOR if name is None else None
         return await self._read(
             f"server {name}" if name else "servers",
@@ -115,7 +116,7 @@ class Api:
         )
 
     async def actions(self, ids: Sequence[int]) -> dict[int, Action]:
-        """How far they are; those that nobody knows are left out."""
+        """Return the current state of these actions; unknown ones are left out."""
         found: dict[int, Action] = {}
         for at in range(0, len(ids), AT_ONCE):
             params = {"id": list(ids[at : at + AT_ONCE]), "per_page": AT_ONCE}
@@ -123,13 +124,13 @@ class Api:
         return found
 
     async def actions_of(self, server: Server) -> Sequence[Action]:
-        """All that ever went on with a server."""
+        """Return all past and running actions of a server."""
         path = f"/servers/{server.id}/actions"
         params = {"sort": "id:desc", "per_page": AT_ONCE}
         return await self._listed(f"server {server.name}", path, params)
 
     async def snapshots(self, selector: str = labels.SELECTOR) -> Sequence[Snapshot]:
-        """The oldest first."""
+        """Return the snapshots, oldest first."""
 
         def ask(client: hcloud.Client) -> list[Snapshot]:
             return [snapshot_of(each) for each in client.images.get_all(type=["snapshot"], label_selector=selector)]
@@ -137,14 +138,14 @@ class Api:
         return sorted(await self._read("images", ask), key=lambda snapshot: snapshot.id)
 
     async def kinds(self) -> Sequence[Kind]:
-        """The server types."""
+        """Return the server types."""
         now = self._clock.wall()
         return await self._read(
             "server types", lambda client: [kind_of(each, now) for each in client.server_types.get_all()]
         )
 
     async def firewall(self, name: str) -> int:
-        """Its id. Refused: there is none of that name."""
+        """Return the id of a firewall. Refused: no firewall has that name."""
         if name.isdecimal():
             return int(name)
 
@@ -154,7 +155,7 @@ class Api:
 
         number = await self._read("firewalls", ask)
         if number is None:
-            raise Refused(f"firewall {name!r}: Hetzner Cloud has none of that name; set hcloud_firewall to one that is")
+            raise Refused(f"firewall {name!r}: not found at Hetzner Cloud; set hcloud_firewall to an existing one")
         return number
 
     # Writing
@@ -170,7 +171,7 @@ class Api:
         labels: dict[str, str],
         firewall: int | None,
     ) -> tuple[Server, Sequence[Action]]:
-        """A server, and what goes on until it is whole."""
+        """Create a server; return it and the actions that must end before it is complete."""
         options = self._options
 
         def make(client: hcloud.Client) -> tuple[Server, Sequence[Action]]:
@@ -192,7 +193,7 @@ class Api:
         return await self._write(f"server {name}", make)
 
     async def act(self, server: Server, verb: str, **arguments: Any) -> Action:
-        """`poweron`, `poweroff`, `shutdown`, `reset`, `rebuild`, `change_type`."""
+        """Run an action: `poweron`, `poweroff`, `shutdown`, `reset`, `rebuild` or `change_type`."""
         path = f"/servers/{server.id}/actions/{verb}"
         return await self._write(
             f"server {server.name}",
@@ -209,28 +210,28 @@ class Api:
         return await self._write(f"server {server.name}", take)
 
     async def relabel(self, server: Server, labels: dict[str, str]) -> Server:
-        """Let a server carry these labels, and no others."""
+        """Replace all labels of a server."""
         return await self._write(
             f"server {server.name}",
             lambda client: server_of(client.servers.update(TheirServer(id=server.id), labels=labels)),
         )
 
     async def rename(self, server: Server, name: str, labels: dict[str, str]) -> Server:
-        """The same, and let it have another name, in one step. Taken: another one has it."""
+        """Replace the name and all labels of a server in one call. Taken: another server has that name."""
         return await self._write(
             f"server {server.name}",
             lambda client: server_of(client.servers.update(TheirServer(id=server.id), name=name, labels=labels)),
         )
 
     async def relabel_image(self, image: int, labels: dict[str, str]) -> None:
-        """Let a snapshot carry these labels, and no others. Gone is fine."""
+        """Replace all labels of a snapshot. Does nothing if the snapshot is gone."""
         try:
             await self._write(f"image {image}", lambda client: client.images.update(Image(id=image), labels=labels))
         except Absent:
             return
 
     async def delete(self, server: Server) -> Action | None:
-        """None: it is gone."""
+        """Delete a server. None: it was already gone."""
         try:
             return await self._write(
                 f"server {server.name}",
@@ -240,7 +241,7 @@ class Api:
             return None
 
     async def delete_image(self, image: int) -> None:
-        """Gone is fine."""
+        """Delete an image. Does nothing if it is gone."""
         try:
             await self._write(f"image {image}", lambda client: client.images.delete(Image(id=image)))
         except Absent:
@@ -281,14 +282,14 @@ class Api:
             try:
                 return call(client)
             finally:
-                if self._client is not client:  # closed meanwhile, and it may have connected anew since
+                if self._client is not client:  # closed during the call, which may have reconnected since
                     client._client._session.close()
 
         try:
             answer = await (threads.write(what, run) if writes else threads.read(run))
         except HostlerError:
             raise
-        except Exception as error:  # noqa: BLE001 - of the client's, which fails in any way over an odd answer
+        except Exception as error:  # noqa: BLE001 - the client raises anything on a malformed answer
             raise self._failed(error, what, writes=writes) from None
         self.refused = ""
         self._silences.reset()
@@ -304,12 +305,15 @@ class Api:
         return failure
 
     def _wait(self) -> float:
-        """Until calls may be made again. They tell when all of them may be, but one comes back after the other."""
+        """Return the seconds until calls may be sent again.
+
+        The header gives the time when all calls are available again, but they become available one by one.
+        """
         left = self._reset_at - self._clock.wall()
         return left if 0 < left <= LONGEST else self._silences.next()
 
     def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
-        """In a thread: what the headers say of the calls that are left."""
+        """Record the rate limit of the response headers. Runs in the thread of the call."""
         try:
             allowed, left = (int(response.headers[f"RateLimit-{name}"]) for name in ("Limit", "Remaining"))
             self._limit = (allowed, left)

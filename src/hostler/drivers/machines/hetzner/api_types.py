@@ -1,4 +1,4 @@
-"""What the API tells, as plain values: nothing here asks for more when it is looked at."""
+"""Plain values of the API's answers. Reading them makes no API call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hostler.errors import Damaged
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that is rented."""
+    """A rented server."""
 
     id: int
     name: str
     status: str
-    """Theirs, whatever it is: `status.py` makes a state of it."""
+    """Status as Hetzner Cloud reports it; `status.py` maps it to a machine state."""
     labels: dict[str, str] = {}
     ipv6: str = ""
-    """The network, of 64 bits."""
+    """The IPv6 network, a /64."""
     ipv4: str = ""
     type: str = ""
     location: str = ""
@@ -28,12 +28,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that goes on there."""
+    """An asynchronous operation of Hetzner Cloud."""
 
     id: int
     command: str = ""
     status: str
-    """`running`, `success` or `error`; `unknown`: nobody remembers it."""
+    """`running`, `success` or `error`; `unknown`: the API no longer has it."""
     code: str = ""
     message: str = ""
     """Why it failed."""
@@ -44,7 +44,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that was made of a server."""
+    """An image made from a server."""
 
     id: int
     vm_hash: str
@@ -63,15 +63,15 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str = "x86"
     shared: bool = True
     locations: tuple[str, ...] | None = None
-    """Where it is offered, which may be nowhere any more; None: nobody says."""
+    """Locations that offer it, possibly none; None: not known."""
 
     def is_in(self, location: str) -> bool:
-        """Whether it can be had there, as far as is known; an empty location: anywhere."""
+        """Return whether the type is offered in a location, as far as known; an empty location: in any location."""
         return self.locations is None or (location in self.locations if location else bool(self.locations))
 
 
 def address_of(server: Server, *, ipv4: bool) -> str:
-    """Where it is reached: the first address of its IPv6 network."""
+    """Return the address of a server: the first one of its IPv6 network."""
     if server.ipv6:
         try:
             return str(ipaddress.IPv6Network(server.ipv6, strict=False)[1])
@@ -80,7 +80,7 @@ def address_of(server: Server, *, ipv4: bool) -> str:
     return server.ipv4 if ipv4 else ""
 
 
-# Of what the client gives: in the thread of the call, for its values ask for more when they are looked at.
+# Conversions of the client's objects. Call them in the thread of the call: reading those objects can make API calls.
 
 
 def server_of(found: Any) -> Server:
@@ -119,7 +119,7 @@ def snapshot_of(found: Any) -> Snapshot:
     try:
         name = labels.decoded(carried, labels.SNAPSHOT) or ""
     except Damaged:
-        name = ""  # somebody has changed it: it belongs to its machine, and goes with it
+        name = ""  # another client changed the label; the snapshot is still deleted with its machine
     return Snapshot(
         id=found.id,
         vm_hash=carried.get(labels.VM_HASH, ""),
@@ -145,7 +145,7 @@ def kind_of(found: Any, now: float) -> Kind:
 
 
 def _is_over(deprecation: Any, now: float) -> bool:
-    """Whether none can be made any more; until then an old one is as good as any."""
+    """Return whether new servers of a type can no longer be made. A deprecated type stays usable until then."""
     if deprecation is None:
         return False
     after = deprecation.unavailable_after

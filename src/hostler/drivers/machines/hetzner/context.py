@@ -1,4 +1,4 @@
-"""What the verbs share: the calls, the looks, what is kept, and how long things take."""
+"""Objects that the verbs share: the API client, the poller, the local state and the options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """Of one driver."""
+    """Shared objects of one driver."""
 
     def __init__(self, folder: str | Path, options: HetznerOptions, *, clock: Clock) -> None:
         self.options, self.clock = options, clock
@@ -39,12 +39,12 @@ class Site:
         self.kept.close()
 
     def card(self, server: Server) -> Card | None:
-        """None: it is none of ours. Damaged: its labels were changed by somebody else."""
+        """Return the record in a server's labels. None: not Hostler's. Damaged: another client changed the labels."""
         try:
             return card_of(server.labels)
         except Damaged as error:
             raise Damaged(
-                f"server {server.name} (hcloud-{server.id}): {error}; put its labels right, or delete it in Hetzner's"
+                f"server {server.name} (hcloud-{server.id}): {error}; correct its labels, or delete it in Hetzner's"
                 " console"
             ) from None
 
@@ -52,16 +52,16 @@ class Site:
         return await self.api.relabel(server, card.labels())
 
     async def destroy(self, server: Server) -> None:
-        """Let a server be gone. Uncertain: it is not yet."""
+        """Delete a server and wait until it is gone. Uncertain: it is not gone yet."""
         action = await self.api.delete(server)
         if action is None:
             return
         ended = await self.goings.ended(action, f"server {server.name}")
         if ended.failed:
-            raise Uncertain(f"server {server.name}: it could not be deleted: {ended.message}; inspect it and try again")
+            raise Uncertain(f"server {server.name}: not deleted: {ended.message}; inspect it and try again")
         try:
             await self.goings.became(
                 server.name, lambda seen: seen is None or seen.id != server.id, within=self.options.pace.patience
             )
         except TimeoutError:
-            raise Uncertain(f"server {server.name}: it was deleted, and is still there; inspect it") from None
+            raise Uncertain(f"server {server.name}: deleted, but still listed; inspect it") from None

@@ -1,4 +1,4 @@
-"""How a server comes to be, and how one that is off takes another shape."""
+"""Creates servers, and resizes servers that are off."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ replace = msgspec.structs.replace
 
 
 class Making:
-    """Makes servers whole."""
+    """Creates and resizes the servers of one driver."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -37,14 +37,14 @@ class Making:
         self._kinds: tuple[float, Sequence[Kind]] | None = None
 
     async def kinds(self, *, anew: bool = False) -> Sequence[Kind]:
-        """The server types, as they were some time ago; `anew`: as they are."""
+        """Return the server types, possibly cached; `anew`: read from the API."""
         now = self._site.clock.now()
         if anew or self._kinds is None or now - self._kinds[0] > self._site.options.pace.types_for:
             self._kinds = now, await self._site.api.kinds()
         return self._kinds[1]
 
     async def make(self, plan: MachinePlan) -> Server:
-        """A server of that plan, off and whole. Taken: there is one of its name after all; look at it."""
+        """Create a complete server that is off. Taken: the name exists after all; inspect it."""
         vm, site = plan.label.vm, self._site
         candidates = server_type.fitting(plan.spec, await self.kinds(), site.options)
         image = await self._image(plan)
@@ -78,33 +78,33 @@ class Making:
             except (Full, Unfit) as error:
                 tried.append(f"{kind}{f' in {location}' * bool(location)}: {error}")
                 if isinstance(error, Unfit):
-                    self._kinds = None  # what was believed of it is not so any more
+                    self._kinds = None  # the cached server types are out of date
                 else:
                     refused = False
                 continue
             except Absent as error:
-                self._firewall = None  # another one may have its name by now
+                self._firewall = None  # another firewall may have its name by now
                 raise Refused(f"machine {vm!r}: {error}; see its image, hcloud_ssh_key and hcloud_firewall") from None
             failed = await self._failed(going, vm)
             if failed is None:
                 return await self._whole(server, card)
             await site.destroy(server)
             if not is_full(failed.code):
-                raise Unavailable(f"machine {vm!r}: its server could not be made: {failed.message}; try again")
+                raise Unavailable(f"machine {vm!r}: creating its server failed: {failed.message}; try again")
             tried.append(f"{kind}{f' in {location}' * bool(location)}: {failed.message}")
             refused = False
         if tried and refused:
             raise Refused(
-                f"machine {vm!r}: Hetzner Cloud makes none of it; tried {'; '.join(tried)}; name others in"
+                f"machine {vm!r}: Hetzner Cloud offers no suitable server; tried {'; '.join(tried)}; name others in"
                 " hcloud_server_type and hcloud_location"
             )
         raise Unavailable(
-            f"machine {vm!r}: Hetzner Cloud has no room for it at present; tried {'; '.join(tried) or 'nothing'};"
+            f"machine {vm!r}: Hetzner Cloud has no capacity for it at present; tried {'; '.join(tried) or 'nothing'};"
             " name more in hcloud_server_type and hcloud_location, or try again later"
         )
 
     async def finish(self, server: Server, card: Card) -> Server | None:
-        """Of one whose making was cut off: let it be whole; None: it cannot be, and is gone."""
+        """Complete a server whose creation was interrupted. None: that is impossible, and the server is deleted."""
         going = [action for action in await self._site.api.actions_of(server) if action.command == "create_server"]
         if not going or await self._failed(going, card.label.vm) is not None:
             await self._site.destroy(server)
@@ -112,7 +112,7 @@ class Making:
         return await self._whole(server, card)
 
     async def reshape(self, server: Server, card: Card, plan: MachinePlan) -> Server:
-        """Let one that is off be as planned. Refused: that cannot be."""
+        """Change a server that is off to match the plan. Refused: that is impossible."""
         site, spec = self._site, self._site.kept.spec_of(card)
         if plan.spec != spec:
             self._check_reshape(card, spec, plan)
@@ -132,18 +132,18 @@ class Making:
     # Inside
 
     async def _whole(self, server: Server, card: Card) -> Server:
-        """Say that nothing is missing any more, once it is off."""
+        """Wait until the server is off, then mark it complete."""
         patience = self._site.options.pace.patience
         try:
             seen = await self._site.goings.became(server.name, _has_settled, within=patience)
         except TimeoutError:
-            raise Uncertain(f"server {server.name}: it was made, and is not off after {patience:g} s") from None
+            raise Uncertain(f"server {server.name}: created, but not off after {patience:g} s") from None
         if seen is None:
-            raise Unavailable(f"server {server.name}: somebody has deleted it meanwhile; inspect the machine")
+            raise Unavailable(f"server {server.name}: deleted by another client; inspect the machine")
         return await self._site.relabel(seen, replace(card, life=""))
 
     async def _failed(self, going: Sequence[Action], vm: str) -> Action | None:
-        """The first that failed, once all have ended."""
+        """Wait until all actions have ended; return the first that failed."""
         ended = [await self._site.goings.ended(action, f"machine {vm!r}") for action in going]
         return next((action for action in ended if action.failed), None)
 
@@ -151,17 +151,17 @@ class Making:
         vm, options = plan.label.vm, self._site.options
         if plan.spec.image != spec.image and (plan.spec.image or options.image) != card.image:
             raise Refused(
-                f"machine {vm!r}: it stands on the image {card.image!r}, and cannot be put on"
-                f" {plan.spec.image or options.image!r}; make another machine"
+                f"machine {vm!r}: it was created from image {card.image!r}, which cannot be changed to"
+                f" {plan.spec.image or options.image!r}; create another machine"
             )
         if plan.spec.user != spec.user and (plan.spec.user or options.user) != card.user:
-            raise Refused(f"machine {vm!r}: one logs into it as {card.user!r}; for another user make another machine")
+            raise Refused(f"machine {vm!r}: its login user is {card.user!r}, which is fixed; create another machine")
         known = self._site.kept.spec(card.key, card.spec) is not None
         for name in _TOLD_ONCE:
             if known and getattr(plan.spec, name) != getattr(spec, name):
                 raise Refused(
-                    f"machine {vm!r}: its {name} went to Hetzner Cloud when it was made, and cannot be another now;"
-                    " make another machine"
+                    f"machine {vm!r}: its {name} was set when the server was created and cannot be changed;"
+                    " create another machine"
                 )
 
     async def _resized(self, server: Server, plan: MachinePlan) -> Server:
@@ -171,7 +171,7 @@ class Making:
         tried: list[str] = []
         for kind in kinds:
             if kind.disk_gib < server.disk_gib or not kind.is_in(server.location):
-                continue  # a disk never shrinks, and a server stays where it is
+                continue  # a disk cannot shrink, and a server cannot change its location
             if kind.name == server.type and not grows:
                 return server
             try:
@@ -185,10 +185,10 @@ class Making:
             tried.append(f"{kind.name}: {ended.message}")
         if not tried:
             raise Refused(
-                f"machine {vm!r}: no server type that is large enough can be had in {server.location or 'its location'}"
-                f" with a disk of {server.disk_gib} GiB or more; ask for another shape"
+                f"machine {vm!r}: no server type in {server.location or 'its location'} is large enough and has a disk"
+                f" of at least {server.disk_gib} GiB; ask for another size"
             )
-        raise Unavailable(f"machine {vm!r}: it cannot have its new shape at present: {'; '.join(tried)}; try again")
+        raise Unavailable(f"machine {vm!r}: it cannot be resized at present: {'; '.join(tried)}; try again")
 
     async def _image(self, plan: MachinePlan) -> str | int:
         origin = plan.spec.origin
@@ -201,8 +201,8 @@ class Making:
             if snapshot.name == origin.snapshot and snapshot.status == "available":
                 return snapshot.id
         raise Refused(
-            f"machine {plan.label.vm!r}: its origin, snapshot {origin.snapshot!r} of {origin.vm!r}, is not there;"
-            " delete this one, and clone another"
+            f"machine {plan.label.vm!r}: its origin, snapshot {origin.snapshot!r} of {origin.vm!r}, does not exist;"
+            " delete this machine, and clone another snapshot"
         )
 
     async def _firewall_id(self) -> int | None:
@@ -225,7 +225,7 @@ class Making:
         if len(text.encode()) > USER_DATA_BYTES:
             raise Refused(
                 f"machine {plan.label.vm!r}: its user-data and keys take {len(text.encode())} bytes, and Hetzner Cloud"
-                f" takes {USER_DATA_BYTES}; let it fetch what it needs"
+                f" accepts {USER_DATA_BYTES}; let the guest download what it needs"
             )
         return text
 

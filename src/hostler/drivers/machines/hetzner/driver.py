@@ -1,9 +1,9 @@
-"""The verbs.
+"""The verbs of the machines port, implemented with Hetzner Cloud servers.
 
-A server's labels say all that must outlive this process (`labels.py`); each verb looks first, does what is missing, and
-writes down what was done last. So one that is cut off anywhere is finished by repeating it, and an answer that was lost
-is made up for by looking: a server's name is unique, so it cannot be made twice. Verbs of one machine follow each
-other.
+All state that must outlive this process is in the labels of the server (`labels.py`). Each verb reads the current
+state, does what is missing, and records the result last. So repeating an interrupted verb finishes it. A lost answer is
+recovered by reading the state: the name of a server is unique, so it cannot be created twice. Verbs of one machine run
+one at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ replace = msgspec.structs.replace
 
 
 class HetznerMachines(Closing):
-    """Servers of one project of Hetzner Cloud. `folder`: of the node, and its name stands for the node."""
+    """Servers of one Hetzner Cloud project. `folder`: local state of the node; its name identifies the node."""
 
     def __init__(self, folder: str | Path, *, options: HetznerOptions, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -62,7 +62,7 @@ class HetznerMachines(Closing):
         self._readiness = Readinesses(options, self._site.kept, clock=self.clock, told=self._watch.tell)
         self._view = View(self._site, self._power, self._readiness)
         self._keeping = asyncio.Lock()
-        """One change of what is retained at a time."""
+        """Serializes changes of retained machines."""
         self._open = False
 
     @property
@@ -71,7 +71,7 @@ class HetznerMachines(Closing):
 
     @property
     def place(self) -> str:
-        """Of the node and the endpoint, for the servers stay where they are when the folder is lost."""
+        """Derived from the node and the endpoint, because the servers survive the loss of the folder."""
         told = f"hetzner\0{self._options.endpoint}\0{self._site.kept.folder.name}"
         return f"hcloud-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
@@ -90,7 +90,7 @@ class HetznerMachines(Closing):
         return self
 
     async def aclose(self) -> None:
-        """Leave the servers to themselves."""
+        """Close the driver; the servers keep running."""
         if self._open:
             self._open = False
             await self._watch.aclose()
@@ -106,16 +106,16 @@ class HetznerMachines(Closing):
         self._check_open()
         refuses = ""
         try:
-            # While the token is refused it is asked anew: what is remembered would not tell that it counts again.
+            # While the token is rejected, ask the API: the cached types would hide that the token is accepted again.
             await self._making.kinds(anew=bool(self._site.api.refused))
         except Forbidden as error:
             refuses = str(error)
         except HostlerError as error:
-            _log.warning("Hetzner Cloud: which server types there are is not known: %s", error)
+            _log.warning("Hetzner Cloud: cannot list the server types: %s", error)
         if not refuses and self._site.api.refused:
             refuses = self._site.api.refused
         elif not refuses and self._site.api.near_limit:
-            refuses = "the calls that Hetzner Cloud allows are almost used up; they come back with time"
+            refuses = "the rate limit of Hetzner Cloud is almost used up; it recovers with time"
         facts = {"endpoint": self._options.endpoint, "image": self._options.image}
         for key, names in (("server types", self._options.server_types), ("locations", self._options.locations)):
             if names:
@@ -131,7 +131,7 @@ class HetznerMachines(Closing):
         async with self._verb(plan.label.vm):
             try:
                 return await self._done(await self._created(plan))
-            except Taken:  # an answer was lost, and what it was about came to be after we had looked
+            except Taken:  # an answer was lost, and its server appeared after `_created` had read the state
                 return await self._done(await self._created(plan))
 
     async def mark(self, plan: MachinePlan) -> Machine:
@@ -181,7 +181,7 @@ class HetznerMachines(Closing):
                 if server.status == RUNNING and not card.life:
                     await self._power.asked_off(server)
                 if card.home:
-                    self._site.kept.forget(card.home)  # first: once the server is gone, only its label knew it
+                    self._site.kept.forget(card.home)  # first: the key is known only from the label of the server
                 await self._destroy(server, card)
             self._site.kept.forget(vm)
             self._readiness.forget(vm)
@@ -254,7 +254,7 @@ class HetznerMachines(Closing):
                 server, card = found
                 if server.name != server_name(name):
                     await self._take_out(server, card)
-                self._site.kept.forget(card.key)  # first: once the server is gone, only its label knew the key
+                self._site.kept.forget(card.key)  # first: the key is known only from the label of the server
                 await self._destroy(server, card)
 
     async def inspect(self, vm: str) -> Machine | None:
@@ -273,7 +273,7 @@ class HetznerMachines(Closing):
         async with self._verb(vm):
             server, card = await self._whole(vm)
             if card.restoring:
-                raise Refused(f"machine {vm!r}: a restore was begun, its disk is not whole; restore or start it first")
+                raise Refused(f"machine {vm!r}: its last restore was interrupted; restore or start it first")
             await self._power.snapshot(server, card, name)
             return await self._looked(vm)
 
@@ -288,7 +288,7 @@ class HetznerMachines(Closing):
                 names = await self._view.names(card)
                 if name not in names:
                     there = ", ".join(map(repr, names)) or "none"
-                    raise Refused(f"machine {vm!r}: there is no snapshot {name!r}; it has {there}")
+                    raise Refused(f"machine {vm!r}: no snapshot {name!r}; it has {there}")
                 card = replace(card, restoring=number, restoring_to=name)
                 server = await self._site.relabel(server, card)
             self._readiness.forget(vm)
@@ -309,9 +309,9 @@ class HetznerMachines(Closing):
         async def find() -> Channel:
             machine = await self.inspect(vm)
             if machine is None or machine.state is not MachineState.RUNNING or machine.access is None:
-                raise NotFound(f"machine {vm!r}: there is none that runs; start it first")
+                raise NotFound(f"machine {vm!r}: not running; start it first")
             if door is not Door.SSH:
-                raise Refused(f"machine {vm!r}: a server of Hetzner Cloud has no door {door}; log in over SSH")
+                raise Refused(f"machine {vm!r}: a server of Hetzner Cloud has no channel {door}; log in over SSH")
             return Connection(f"machine {vm!r}", machine.access.host, machine.access.port)
 
         return Doorway(find)
@@ -324,7 +324,7 @@ class HetznerMachines(Closing):
         raise _unmoved(vm, number)
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
-        """Nothing here is fenced."""
+        """Check the arguments only: this driver has no fenced machines."""
         self._check_open()
         validation.check_finite("hold", seconds)
         if since is not None:
@@ -333,7 +333,7 @@ class HetznerMachines(Closing):
     # Inside
 
     async def _look(self) -> Sequence[Machine]:
-        """At all of them."""
+        """List all machines."""
         machines = await self._view.all()
         self._watch.saw(machines)
         return machines
@@ -345,7 +345,7 @@ class HetznerMachines(Closing):
         card = self._site.card(server)
         if card is None:
             raise Refused(
-                f"machine {plan.label.vm!r}: the server {server.name} (hcloud-{server.id}) is there, and not Hostler's;"
+                f"machine {plan.label.vm!r}: the server {server.name} (hcloud-{server.id}) exists and is not Hostler's;"
                 " rename it, or delete it in Hetzner's console"
             )
         if card.label != plan.label:
@@ -370,7 +370,7 @@ class HetznerMachines(Closing):
         return await self._site.relabel(server, replace(card, label=plan.label, tags=plan.tags))
 
     async def _destroy(self, server: Server, card: Card) -> None:
-        """The snapshots first: the server is what they are found by."""
+        """Delete a server, its snapshots first: they are found through the server's labels."""
         if card.snapshots:
             if card.life != GONE:
                 server = await self._site.relabel(server, replace(card, life=GONE))
@@ -387,7 +387,7 @@ class HetznerMachines(Closing):
         return next((found for found in await self._all_kept() if found[1].retained == name), None)
 
     async def _take_out(self, server: Server, card: Card) -> None:
-        """Finish a retain: from its label on it is out of service; snapshots and name follow."""
+        """Finish a retain. The label takes the machine out of service; snapshots and server name follow."""
         if card.snapshots:
             for each in await self._power.snapshots(card.label.vm):
                 await self._site.api.relabel_image(each.id, snapshot_labels(card, each.name))
@@ -396,7 +396,7 @@ class HetznerMachines(Closing):
         self._site.kept.forget(card.label.vm)
 
     async def _settled(self, vm: str) -> Server | None:
-        """The server in service; a retain of it that was begun is finished. Called with the machine's lock."""
+        """Return the server in service, after finishing an interrupted retain. The caller holds the machine's lock."""
         server = await self._site.looks.server(server_name(vm))
         card = None if server is None else self._site.card(server)
         if server is not None and card is not None and card.retained:
@@ -406,7 +406,7 @@ class HetznerMachines(Closing):
 
     @asynccontextmanager
     async def _verb(self, vm: str) -> AsyncIterator[None]:
-        """Around a verb that changes a machine: one at a time."""
+        """Run verbs that change a machine one at a time."""
         self._check_open()
         validation.check_text("machine", vm)
         lock = self._locks.setdefault(vm, asyncio.Lock())
@@ -417,7 +417,7 @@ class HetznerMachines(Closing):
                 await self._site.api.settled(server_name(vm))
                 yield
         except Absent as error:
-            raise Unavailable(f"{error}; it went while it was worked on, inspect the machine") from None
+            raise Unavailable(f"{error}; deleted by another client during the call; inspect the machine") from None
         finally:
             if not lock.locked() and self._locks.get(vm) is lock and not getattr(lock, "_waiters", None):
                 del self._locks[vm]
@@ -433,7 +433,7 @@ class HetznerMachines(Closing):
             raise Closed("Hetzner machines: the driver is not open; enter it with `async with` first")
 
     async def _server(self, vm: str) -> Server | None:
-        """The server in service."""
+        """Return the server in service."""
         server = await self._site.looks.server(server_name(vm))
         card = None if server is None else self._site.card(server)
         return None if card is not None and card.retained else server
@@ -442,13 +442,13 @@ class HetznerMachines(Closing):
         server = await self._server(vm)
         card = None if server is None else self._site.card(server)
         if server is None or card is None:
-            raise NotFound(f"machine {vm!r}: there is none of that name at Hetzner Cloud")
+            raise NotFound(f"machine {vm!r}: not found at Hetzner Cloud")
         return server, card
 
     async def _whole(self, vm: str) -> tuple[Server, Card]:
         server, card = await self._expected(vm)
         if card.life or server.status == DELETING:
-            raise Refused(f"machine {vm!r}: it was only begun, or half destroyed; create it again")
+            raise Refused(f"machine {vm!r}: its creation or deletion is incomplete; create it again")
         return server, card
 
     async def _looked(self, vm: str) -> Machine:
@@ -456,11 +456,11 @@ class HetznerMachines(Closing):
         return await self._done(server)
 
     async def _done(self, server: Server) -> Machine:
-        """What a verb leaves."""
+        """Return the machine after a verb, and record its status as known."""
         machine = await self._view.machine(server)
         self._watch.left(machine.label.vm, machine.cloud_status)
         return machine
 
 
 def _unmoved(vm: str, number: int) -> Refused:
-    return Refused(f"machine {vm!r}: a server of Hetzner Cloud cannot be handed over (move {number}); make another one")
+    return Refused(f"machine {vm!r}: a server of Hetzner Cloud cannot be migrated (move {number}); create another one")

@@ -1,4 +1,4 @@
-"""Foreign errors end here: what each of them means for who has called."""
+"""Translates errors of the Hetzner Cloud client into Hostler's errors."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _THEIRS = {
     "internal_server_error",
 }  # fmt: skip
 LONGEST = 20.0
-"""Seconds to wait at most when there were too many calls: they come back one by one, long before all have."""
+"""Maximum seconds to wait after too many calls. Calls become available one by one, long before the limit resets."""
 
 
 class Busy(Unavailable):
-    """Another action goes on there; nothing was changed."""
+    """Another action is running on the server; nothing changed."""
 
 
 class Full(Unavailable):
-    """There is no room for that, of that kind or at that place; nothing was changed."""
+    """No capacity for that server type or location; nothing changed."""
 
 
 class Unfit(Refused):
-    """Not of that kind, or not at that place; another one may do. Nothing was changed."""
+    """The server type or location is not accepted; another one may be. Nothing changed."""
 
 
 class Taken(Unavailable):
-    """The name is taken; nothing was changed."""
+    """The name is taken; nothing changed."""
 
 
 class Absent(Refused):
-    """There is no such thing; explicit."""
+    """The API answered that the object does not exist."""
 
 
 def is_full(code: str) -> bool:
@@ -52,31 +52,34 @@ def is_limit(error: Exception) -> bool:
 
 
 def translated(error: Exception, what: str, *, writes: bool, after: float) -> HostlerError:
-    """What a call that failed means. `writes`: it may have changed something; `after`: when calls may be made again."""
+    """Translate the error of a call.
+
+    `writes`: the call may have changed something; `after`: seconds until the next call.
+    """
     if isinstance(error, APIException):
         return _answered(error, f"{what}: Hetzner Cloud", writes=writes, after=after)
     if isinstance(error, requests.exceptions.RequestException):
         return _cut(error, what, writes=writes)
     kind = Uncertain if writes else Unavailable
-    return kind(f"{what}: what Hetzner Cloud answered cannot be read ({type(error).__name__}); try again")
+    return kind(f"{what}: the answer of Hetzner Cloud cannot be read ({type(error).__name__}); try again")
 
 
 def _answered(error: APIException, subject: str, *, writes: bool, after: float) -> HostlerError:
     code, said = error.code, f"{error.message} ({error.code})"
     if code in _TOKEN:
-        return Forbidden(f"{subject} does not take the token: {said}; set hcloud_token to one that may read and write")
+        return Forbidden(f"{subject} rejects the token: {said}; set hcloud_token to one with read and write permission")
     if code in _LIMIT:
         return TooManyTries(f"{subject} was called too often; try again in {after:.0f} s", after)
     if code in _BUSY:
-        return Busy(f"{subject} is busy with something else there: {said}; try again")
+        return Busy(f"{subject} is busy with another action: {said}; try again")
     if code in _FULL:
-        return Full(f"{subject} has no room: {said}")
+        return Full(f"{subject} has no capacity: {said}")
     if code in _LATER:
-        return Unavailable(f"{subject} does not do it at present: {said}; see the limits of the project, and try again")
+        return Unavailable(f"{subject} refuses it at present: {said}; check the limits of the project, and try again")
     if code == "uniqueness_error":
-        return Taken(f"{subject} has something of that name: {said}")
+        return Taken(f"{subject} already uses that name: {said}")
     if code in ("not_found", 404):
-        return Absent(f"{subject} knows no such thing: {said}")
+        return Absent(f"{subject} found nothing: {said}")
     if code in _THEIRS or (isinstance(code, int) and code >= 500):
         if writes:
             return Uncertain(f"{subject} failed: {said}; it may have happened, inspect the machine")
@@ -87,7 +90,7 @@ def _answered(error: APIException, subject: str, *, writes: bool, after: float) 
 
 
 def _is_about_type(error: APIException) -> bool:
-    """They name the fields, or speak of them."""
+    """Return whether the error names a field of type or location, or mentions one in its message."""
     fields = error.details.get("fields") if isinstance(error.details, dict) else None
     names = [str(each.get("name")) for each in fields or () if isinstance(each, dict)]
     return any(word in text.lower() for text in names or [str(error.message)] for word in _ABOUT_TYPE)
@@ -102,7 +105,7 @@ def _cut(error: requests.exceptions.RequestException, what: str, *, writes: bool
     if isinstance(error, requests.exceptions.SSLError) or unsent:
         return Unavailable(f"{what}: Hetzner Cloud cannot be reached ({type(inner or error).__name__}); try again")
     if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.MissingSchema):
-        return Refused(f"{what}: the address of Hetzner Cloud is none; set hcloud_endpoint right")
+        return Refused(f"{what}: the endpoint is not a valid URL; correct hcloud_endpoint")
     if writes:
         return Uncertain(f"{what}: the answer was lost ({type(error).__name__}); it may have happened, inspect it")
     return Unavailable(f"{what}: the answer was lost ({type(error).__name__}); try again")

@@ -1,8 +1,8 @@
-"""What a server carries of ours, as labels of Hetzner Cloud.
+"""The record of a machine, stored as labels of its Hetzner Cloud server.
 
-A label's value has at most 63 characters of a small alphabet. What fits stands there as it is; what nearly does, with
-`_xx` for each other byte, so that people can read it; and the rest in base32, in pieces under `key.0`, `key.1`, ….
-Every text comes back exactly.
+The value of a label has at most 63 characters of a small alphabet. Text that fits is stored unchanged. Text that nearly
+fits is stored with `_xx` for each other byte, so that people can read it. Other text is stored in base32, in pieces
+under `key.0`, `key.1`, …. Every encoding is lossless.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 OWNER, OURS = "managed-by", "hostler"
 SELECTOR = f"{OWNER}={OURS}"
-"""What all of ours carry, whichever control plane made them."""
+"""Selects all of Hostler's objects, of every control plane."""
 VM_HASH = "hostler/id"
-"""A digest of the virtual machine's id: short enough to select by."""
+"""Digest of the virtual machine's id, short enough for a label selector."""
 SNAPSHOT = "hostler/snapshot"
 _TAG, _ODD = "hostler.tag/", "hostler.odd/"
 _MOST = 63
@@ -36,7 +36,7 @@ _ESCAPE = re.compile(r"_([0-9a-f]{2})")
 
 
 def encoded(key: str, text: str) -> dict[str, str]:
-    """One label, or several. Invalid: it is no text."""
+    """Encode a text as one or several labels. Invalid: it is not valid Unicode."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -49,7 +49,7 @@ def encoded(key: str, text: str) -> dict[str, str]:
 
 
 def decoded(labels: Mapping[str, str], key: str) -> str | None:
-    """The text under a key; None: there is none. Damaged: somebody has changed it."""
+    """Return the text under a key; None: no such label. Damaged: another client changed it."""
     try:
         if key in labels:
             plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), labels[key])
@@ -67,48 +67,48 @@ def vm_hash(vm: str) -> str:
 
 
 def server_name(vm: str) -> str:
-    """A host name, which is unique in a project of Hetzner Cloud: so a machine cannot be made twice."""
+    """Return the server name of a machine. It is unique in a project, so a machine cannot be created twice."""
     if re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?", vm):
         return f"hostler-{vm}"
     return f"hostler-x{vm_hash(vm)}"
 
 
 def of_vm(vm: str) -> str:
-    """Selects what belongs to a virtual machine."""
+    """Return the label selector of a virtual machine's objects."""
     return f"{SELECTOR},{VM_HASH}={vm_hash(vm)}"
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a machine beside what the server says of itself."""
+    """The record of a machine: everything that the server itself does not report."""
 
     label: Label
     tags: dict[str, str] = {}
     life: str = ""
-    """`creating` until it is whole, `deleting` once its destruction was begun."""
+    """`creating` until it is complete, `deleting` once its deletion began."""
     spec: str
-    """The digest of its spec, which is kept on the node for it may be large."""
+    """Digest of its spec. The spec itself is stored on the node because it may be large."""
     shape: tuple[int, int, int]
-    """Cpus, memory in MiB, disk in GiB: what can be said of the spec without the node."""
+    """CPUs, memory in MiB, disk in GiB: the part of the spec that is known without the node."""
     image: str = ""
     user: str = ""
     host_key: str = ""
-    """The public part: the 32 bytes of an ed25519 key in base32."""
+    """Public key: the 32 bytes of an ed25519 key in base32."""
     resets: int = 0
     restored: int = 0
     restoring: int = 0
-    """The number of a restore that was begun; `restoring_to` is its snapshot."""
+    """Number of a restore that began and has not ended; `restoring_to` is its snapshot."""
     restoring_to: str = ""
     snapshots: bool = False
-    """It has, or may have, snapshots: only then are they asked for."""
+    """It has, or may have, snapshots. Without this flag the driver does not list them."""
     home: str = ""
-    """The id that its snapshots are found by, once it has been retained: another machine may have its own."""
+    """Id that its snapshots are stored under once it was retained, because another machine may use the original id."""
     retained: str = ""
-    """The name that it is retained under; empty: it is in service."""
+    """Name that it is retained under; empty: it is in service."""
     retained_at: int = 0
 
     @property
     def key(self) -> str:
-        """What its snapshots, and its spec on the node, are found by."""
+        """Id under which its snapshots, and its spec on the node, are stored."""
         return self.home or self.label.vm
 
     def labels(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card_of(labels: Mapping[str, str]) -> Card | None:
-    """What the labels of a server say; None: it is none of ours. Damaged: it is, but somebody has changed them."""
+    """Return the record in a server's labels. None: not Hostler's. Damaged: another client changed the labels."""
     if labels.get(OWNER) != OURS or VM_HASH not in labels:
         return None
     texts = {name: decoded(labels, f"hostler/{name}") or "" for name in (*Label.__struct_fields__, *_TEXTS)}
@@ -140,7 +140,7 @@ def card_of(labels: Mapping[str, str]) -> Card | None:
     label = Label(**{name: texts.pop(name) for name in Label.__struct_fields__})
     if vm_hash(texts["home"] or label.vm) != labels[VM_HASH]:
         raise Damaged(
-            f"labels of a server: hostler/vm is {label.vm!r}, hostler/home {texts['home']!r}; {VM_HASH} fits neither"
+            f"labels of a server: hostler/vm is {label.vm!r}, hostler/home {texts['home']!r}; {VM_HASH} matches neither"
         )
     card = Card(
         label=label,
@@ -157,7 +157,7 @@ _NUMBERS = ("resets", "restored", "restoring", "retained_at")
 
 
 def snapshot_labels(card: Card, name: str) -> dict[str, str]:
-    """Of an image that is a snapshot of a machine."""
+    """Return the labels of an image that is a snapshot of a machine."""
     return {OWNER: OURS, VM_HASH: vm_hash(card.key), **encoded("hostler/vm", card.label.vm), **encoded(SNAPSHOT, name)}
 
 
@@ -168,7 +168,7 @@ def _tag_labels(tags: Mapping[str, str]) -> dict[str, str]:
         if _TAG_NAME.fullmatch(name):
             found |= encoded(_TAG + name, text)
         else:
-            # Of a kind that is never read as plain text: so it always is in base32, and in pieces.
+            # The label key cannot carry this name, so the pair is stored as JSON, always in base32 and in pieces.
             try:
                 coded = _base32(msgspec.json.encode([name, text]))
             except UnicodeEncodeError:
@@ -206,12 +206,12 @@ def _unbase32(text: str) -> bytes:
 
 
 def packed_key(public: str) -> str:
-    """The 32 bytes of `ssh-ed25519 AAAA…`, so that they fit into a label."""
+    """Return the 32 bytes of `ssh-ed25519 AAAA…` in base32, so that they fit into a label."""
     return _base32(base64.b64decode(public.split()[1])[-32:])
 
 
 def unpacked_key(packed: str) -> str:
-    """Back again; empty: it is none."""
+    """Return the public key of `packed_key`'s result; empty: it is not a key."""
     try:
         raw = _unbase32(packed)
     except ValueError:

@@ -1,11 +1,11 @@
-"""What a node keeps of its machines at Hetzner Cloud: the lock, and their specs, which are too large for labels.
+"""Local state of a node for its Hetzner Cloud machines: the lock, and the specs, which are too large for labels.
 
-    lock            flocked by the process that has the place open
-    specs/VM.DIGEST the spec that the label of a server names; it never changes
-    ready/VM        the server that was available to its user, and since when, as long as it runs on
+    lock            held with flock by the process that has the folder open
+    specs/VM.DIGEST the spec that the label of a server names; never changed
+    ready/VM        the server that was available to its user, and since when, while it keeps running
 
-A label names a spec by its digest, so a file is right or it is not used: nothing has to be written in one step with
-what is changed at Hetzner Cloud. If it is lost, size and image are known from other labels.
+A label names a spec by its digest, so a file with other content is never used. Writing the file and changing the label
+need not be atomic. If the file is lost, size and image are known from other labels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def digest_of(spec: VmSpec) -> str:
 
 
 class Kept:
-    """A folder, which is made if it is not there."""
+    """The folder of local state, created if it does not exist."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -41,7 +41,7 @@ class Kept:
         self._read: dict[str, VmSpec] = {}
 
     def open(self) -> None:
-        """Unavailable: another process has it open, or it cannot be used."""
+        """Open and lock the folder. Unavailable: another process has it open, or it cannot be used."""
         if self._lock >= 0:
             raise self._taken()
         try:
@@ -63,7 +63,7 @@ class Kept:
             os.close(lock)
 
     def keep(self, vm: str, spec: VmSpec) -> str:
-        """Its digest, once it is on disk."""
+        """Write a spec to disk; return its digest."""
         digest = digest_of(spec)
         path = self._path(vm, digest)
         if self.spec(vm, digest) == spec:
@@ -81,7 +81,7 @@ class Kept:
         return digest
 
     def spec(self, vm: str, digest: str) -> VmSpec | None:
-        """None: it is lost."""
+        """Return a spec; None: its file is lost."""
         path = self._path(vm, digest)
         if path.name not in self._read:
             try:
@@ -91,14 +91,14 @@ class Kept:
         return self._read[path.name]
 
     def spec_of(self, card: Card) -> VmSpec:
-        """Of a machine; if the file is lost, as far as it is known."""
+        """Return the spec of a machine; if its file is lost, the part that the labels contain."""
         cpus, memory_mib, disk_gib = card.shape
         return self.spec(card.key, card.spec) or VmSpec(
             cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, image=card.image, user=card.user
         )
 
     def forget(self, vm: str, *, but: str = "") -> None:
-        """All specs of a machine, but that of the digest. It does not run."""
+        """Delete all specs of a machine that does not run, except the spec with digest `but`."""
         self.not_ready(vm)
         for path in (self.folder / "specs").glob(f"{vm_hash(vm)}.*"):
             if path.name != self._path(vm, but).name:
@@ -106,7 +106,7 @@ class Kept:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    # Whether it was available: lost, it is found out again
+    # Readiness of running servers. If a file is lost, the driver probes the server again.
 
     def ready(self, vm: str, server: int, since: float) -> None:
         path = self.folder / "ready" / vm_hash(vm)
@@ -115,14 +115,14 @@ class Kept:
             draft.write_text(f"{server} {since!r}")
             draft.replace(path)
         except OSError as error:
-            _log.warning("%s: cannot be written, so after a restart it is asked anew: %s", path, error.strerror)
+            _log.warning("%s: cannot write; the server is probed again after a restart: %s", path, error.strerror)
 
     def not_ready(self, vm: str) -> None:
         with contextlib.suppress(OSError):
             (self.folder / "ready" / vm_hash(vm)).unlink(missing_ok=True)
 
     def ready_since(self, vm: str, server: int) -> float | None:
-        """None: that server was not available, as far as is known."""
+        """Return since when that server was available; None: not known."""
         try:
             number, since = (self.folder / "ready" / vm_hash(vm)).read_text().split()
             return float(since) if int(number) == server else None
@@ -134,9 +134,9 @@ class Kept:
 
     def _taken(self) -> Unavailable:
         return Unavailable(
-            f"Hetzner machines of {self.folder}: another process has them open; end that agent first, or give this one"
-            " a folder of its own"
+            f"Hetzner machines of {self.folder}: another process has them open; stop that agent first, or give this one"
+            " another folder"
         )
 
     def _unusable(self, error: OSError) -> Unavailable:
-        return Unavailable(f"{self.folder}: cannot be used: {error.strerror}; see to it and try again")
+        return Unavailable(f"{self.folder}: cannot be used: {error.strerror}; fix the cause and try again")

@@ -1,4 +1,4 @@
-"""Servers as machines."""
+"""Converts servers to machines of the port."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _log = logging.getLogger("hostler.machines")
 
 
 class View:
-    """What is made of a look."""
+    """Machines and retained machines, read from Hetzner Cloud."""
 
     def __init__(self, site: Site, power: Power, readiness: Readinesses) -> None:
         self._site, self._power, self._readiness, self._options = site, power, readiness, site.options
 
     async def names(self, card: Card) -> Sequence[str]:
-        """Of the snapshots that are whole."""
+        """Return the names of the complete snapshots."""
         if not card.snapshots:
             return ()
         found = await self._power.snapshots(card.key)
@@ -41,11 +41,11 @@ class View:
     async def machine(self, server: Server) -> Machine:
         card = self._site.card(server)
         if card is None:
-            raise Unavailable(f"server {server.name}: somebody took its labels away; inspect the machine")
+            raise Unavailable(f"server {server.name}: another client removed its labels; inspect the machine")
         return self._seen(server, card, await self.names(card))
 
     async def retained(self, card: Card) -> RetainedMachine:
-        """One that is out of service."""
+        """Return the description of a retained machine."""
         return RetainedMachine(
             name=card.retained,
             label=card.label,
@@ -55,7 +55,7 @@ class View:
         )
 
     async def all(self) -> Sequence[Machine]:
-        """All machines, as one look shows them."""
+        """Return all machines in service, from one listing."""
         cards: list[tuple[Server, Card]] = []
         for server in await self._site.looks.all():
             try:
@@ -89,7 +89,7 @@ class View:
             tags=card.tags,
             cloud_status=server.status,
             address=host,
-            detail=f"a restore to {card.restoring_to!r} was begun" if card.restoring else "",
+            detail=f"a restore to {card.restoring_to!r} is incomplete" if card.restoring else "",
             resets=card.resets,
             restored=card.restored,
             snapshots=tuple(snapshots),

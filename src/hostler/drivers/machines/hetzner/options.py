@@ -1,4 +1,4 @@
-"""What can be chosen for machines at Hetzner Cloud."""
+"""Options of the Hetzner Cloud driver."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from hostler.model.inventory import Capacity
 ENDPOINT = "https://api.hetzner.cloud/v1"
 IMAGE = "debian-13"
 CAPACITY = Capacity(cpus=4096, memory_mib=16 * 2**20, disk_gib=2**20)
-"""More than a project has: what there really is, nobody tells before it is asked for."""
+"""More than any project has: the API does not report the real capacity in advance."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, and for how long. Seconds."""
+    """Intervals and time limits, in seconds."""
 
     answers_within: float = 15.0
-    """For one call."""
+    """Time limit of one call."""
     poll_first: float = 0.5
     poll_most: float = 5.0
-    """Between two looks at what goes on there."""
+    """Pause between two polls of running actions: the first one, and the maximum."""
     patience: float = 300.0
-    """For one thing that goes on there."""
+    """Time limit of one action."""
     locked_within: float = 60.0
-    """For a server that is busy with something else."""
+    """How long a call is retried while the server is busy."""
     ends_within: float = 10.0
-    """For a guest to shut down before its server is deleted."""
+    """How long a guest may take to shut down before its server is deleted."""
     watch_every: float = 10.0
-    """Between two looks at all servers."""
+    """Pause between two listings of all servers."""
     silence: float = 1.0
-    """After too many calls, if it is not told for how long; longer each time."""
+    """First pause after too many calls, if the API gives none; it grows each time."""
     types_for: float = 3600.0
-    """How long it is believed which server types there are."""
+    """How long the list of server types is cached."""
 
 
 class HetznerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`repr`, and so no message and no log, shows the token."""
+    """Options of the driver. `repr` omits the token, so no message and no log shows it."""
 
     token: str
     endpoint: str = ENDPOINT
     image: str = IMAGE
-    """Of a machine that names none."""
+    """Image of a machine whose spec names none."""
     server_types: tuple[str, ...] = ()
-    """Tried in this order, those that are large enough; none: any shared x86 type that is, the smallest first."""
+    """Types to try in this order, if large enough; empty: any shared x86 type that is large enough, smallest first."""
     locations: tuple[str, ...] = ()
-    """Tried in this order; none: theirs to choose."""
+    """Locations to try in this order; empty: Hetzner Cloud chooses."""
     firewall: str = ""
     ssh_keys: tuple[str, ...] = ()
-    """Names of keys that are known there; root has them."""
+    """Names of SSH keys in the project; root accepts them."""
     cloud_init: str = ""
-    """For a machine that brings no user-data of its own."""
+    """User-data of a machine whose spec has none."""
     user: str = "student"
-    """As whom one logs into a machine that names nobody."""
+    """Login user of a machine whose spec names none."""
     ipv4: bool = False
-    """A public IPv4 address too, which costs extra."""
+    """Whether servers also get a public IPv4 address, which costs extra."""
     probe: bool = True
-    """Whether a machine is available only once its SSH server answered with its key; else once it runs."""
+    """Whether a machine is available only once its SSH server answered with its key; otherwise once it runs."""
     ssh_port: int = 22
     boot_seconds: float = 120.0
-    """After which a machine that does not answer says so."""
+    """Time after which a machine that does not answer reports that."""
     capacity: Capacity = CAPACITY
     pace: Pace = Pace()
 

@@ -1,7 +1,7 @@
-"""Looking at servers and at what goes on with them: one call for all who ask at the same time.
+"""Reads servers and actions with one API call for all callers at the same time.
 
-The API allows about one call each second. So while one look is under way, everybody who comes later shares the next
-one; and all who wait for actions share one list of actions, asked for ever more rarely.
+The API allows about one call per second. Callers that arrive during a listing share the next one. All callers that
+wait for actions share one list of actions, polled at growing intervals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("hostler.machines")
 
 
 class Looks:
-    """The servers as they are: no answer is older than its question."""
+    """Current servers: no answer is older than its request."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -37,11 +37,11 @@ class Looks:
         self._task: asyncio.Task[None] | None = None
 
     async def server(self, name: str) -> Server | None:
-        """The one of that name; None: there certainly is none."""
+        """Return the server with that name; None: it certainly does not exist."""
         return next(iter(await self._ask(name)), None)
 
     async def all(self) -> Sequence[Server]:
-        """All of ours."""
+        """Return all of Hostler's servers."""
         return await self._ask(_ALL)
 
     async def aclose(self) -> None:
@@ -67,12 +67,10 @@ class Looks:
             asked, self._asked = self._asked, {}
             try:
                 await self._look(asked)
-            except Exception as error:  # noqa: BLE001 - who asks meanwhile waits for the next look
-                _log.exception("Hetzner Cloud: a look at the servers failed")
+            except Exception as error:  # noqa: BLE001 - callers that arrived since wait for the next listing
+                _log.exception("Hetzner Cloud: listing the servers failed")
                 for waiting in asked.values():
-                    _fail(
-                        waiting, Unavailable(f"servers: they cannot be looked at ({type(error).__name__}); try again")
-                    )
+                    _fail(waiting, Unavailable(f"servers: they cannot be listed ({type(error).__name__}); try again"))
             finally:
                 for waiting in asked.values():
                     _fail(waiting, Closed("Hetzner machines: the driver was closed"))
@@ -92,7 +90,7 @@ class Looks:
             elif name in by_name:
                 _give(waiting, [by_name[name]])
             else:
-                # Not ours, or on no page because others went meanwhile: only asking for it alone tells.
+                # Not Hostler's, or missed because deletions shifted the pages: only a request by name is certain.
                 try:
                     _give(waiting, await self._api.servers(name=name))
                 except HostlerError as error:
@@ -100,7 +98,7 @@ class Looks:
 
 
 class Goings:
-    """Waits for actions to end, and for servers to become something."""
+    """Waits until actions end, and until servers reach a state."""
 
     def __init__(self, api: Api, looks: Looks, pace: Pace, *, clock: Clock) -> None:
         self._api, self._looks, self._pace, self._clock = api, looks, pace, clock
@@ -110,18 +108,18 @@ class Goings:
         self._task: asyncio.Task[None] | None = None
 
     async def ended(self, action: Action, what: str) -> Action:
-        """As it has ended. Uncertain: it goes on for too long."""
+        """Return the action once it has ended. Uncertain: it is still running after `patience` seconds."""
         if action.status != "running":
             return action
         try:
             return await self._wait(self._actions, action.id, self._pace.patience)
         except TimeoutError:
             raise Uncertain(
-                f"{what}: {action.command} goes on for more than {self._pace.patience:g} s; inspect the machine"
+                f"{what}: {action.command} is still running after {self._pace.patience:g} s; inspect the machine"
             ) from None
 
     async def became(self, name: str, is_so: Callable[[Server | None], bool], *, within: float) -> Server | None:
-        """The server, once it is so. TimeoutError: it is not by then."""
+        """Return the server once `is_so` holds. TimeoutError: it does not hold within the time limit."""
         seen = await self._looks.server(name)
         if is_so(seen):
             return seen
@@ -156,9 +154,9 @@ class Goings:
             except (Forbidden, Closed) as error:
                 self._fail_all(error)
             except HostlerError:
-                continue  # who waits for too long says so
-            except Exception:  # noqa: BLE001 - all who wait hang on this task
-                _log.exception("Hetzner Cloud: a look at what goes on failed")
+                continue  # each waiter reports its own timeout
+            except Exception:  # noqa: BLE001 - all waiters depend on this task
+                _log.exception("Hetzner Cloud: polling the actions failed")
 
     async def _look(self) -> None:
         actions, servers = dict(self._actions), dict(self._servers)

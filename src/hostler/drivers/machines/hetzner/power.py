@@ -1,4 +1,4 @@
-"""Servers that go on and off, and back to what they were."""
+"""Power, snapshots and restores of servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 
 
 class Power:
-    """What is done to a server that is there. Each returns the server as it is then."""
+    """Verbs on an existing server. Each returns the server as it is afterwards."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -36,7 +36,7 @@ class Power:
         return await self._became(server, RUNNING)
 
     async def off(self, server: Server, *, grace: float) -> Server:
-        """Asked to go off; switched off after `grace` seconds."""
+        """Ask the guest to shut down; switch the server off after `grace` seconds."""
         site = self._site
         if grace > 0:
             begun = site.clock.now()
@@ -50,7 +50,7 @@ class Power:
         return await self._became(server, OFF)
 
     async def asked_off(self, server: Server) -> None:
-        """Let its guest end what it does, if it hears and is quick; whatever comes of that is fine."""
+        """Ask the guest to shut down and wait up to `ends_within` seconds. Failures are only logged."""
         within = self._site.options.pace.ends_within
         try:
             async with asyncio.timeout(within):
@@ -58,13 +58,13 @@ class Power:
                 await self._site.goings.became(server.name, _is_off, within=within)
         except (HostlerError, TimeoutError) as error:
             why = str(error) or f"it takes more than {within:g} s"
-            _log.info("server %s: it is deleted without having shut down: %s", server.name, why)
+            _log.info("server %s: deleted without a clean shutdown: %s", server.name, why)
 
     async def reset(self, server: Server) -> None:
         await self._done(server, await self._site.api.act(server, "reset"))
 
     async def _became(self, server: Server, status: str) -> Server:
-        """What the action has done is seen now, or soon."""
+        """Wait until the server has that status; the API shows the result of an action with a delay."""
         patience = self._site.options.pace.patience
         try:
             seen = await self._site.goings.became(
@@ -75,19 +75,19 @@ class Power:
         return _there(seen, server)
 
     async def _done(self, server: Server, action: Action, *, fine: bool = False) -> None:
-        """Once it has ended. `fine`: that it failed does not matter."""
+        """Wait until the action has ended. `fine`: ignore its failure."""
         ended = await self._site.goings.ended(action, f"server {server.name}")
         if ended.failed and not fine:
-            raise Unavailable(f"server {server.name}: {ended.command} failed there: {ended.message}; try again")
+            raise Unavailable(f"server {server.name}: {ended.command} failed: {ended.message}; try again")
 
     # Snapshots
 
     async def snapshots(self, vm: str) -> Sequence[Snapshot]:
-        """All that are found by that key (`Card.key`), the oldest first; those that are not whole, too."""
+        """Return all snapshots stored under that key (`Card.key`), oldest first, incomplete ones included."""
         return await self._site.api.snapshots(of_vm(vm))
 
     async def snapshot(self, server: Server, card: Card, name: str) -> None:
-        """Take one, unless it is there. What of its name is not whole is removed or waited for."""
+        """Take a snapshot unless it exists. Incomplete ones of that name are deleted or waited for."""
         site = self._site
         if not card.snapshots:
             await site.relabel(server, replace(card, snapshots=True))
@@ -97,7 +97,7 @@ class Power:
         await self._done(server, made)
 
     async def _made_before(self, server: Server, vm: str, name: str) -> bool:
-        """Whether it is there; one that was begun for somebody who was cut off is waited for."""
+        """Return whether the snapshot exists, after waiting for one that an interrupted call began."""
         site = self._site
         backoff = Backoff(first=site.options.pace.poll_first, most=site.options.pace.poll_most)
         until = site.clock.now() + site.options.pace.patience
@@ -117,23 +117,23 @@ class Power:
             await site.clock.sleep(backoff.next())
 
     async def restore(self, server: Server, card: Card) -> tuple[Server, Card]:
-        """Do the restore that was begun, and leave it off."""
+        """Finish the restore that was begun, and leave the server off."""
         for found in await self.snapshots(card.key):
             if found.name == card.restoring_to and found.status == AVAILABLE:
                 break
         else:
-            raise Refused(f"machine {card.label.vm!r}: there is no snapshot {card.restoring_to!r} any more")
+            raise Refused(f"machine {card.label.vm!r}: snapshot {card.restoring_to!r} no longer exists")
         if server.status != OFF:
             server = await self.off(server, grace=0)
         await self._done(server, await self._site.api.act(server, "rebuild", image=found.id))
         seen = _there(await self._site.looks.server(server.name), server)
-        if seen.status != OFF:  # it is switched on when it was rebuilt
+        if seen.status != OFF:  # a rebuild switches the server on
             await self.off(seen, grace=0)
         card = replace(card, restored=card.restoring, restoring=0, restoring_to="")
         return await self._site.relabel(server, card), card
 
     async def drop(self, vm: str, name: str | None = None) -> None:
-        """Delete those of that name, or all."""
+        """Delete the snapshots with that name, or all of a machine."""
         for found in await self.snapshots(vm):
             if name is None or found.name == name:
                 await self._site.api.delete_image(found.id)
@@ -145,10 +145,10 @@ def _is_off(server: Server | None) -> bool:
 
 def _there(seen: Server | None, server: Server) -> Server:
     if seen is None:
-        raise Unavailable(f"server {server.name}: somebody has deleted it meanwhile; inspect the machine")
+        raise Unavailable(f"server {server.name}: deleted by another client; inspect the machine")
     return seen
 
 
 def _says(card: Card, name: str) -> str:
-    """For people who look at their console."""
+    """Return the description that users see in Hetzner's console."""
     return f"Hostler: {name} of {card.label.vm}"[:200]

@@ -1,6 +1,7 @@
-"""How far running servers are on their way to their users.
+"""Readiness of running servers, from boot to the first login.
 
-One that was available when the process ended is so when it starts again; asking it only has to confirm that.
+A server that was available when the process ended is available when the process starts again. The probe only has to
+confirm that.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class _Nobody:
-    """The channel that a server's guest does not have."""
+    """Stand-in for the guest channel, which these servers do not have."""
 
     async def line(self, *prefixes: str, within: float) -> str:
-        raise Unavailable(f"nobody says {prefixes} within {within:g} s")
+        raise Unavailable(f"no guest channel: no {prefixes} within {within:g} s")
 
     async def send(self, text: str) -> None:
-        raise Unavailable(f"nobody hears {text!r}")
+        raise Unavailable(f"no guest channel: {text!r} was not sent")
 
 
 class _Way:
-    """Of one server, while it runs."""
+    """Readiness of one server while it runs."""
 
     def __init__(self, server: int, now: Readiness) -> None:
         self.server, self.now = server, now
@@ -41,7 +42,7 @@ class _Way:
 
 
 class Readinesses:
-    """Known from looking: a server that is seen to run is asked until it answers."""
+    """Readiness by server: a server that is seen running is probed until it answers."""
 
     def __init__(self, options: HetznerOptions, kept: Kept, *, clock: Clock, told: Callable[[str], None]) -> None:
         self._options, self._kept, self._clock, self._told = options, kept, clock, told
@@ -59,7 +60,7 @@ class Readinesses:
         )
 
     def of(self, vm: str, server: int, access: Access | None, *, runs: bool) -> Readiness | None:
-        """None: it does not run."""
+        """Return the readiness of a server; None: it does not run."""
         way = self._ways.get(vm)
         if not runs or (way is not None and way.server != server):
             self.forget(vm)
@@ -71,14 +72,14 @@ class Readinesses:
         return way.now
 
     def forget(self, vm: str) -> None:
-        """It begins anew."""
+        """Reset the readiness of a machine; its next boot is probed again."""
         self._kept.not_ready(vm)
         way = self._ways.pop(vm, None)
         if way is not None and way.task is not None:
             way.task.cancel()
 
     async def aclose(self) -> None:
-        """What was available stays so."""
+        """Stop all probes. The recorded readiness stays."""
         tasks = [way.task for way in self._ways.values() if way.task is not None]
         self._ways.clear()
         for task in tasks:
@@ -96,7 +97,7 @@ class Readinesses:
             def told(now: Readiness) -> None:
                 silent = now.step is Step.BOOTING and not now.cause
                 if way.now.step is Step.AVAILABLE and (silent or now.step is Step.AVAILABLE):
-                    return  # it was available before, and nothing says otherwise
+                    return  # it was available before, and no probe contradicts that
                 if now != way.now:
                     way.now = now
                     self._remember(vm, server, now)

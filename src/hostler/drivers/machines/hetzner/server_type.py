@@ -1,4 +1,4 @@
-"""Which server types are large enough, and where to try them."""
+"""Selects server types that are large enough, and the order of attempts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def fitting(spec: VmSpec, kinds: Sequence[Kind], options: HetznerOptions) -> Sequence[Kind]:
-    """Those that will do, the best first. Refused: none does."""
+    """Return the types that are large enough, best first. Refused: none is."""
     if options.server_types:
         by_name = {kind.name: kind for kind in kinds}
         unknown = [name for name in options.server_types if name not in by_name]
         if unknown:
             raise Refused(
-                f"server type {unknown[0]!r}: Hetzner Cloud has none of that name; set hcloud_server_type to one of"
+                f"server type {unknown[0]!r}: not found at Hetzner Cloud; set hcloud_server_type to one of"
                 f" {', '.join(sorted(by_name))}"
             )
         known = [by_name[name] for name in options.server_types if by_name[name].is_in("")]
         if not known:
             raise Refused(
-                f"server type {', '.join(options.server_types)}: Hetzner Cloud makes no more of them; set"
+                f"server type {', '.join(options.server_types)}: no longer available at Hetzner Cloud; set"
                 f" hcloud_server_type to one of {', '.join(sorted(kind.name for kind in kinds if kind.is_in('')))}"
             )
     else:
@@ -39,7 +39,7 @@ def fitting(spec: VmSpec, kinds: Sequence[Kind], options: HetznerOptions) -> Seq
         sizes = ", ".join(f"{kind.name} ({counted(kind.cpus, 'cpu')}, {kind.memory_mib} MiB)" for kind in known)
         raise Refused(
             f"{counted(spec.cpus, 'cpu')}, {spec.memory_mib} MiB of memory, {spec.disk_gib} GiB of disk: no server type"
-            f" is large enough; there is {sizes or 'none'}; ask for less, or name larger ones in hcloud_server_type"
+            f" is large enough; available: {sizes or 'none'}; ask for less, or name larger ones in hcloud_server_type"
         )
     return found
 
@@ -49,7 +49,7 @@ def fits(spec: VmSpec, kind: Kind) -> bool:
 
 
 def tries(kinds: Sequence[Kind], options: HetznerOptions) -> Iterator[tuple[str, str]]:
-    """Type and location, in the order in which they are tried; an empty location: theirs to choose."""
+    """Yield type and location in the order of attempts; an empty location: Hetzner Cloud chooses."""
     for location in options.locations or ("",):
         for kind in kinds:
             if kind.is_in(location):

@@ -1,4 +1,4 @@
-"""Their words for a server's state, and ours."""
+"""Maps the status of a server to the state of a machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _STATES = {
     RUNNING: MachineState.RUNNING,
     OFF: MachineState.STOPPED,
     STOPPING: MachineState.STOPPING,
-    DELETING: MachineState.CREATING,  # its destruction was begun: it is not whole
+    DELETING: MachineState.CREATING,  # its deletion began, so it is incomplete
 }
 
 
 def state_of(status: str, card: Card) -> MachineState:
-    """`initializing`, `starting`, `migrating`, `rebuilding`, `unknown`, and words that are new: it may run soon."""
+    """Return the state. `initializing`, `migrating`, `unknown` and unlisted words are STARTING: it may run soon."""
     if card.life:
         return MachineState.CREATING
     return _STATES.get(status, MachineState.STARTING)

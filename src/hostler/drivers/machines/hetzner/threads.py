@@ -1,7 +1,8 @@
-"""Calls that block, each in a thread of its own that nobody has to wait for.
+"""Blocking calls, each in its own daemon thread.
 
-A thread that reads ends with the process: whatever it hears is of no use then. One that writes may be in the middle of
-something, so who leaves waits for it, but only for a while: the next start looks at what came of it, as after a kill.
+A thread that reads dies with the process: its result is of no use then. A thread that writes may be in the middle of a
+change, so cancelled callers and `aclose` wait for it up to `LEAVES_WITHIN` seconds. After that the next start reads the
+outcome from the API, as after a kill.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LEAVES_WITHIN = 3.0
-"""Seconds that who leaves waits for what is being written."""
+"""Seconds that a cancelled or closing caller waits for a running write."""
 
 
 class Threads:
-    """Up to `most` calls at once."""
+    """Runs up to `most` calls at once."""
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
         self._writes: dict[asyncio.Future[Any], str] = {}
-        """Under way, and about what."""
+        """Running writes, with the subject of each."""
         self._left: set[asyncio.Future[Any]] = set()
-        """Those of them that nobody waits for any more."""
+        """Running writes that no caller waits for any more."""
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Who is cancelled waits for nothing."""
+        """Run a call that only reads. A cancelled caller returns at once."""
         await self._free.acquire()
         return await self._begun(call)
 
     async def write(self, what: str, call: Callable[[], T]) -> T:
-        """Who is cancelled waits for its end, for a while; after that see `settled`."""
+        """Run a call that writes. A cancelled caller waits up to `LEAVES_WITHIN` seconds for its end; see `settled`."""
         await self._free.acquire()
         answer = self._begun(call)
         self._writes[answer] = what
@@ -48,16 +49,16 @@ class Threads:
             raise
 
     async def settled(self, what: str) -> None:
-        """Once nothing is written about that any more which somebody has left behind."""
+        """Wait until no abandoned write about `what` is running."""
         while left := [answer for answer in self._left if self._writes[answer] == what]:
             await asyncio.wait(left)
 
     async def aclose(self) -> None:
-        """Wait for what is being written, unless somebody has waited for it long enough."""
+        """Wait up to `LEAVES_WITHIN` seconds for running writes, except those already abandoned."""
         await self._leave(self._writes.keys() - self._left)
 
     async def _leave(self, answers: set[asyncio.Future[Any]]) -> None:
-        """Wait for them for a while, however often who waits is cancelled."""
+        """Wait up to `LEAVES_WITHIN` seconds for these writes, even when cancelled; then mark the rest as abandoned."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LEAVES_WITHIN
         while answers and (left := until - loop.time()) > 0:
@@ -69,10 +70,10 @@ class Threads:
         del self._writes[answer]
         self._left.discard(answer)
         if not answer.cancelled():
-            answer.exception()  # who was there to hear it has heard it
+            answer.exception()  # marks the exception as retrieved
 
     def _begun(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """For who has a free place, which is given back at its end."""
+        """Start a thread for the call. The caller has acquired a slot, which is released when the call ends."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -84,11 +85,11 @@ class Threads:
         def work() -> None:
             try:
                 finish = partial(answer.set_result, call())
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            except Exception as error:  # noqa: BLE001 - raised to the caller
                 finish = partial(answer.set_exception, error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
                 loop.call_soon_threadsafe(done, finish)
-            del finish  # which an error's own frames would hold, and these their connections
+            del finish  # the frames of an exception would keep it, and with it their connections, alive
 
         threading.Thread(target=work, name="hetzner", daemon=True).start()
         return answer

@@ -1,4 +1,4 @@
-"""Tells of machines that changed by themselves."""
+"""Detects machines that changed by themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("hostler.machines")
 
 
 class Watch:
-    """Compares each look at all machines with the one before; makes one itself if nobody else did for a while."""
+    """Compares each listing with the previous one, and makes one itself when the last is too old."""
 
     def __init__(
         self,
@@ -30,12 +30,15 @@ class Watch:
         skips: Callable[[str], bool],
         spares: Callable[[int], float],
     ) -> None:
-        """`skips(vm)`: somebody is changing it, so it does not change by itself. `spares(machines)`: the seconds that
-        must be between two looks at so many, for the sake of the calls that are allowed."""
+        """Set up the watch.
+
+        `skips(vm)`: whether a verb is changing the machine, so that no change is reported. `spares(machines)`: minimum
+        seconds between two listings of that many machines, because of the rate limit.
+        """
         self._clock, self._pace, self._look, self._skips, self._spares = clock, pace, look, skips, spares
         self._listeners: list[Callable[[str], None]] = []
         self._known: dict[str, str] = {}
-        """The last status of each that somebody was told of."""
+        """Last status of each machine that listeners know of."""
         self._last: Sequence[Machine] | None = None
         self._looked_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -55,17 +58,17 @@ class Watch:
         self._listeners.append(changed)
 
     def tell(self, vm: str) -> None:
-        """It has changed."""
+        """Notify the listeners that a machine changed."""
         for changed in self._listeners:
             changed(vm)
 
     def changing(self, vm: str) -> None:
-        """A verb changes it. What it leaves is not known before it says so, and is then told of at the next look."""
+        """Record that a verb changes the machine. Unless `left` follows, the next listing reports it as changed."""
         self._known[vm] = ""
         self._last = None
 
     def left(self, vm: str, status: str) -> None:
-        """What a verb has left is no news."""
+        """Record the status that a verb left, so that it is not reported as a change."""
         self._known[vm] = status
         self._last = None
 
@@ -74,13 +77,13 @@ class Watch:
         self._last = None
 
     def recent(self) -> Sequence[Machine] | None:
-        """The last look, if nothing was changed since, and calls must be spared."""
+        """Return the last listing if nothing changed since and the rate limit forbids another one so soon."""
         if self._last is None or self._clock.now() - self._looked_at >= self._spares(len(self._last)):
             return None
         return self._last
 
     def saw(self, machines: Sequence[Machine]) -> None:
-        """What there is now."""
+        """Take a listing of all machines and report what changed."""
         self._looked_at, self._last = self._clock.now(), machines
         now = {machine.label.vm: machine.cloud_status for machine in machines}
         busy = {vm: status for vm, status in self._known.items() if self._skips(vm)}
@@ -100,4 +103,4 @@ class Watch:
             except TooManyTries as error:
                 await self._clock.sleep(error.after)
             except HostlerError as error:
-                _log.warning("Hetzner Cloud: the servers cannot be listed: %s", error)
+                _log.warning("Hetzner Cloud: cannot list the servers: %s", error)

@@ -1,21 +1,19 @@
-"""Machines that are QEMU processes, each in a folder of its own, found again by whoever opens the place.
+"""Machines that are QEMU processes, each with its own folder, which the next agent process finds again.
 
-driver      the verbs; what they do is in `making`, `power`, `snapshot`
-machine     one machine as it is known: its record, and the `link` to its process; `view` what it is by that
-site        what the machines of a node share; `options` what can be chosen
+driver            the verbs; `create`, `power`, `snapshot` and `retaining` implement them
+machine           one machine: its record, and the connection to its process; `status` derives its state
+node_context      objects that the machines of a node share; `options` the settings
 
-state       the file that says what is known of a machine; `folder` where it lies, and the place of all, `reading` what
-            is there
-process     a machine's process: run with the least `rights` and within `limits`, found again (`finding`), ended;
-            `guard` ends one that is not held, `child` any other program that we run
-command     its command line; `monitor` what QEMU is told and tells, `serial` what comes out of the guest, `door`
-disk        what `qemu-img` does to its disk; `whole` for steps that cannot be taken back half way
-identity    who a machine is, as its `seed` tells it
-network     how it is reached: `bridge` (`own_bridge`, `link_request`), `firewall`
-readiness   how far a running one is on its way to its user
-images      what machines are made of; `acceleration` what they run with, `warm` and `template` from what they may
-            start faster
-migration   how one is handed over: `departure`, `sending`, `arrival`
+state             the file with the record of a machine; `folder` the folders of a node, `load` reads them
+process           a machine's process: started with least `privileges` in a `cgroup`, found again (`pid_lookup`), ended;
+                  `dead_mans_switch` kills it when its hold expires, `subprocess` ends any other program
+command           its command line; `qmp` the protocol with QEMU, `serial` the guest's output, `channel` its connections
+disk              operations of `qemu-img` on its disk; `shielded` runs steps that must not be cancelled half way
+identity          identity of a machine, which its `seed` passes to the guest
+network           how it is reached: `bridge` (`default_bridge`, `rtnetlink`), `firewall`
+readiness         progress of a running machine until its user can log in
+images            images of machines; `acceleration` KVM or TCG, `saved_state` and `template` for a faster start
+migration         moves to another node: `outgoing`, `send`, `incoming`
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Whether guests can run on the processor itself: found out by running one.
+"""Finds out whether guests can run under KVM, by booting one.
 
-A device that opens proves nothing: on some hosts it does, and guests hang. So the tiny guest's kernel is booted under
-KVM, for some seconds at most, and either says that it booted or not. It runs as machines do, with a user of its own
-where they have one: what we may open is no proof of what they may, and an image's kernel is not ours. The verdict is
-remembered beside the images, with what it depends on; when that changes it is looked for again.
+A device that opens proves nothing: on some hosts it opens and guests hang. So the probe boots the kernel of the tiny
+guest under KVM, for some seconds at most, and waits for its boot message. The probe runs with the rights of a machine,
+under a separate user where machines have one: the access of the agent proves nothing about theirs, and the kernel of an
+image is not trusted. The verdict is stored next to the images with everything it depends on. When one of those changes,
+the probe runs again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 FILE = "acceleration.json"
 LOCK = "acceleration.lock"
 STAGE = "acceleration.probe"
-"""The folder in which the probe works; only who has the lock makes it, and whoever left it there was killed."""
+"""Working folder of the probe. Only the holder of the lock creates it, so an existing one was left by a kill."""
 DEVICE = "/dev/kvm"
 SAYS = b"hostler booted"
 WITHIN = 5.0
@@ -45,39 +46,39 @@ NO_IMAGE = "not probed: no image with a kernel"
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict depends on, beside the guest that was tried."""
+    """Everything that a verdict depends on, except the guest that was tried."""
 
     qemu: str
-    """The file of its program: size and time."""
+    """Size and modification time of the QEMU program."""
     kernel: str
     processor: str
     users: bool
-    """Whether guests have users of their own."""
+    """Whether guests run as separate users."""
     device: bool
-    """Whether who runs guests may open the device."""
+    """Whether the user that runs guests may open the device."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`acceleration.json`."""
+    """Content of `acceleration.json`."""
 
     accelerator: str
     """`kvm` or `tcg`."""
     why: str
     at: float
-    """When it was found, since 1970."""
+    """Time of the probe, in seconds since 1970."""
     host: Host
     guests: tuple[str, ...] = ()
-    """The guests that were tried: one that boots is enough, one that does not may be at fault itself."""
+    """Guests that were tried. One that boots is proof; one that does not may itself be faulty."""
 
 
 def with_device(rights: Rights, accelerator: str) -> Rights:
-    """The rights of a guest's process that runs with it. To be asked at each start: the first may find it out."""
+    """Return the rights of a guest's process under that accelerator. Ask at each start: the first may run the probe."""
     groups = () if rights.uid is None else accelerator_groups(accelerator, DEVICE)
     return msgspec.structs.replace(rights, groups=groups)
 
 
 def remembered(folder: Path, *, uids: range | None) -> Verdict | None:
-    """What was found on this host as it is now, for guests with such users; None: nothing yet."""
+    """Return the stored verdict if this host has not changed and guests have such users; None: no verdict."""
     try:
         verdict = msgspec.json.decode((folder / FILE).read_bytes(), type=Verdict)
         return verdict if verdict.host == _host(uids) else None
@@ -86,10 +87,10 @@ def remembered(folder: Path, *, uids: range | None) -> Verdict | None:
 
 
 async def verdict(folder: Path, files: Path | None, *, uids: range | None) -> Verdict:
-    """What guests run with: remembered, or found with the `kernel` and `initrd` in the folder `files`.
+    """Return the stored verdict, or probe with the `kernel` and `initrd` in the folder `files`.
 
-    Guests have users among `uids`, or run as we do. Without files it is `tcg`, and that is not remembered. Unavailable:
-    there is no QEMU.
+    Guests run as users among `uids`, or as the agent's user if None. Without files the verdict is `tcg` and is not
+    stored. Unavailable: QEMU is not installed.
     """
     guest = await asyncio.to_thread(_guest, files) if files is not None else None
     host = await asyncio.to_thread(_host, uids)
@@ -101,7 +102,7 @@ async def verdict(folder: Path, files: Path | None, *, uids: range | None) -> Ve
     if guest is None or files is None:
         return Verdict(accelerator="tcg", why=NO_IMAGE, at=time.time(), host=host)
     async with _alone(folder):
-        known = _known(folder, guest, uids)  # somebody may have found it while we waited
+        known = _known(folder, guest, uids)  # another process may have probed during the wait
         if known is not None:
             return known
         before = remembered(folder, uids=uids)
@@ -113,7 +114,7 @@ async def verdict(folder: Path, files: Path | None, *, uids: range | None) -> Ve
 
 
 def _known(folder: Path, guest: str | None, uids: range | None) -> Verdict | None:
-    """The remembered verdict, unless this guest might still change it."""
+    """Return the stored verdict, unless a probe with this guest might change it."""
     known = remembered(folder, uids=uids)
     if known is None or known.accelerator == "kvm" or not known.host.device or guest is None:
         return known
@@ -121,18 +122,18 @@ def _known(folder: Path, guest: str | None, uids: range | None) -> Verdict | Non
 
 
 async def _tried(stage: Path, files: Path, uids: range | None) -> str:
-    """Why a guest does not boot under KVM; empty: it does."""
+    """Return why a guest does not boot under KVM; empty: it boots."""
     try:
         rights = await asyncio.to_thread(_lay, stage, files, uids)
         return await _booted(stage, rights)
     except (HostlerError, OSError) as error:
-        return f"the probe could not be started: {error}"
+        return f"cannot start the probe: {error}"
     finally:
         await asyncio.to_thread(shutil.rmtree, stage, ignore_errors=True)
 
 
 def _lay(stage: Path, files: Path, uids: range | None) -> Rights:
-    """Give the probe what a machine has in its folder; the rights that a machine's process would have there."""
+    """Set up the probe's folder like a machine's; return the rights of a machine's process there."""
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(mode=0o700)
     for name in GUEST:
@@ -151,7 +152,7 @@ async def _booted(stage: Path, rights: Rights) -> str:
         *("-kernel", "kernel", "-initrd", "initrd", "-append", "console=ttyS0 quiet panic=-1 hostler.probe"),
     ]
     process = await asyncio.create_subprocess_exec(
-        *rights.wrap(ending_with_us(argv)),  # killed, we leave no guest behind
+        *rights.wrap(ending_with_us(argv)),  # if the agent is killed, no guest stays behind
         cwd=stage,
         env=environment(),
         stdin=asyncio.subprocess.DEVNULL,
@@ -167,13 +168,11 @@ async def _booted(stage: Path, rights: Rights) -> str:
         await end(process)
     if SAYS in said:
         return ""
-    return (
-        f"a guest under KVM ended before it had booted: {_last_line(errors) or _last_line(said) or 'it said nothing'}"
-    )
+    return f"a guest under KVM ended before it booted: {_last_line(errors) or _last_line(said) or 'it said nothing'}"
 
 
 async def _heard(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-    """What it said up to the words, or up to its end."""
+    """Return the output up to the boot message, or up to the end."""
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     assert process.stderr is not None  # noqa: S101 - as above
     errors = asyncio.ensure_future(process.stderr.read())
@@ -191,12 +190,12 @@ def _lock(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Unavailable(f"{folder / LOCK}: cannot be opened: {error.strerror}; see to it and try again") from None
+        raise Unavailable(f"{folder / LOCK}: cannot be opened: {error.strerror}; fix the cause and try again") from None
 
 
 @contextlib.asynccontextmanager
 async def _alone(folder: Path) -> AsyncIterator[None]:
-    """One process of this folder probes at a time."""
+    """Let one process at a time probe in this folder."""
     descriptor = _lock(folder)
     try:
         while True:
@@ -218,12 +217,12 @@ def _kept(folder: Path, host: Host, accelerator: str, why: str, guests: tuple[st
         draft.chmod(0o600)
         draft.replace(folder / FILE)
     except OSError:
-        draft.unlink(missing_ok=True)  # it is found again next time
+        draft.unlink(missing_ok=True)  # the next call probes again
     return found
 
 
 def _guest(files: Path) -> str | None:
-    """What is tried: its files by size and time, which hard links share."""
+    """Identify a guest by size and time of its files, which hard links share."""
     try:
         parts = [(files / name).stat() for name in GUEST]
     except OSError:
@@ -247,7 +246,7 @@ def _host(uids: range | None) -> Host:
 
 @functools.cache
 def _processor() -> str:
-    """It does not change while we run."""
+    """Return the processor's name; it does not change while the process runs."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -256,7 +255,7 @@ def _processor() -> str:
 
 
 def _may_open(uids: range | None) -> bool:
-    """Whether guests may open the device. For users of their own the device's mode says so: it is not theirs."""
+    """Return whether guests may open the device. For separate users its mode decides: they do not own it."""
     if uids is None:
         return os.access(DEVICE, os.R_OK | os.W_OK)
     try:
@@ -268,10 +267,10 @@ def _may_open(uids: range | None) -> bool:
 
 def _device_fault(uids: range | None) -> str:
     if not Path(DEVICE).exists():
-        return "is not there"
+        return "does not exist"
     if uids is None:
         return "may not be opened by this user"
-    return "may not be opened by the users that machines have; give it a group of its own (chgrp kvm, chmod 660)"
+    return "may not be opened by the users of the machines; give it a separate group (chgrp kvm, chmod 660)"
 
 
 def _last_line(text: bytes) -> str:

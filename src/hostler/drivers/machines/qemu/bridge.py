@@ -1,6 +1,6 @@
-"""Guests on a bridge of the host: each has an IPv6 address of its own, made of the bridge's prefix and its MAC.
+"""Guests on a bridge of the host. The IPv6 address of a guest is made of the bridge's prefix and the guest's MAC.
 
-A machine's tap is open in its process and nowhere else, so it ends when that process does, whoever else is dead then:
+The tap of a machine is open only in its QEMU process. So it ends with that process even when the agent is dead, and
 nothing has to be found and removed later.
 """
 
@@ -39,9 +39,9 @@ _LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 class BridgeNetwork:
-    """Members of one bridge. `prefix6`: which of the bridge's prefixes; without one, its first.
+    """Ports of one bridge. `prefix6` selects one of the bridge's prefixes; the default is its first.
 
-    Without a name it is Hostler's own, of the data folder `data`; the prefix is then what it gets, if one is given.
+    With `data` the bridge is Hostler's own bridge of that data folder, and `prefix6`, if given, is assigned to it.
     """
 
     def __init__(self, bridge: str, prefix6: str | None, place: str, *, data: Path | None = None) -> None:
@@ -59,19 +59,19 @@ class BridgeNetwork:
 
     @property
     def kind(self) -> str:
-        """One of our own ends at its host: a guest that runs has its address nowhere else."""
+        """Hostler's own bridge ends at its host, so a running guest has its address nowhere else."""
         return "bridge" if self._own is None else f"bridge {self._prefix}"
 
     async def open(self) -> None:
-        """See whether guests can be held to their addresses; make the bridge, if it is ours."""
+        """Check whether guests can be restricted to their addresses; create the bridge if it is Hostler's own."""
         self._open_why = firewall.why_not()
-        with suppress(HostlerError):  # the first machine that starts says so again
+        with suppress(HostlerError):  # the first start of a machine reports it again
             await asyncio.to_thread(self._make)
 
     def try_out(self) -> None:
-        """Make all that a machine needs, and take away again what is each machine's own.
+        """Create everything that a machine needs, then remove the parts that are per machine.
 
-        Refused, Unavailable: why it cannot be.
+        Refused, Unavailable: why a machine cannot be attached.
         """
         self._make()
         self._check_rights()
@@ -85,7 +85,7 @@ class BridgeNetwork:
                 os.close(descriptor)
 
     def _make(self) -> None:
-        """Have the bridge, if it is ours; again for each machine, for somebody may have taken it away."""
+        """Create the bridge if it is Hostler's own. Repeated for each machine, because it may have been deleted."""
         if self._own is None:
             return
         try:
@@ -98,12 +98,12 @@ class BridgeNetwork:
     def _check_rights(self) -> None:
         if not has_capabilities(NET_ADMIN):
             raise Refused(
-                f"network bridge:{self._bridge}: a tap takes CAP_NET_ADMIN, which this process has not; "
+                f"network bridge:{self._bridge}: a tap needs CAP_NET_ADMIN, which this process lacks; "
                 "run the agent as root or with that capability, or set network = user"
             )
 
     async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
-        """As promised. Ports of this host are not needed."""
+        """Attach a machine (see `network.Network`). Ports of this host are not used."""
         del port, taken
         await asyncio.to_thread(self._make)
         self._check_rights()
@@ -129,23 +129,23 @@ class BridgeNetwork:
         )
 
     def started(self, attached: Attached) -> None:
-        """The tap is QEMU's alone; if there is none, it ends here."""
+        """Close the tap here; QEMU alone keeps it open. Without a QEMU process the tap ends."""
         for descriptor in attached.descriptors:
             os.close(descriptor)
 
     async def detach(self, number: int) -> None:
-        """Take the machine's rules away."""
+        """Remove the packet filter rules of a machine."""
         if not self._open_why:
             await firewall.remove("netdev", [firewall.table_name(self._place, number)])
 
     async def reclaim(self, kept: Container[int]) -> None:
-        """The same for all but `kept`."""
+        """Remove the rules of all machines except `kept`."""
         if not self._open_why:
             found = await firewall.machine_tables(self._place)
             await firewall.remove("netdev", [name for number, name in found.items() if number not in kept])
 
     async def aclose(self, *, empty: bool) -> None:
-        """Remove the table that the place got before it had a bridge, unless machines may still need it."""
+        """Remove the table that was set before the node used a bridge, unless machines may still need it."""
         if empty and not self._open_why:
             await firewall.remove("inet", [firewall.table_name(self._place)])
 
@@ -153,15 +153,15 @@ class BridgeNetwork:
         addresses = address, interface_address(_LINK_LOCAL, mac)
         table = firewall.table_name(self._place, number)
         if why := await firewall.apply(firewall.guest_rules(table, tap, mac, addresses)):
-            raise Unavailable(f"tap {tap}: its rules cannot be set: {why}")
+            raise Unavailable(f"tap {tap}: cannot set its firewall rules: {why}")
 
     def _gateway(self) -> tuple[IPv6Address, IPv6Network]:
-        """The bridge's own address, and the prefix that its guests are in."""
+        """Return the address of the bridge and the prefix of its guests."""
         try:
             socket.if_nametoindex(self._bridge)
         except OSError:
             raise Refused(
-                f"bridge {self._bridge}: there is none of that name; make it: ip link add {self._bridge} type bridge"
+                f"bridge {self._bridge}: not found; create it: ip link add {self._bridge} type bridge"
             ) from None
         for address, prefix in addresses_of(self._bridge):
             if self._prefix is None or prefix == self._prefix:
@@ -176,12 +176,12 @@ class BridgeNetwork:
         end = time.monotonic() + ENDS_WITHIN
         while (descriptor := self._new_tap(tap)) is None:  # an earlier process may be about to end
             if time.monotonic() > end:
-                raise Unavailable(f"tap {tap}: a process still has it; it ends with that one")
+                raise Unavailable(f"tap {tap}: another process still has it open; try again when that has ended")
             await asyncio.sleep(PACE)
         return descriptor
 
     def _new_tap(self, tap: str) -> int | None:
-        """None: it is there already."""
+        """Create a tap; None: it already exists."""
         try:
             descriptor = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -193,17 +193,17 @@ class BridgeNetwork:
             os.close(descriptor)
             if error.errno == errno.EBUSY:
                 return None
-            raise Refused(f"tap {tap}: cannot be made: {error.strerror}") from None
-        with suppress(OSError):  # the host itself says nothing on it
+            raise Refused(f"tap {tap}: cannot be created: {error.strerror}") from None
+        with suppress(OSError):  # the host itself sends nothing on it
             Path(f"/proc/sys/net/ipv6/conf/{tap}/disable_ipv6").write_text("1", encoding="ascii")
         return descriptor
 
     def _join(self, tap: str, mac: str) -> None:
-        """Make it a member that leaves the bridge's own MAC alone: guests know their gateway by that one."""
+        """Add the tap to the bridge without changing the bridge's MAC, by which guests know their gateway."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             hardware = (
                 b"\xfe" + bytes.fromhex(mac.replace(":", ""))[1:]
-            )  # a bridge without one takes its members' lowest
+            )  # a bridge without a MAC takes the lowest of its ports
             fcntl.ioctl(control, _SIOCSIFHWADDR, struct.pack("16sH6s16x", tap.encode(), _ETHERNET, hardware))
             try:
                 index = socket.if_nametoindex(tap)
@@ -216,16 +216,16 @@ class BridgeNetwork:
             (flags,) = struct.unpack_from("H", request, 16)
             fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", tap.encode(), flags | _UP))
             own = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("16s24x", self._bridge.encode()))
-            fcntl.ioctl(control, _SIOCSIFHWADDR, own)  # what was set stays, whoever comes and goes
+            fcntl.ioctl(control, _SIOCSIFHWADDR, own)  # an explicitly set MAC stays when ports are added or removed
 
 
 def tap_name(place: str, number: int) -> str:
-    """Of a machine; no other place's machine has it."""
+    """Return the tap name of a machine, unique on the host."""
     return "ht" + hashlib.sha256(f"{place}/{number}".encode()).hexdigest()[:12]
 
 
 def prefix_of(text: str) -> IPv6Network:
-    """Invalid: it is no prefix of 64 bits."""
+    """Parse a prefix. Invalid: it is not an IPv6 prefix of 64 bits."""
     try:
         prefix = IPv6Network(text)
     except ValueError:
@@ -236,14 +236,14 @@ def prefix_of(text: str) -> IPv6Network:
 
 
 def interface_address(prefix: IPv6Network, mac: str) -> IPv6Address:
-    """The address that an interface with this MAC has in the prefix (RFC 4291, modified EUI-64)."""
+    """Return the address of an interface with this MAC in the prefix (RFC 4291, modified EUI-64)."""
     parts = bytes.fromhex(mac.replace(":", ""))
     suffix = bytes([parts[0] ^ 2]) + parts[1:3] + b"\xff\xfe" + parts[3:]
     return IPv6Address(int(prefix.network_address) | int.from_bytes(suffix, "big"))
 
 
 def name_server(file: Path = Path("/etc/resolv.conf")) -> str:
-    """The first of this host's that a guest with IPv6 alone can ask; empty: none."""
+    """Return the first name server of this host that an IPv6-only guest can reach; empty: none."""
     try:
         lines = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
@@ -258,7 +258,7 @@ def name_server(file: Path = Path("/etc/resolv.conf")) -> str:
 
 
 def addresses_of(interface: str, table: Path = Path("/proc/net/if_inet6")) -> list[tuple[IPv6Address, IPv6Network]]:
-    """Its addresses with prefixes of 64 bits, link-local ones left out."""
+    """Return the interface's addresses with prefixes of 64 bits, without link-local ones."""
     try:
         lines = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
     except OSError:

@@ -1,11 +1,12 @@
-"""What one machine's process may use: memory, a share of the CPUs, threads.
+"""Resource limits of a machine's process: memory, CPU share, threads.
 
-By a control group of its own where we may make one, else by its niceness, which is a share of the CPUs only. Groups are
-made below the one we are in, so that whatever limits us limits the machines, and only if that is the top of its tree or
-was handed over to us: somebody else who made it, to watch or to end us, would lose sight of what we move. (In a version
-2 tree a group that has processes has no children that count: there it is the group above.)
+Each machine gets its own control group where the agent may create one; otherwise only its niceness is set, which limits
+the CPU share. Groups are created below the agent's group, so that limits of the agent include the machines. That is
+done only if the agent's group is the root of its tree or was delegated to the agent: another owner, who uses the group
+to monitor or end the agent, would lose track of moved processes. (In a version 2 tree a group with processes cannot
+have limited children; there the parent group is used.)
 
-The memory limit is a net for a process that ran wild, not a measure of the guest: that has what `-m` gives it.
+The memory limit stops a runaway process. It does not measure the guest, whose memory is set by `-m`.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
 
 USED = ("memory", "cpu", "pids")
 OVERHEAD_MIB = 1280
-"""Of QEMU beside the guest's memory: translated code up to 1 GiB, devices, buffers of a snapshot."""
+"""Memory of QEMU in addition to the guest's: up to 1 GiB of translated code, devices, buffers of a snapshot."""
 USUAL_SHARE = 100
 NICE_STEP = 1.25
-"""By how much one step of niceness changes a share of the CPUs."""
+"""Factor by which one step of niceness changes a CPU share."""
 SYS_NICE = 23
 TRIES = 3
 _GROUP = re.compile(r"(hostler-[0-9a-f]{12})-([0-9]+)")
 ENDS_WITHIN, PACE = 2.0, 0.02
-"""Seconds that a process that has ended may still be seen, and between two looks."""
+"""Seconds for which an ended process may still be visible; seconds between two checks."""
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What is limited."""
+    """Resources of a machine that limits are computed from."""
 
     memory_mib: int
     cpus: int = 1
@@ -51,7 +52,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Base(msgspec.Struct, frozen=True):
-    """A control group below which those of our machines are."""
+    """A control group whose children are the groups of machines."""
 
     path: str
     version: int
@@ -59,18 +60,18 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class Limits:
-    """Of the machines of one place. `folder`: the place's, where it is kept which groups were used."""
+    """Limits of the machines of one node. `folder`: the node's folder, where the groups in use are recorded."""
 
     def __init__(self, folder: Path, place: str, *, proc: Path = Path("/proc"), within: Path = Path("/")) -> None:
         self._kept = folder / "cgroups"
         self.name = f"hostler-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
         self._proc, self._within = proc, within
         self.bases: tuple[Base, ...] = ()
-        self._remembering = threading.Lock()  # machines are limited in threads, several at once
+        self._remembering = threading.Lock()  # machines are limited in several threads at once
 
     @property
     def about(self) -> str:
-        """For the node's facts."""
+        """Description for the properties of the node."""
         if not self.bases:
             return "nice"
         controllers = sorted({name for base in self.bases for name in base.controllers}, key=USED.index)
@@ -78,25 +79,29 @@ class Limits:
         return f"cgroup v{self.bases[0].version}: {', '.join(controllers)}{cpu}"
 
     async def open(self) -> None:
-        """Find out what can be limited here."""
+        """Find out which resources can be limited on this host."""
         await asyncio.to_thread(self._open)
 
     async def apply(self, number: int, pid: int, shape: Shape) -> None:
-        """Limit the process of machine `number`; again, if its shape or our own group changed. Never fails it."""
+        """Limit the process of machine `number`. Repeat it if its size or the agent's own group changed.
+
+        Never raises.
+        """
         await asyncio.to_thread(self._apply, number, pid, shape)
 
     async def release(self, number: int) -> None:
-        """Take the groups of a machine away whose process has ended."""
+        """Remove the groups of a machine whose process has ended."""
         end = time.monotonic() + ENDS_WITHIN
         while await asyncio.to_thread(self._remove, {f"{self.name}-{number}"}):
             if time.monotonic() > end:
                 return
-            await asyncio.sleep(PACE)  # what a process has open is closed before it has left its group
+            await asyncio.sleep(PACE)  # an ending process closes its files before it leaves its group
 
     async def reclaim(self, kept: Container[int]) -> None:
-        """Take away what earlier processes left of machines that are not among `kept`, and of places that may be gone.
+        """Remove groups left by earlier processes, of machines not in `kept` and of nodes that may be gone.
 
-        A group that has a process in it cannot be taken away. One that is about to get one is made again (`apply`).
+        A group with a process in it cannot be removed. A group that is about to get a process is created again by
+        `apply`.
         """
         await asyncio.to_thread(self._reclaim, kept)
 
@@ -129,9 +134,9 @@ class Limits:
                     (group / file).write_text(value, encoding="ascii")
                 (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENODEV):  # somebody took it for a leftover
+                if error.errno in (errno.ENOENT, errno.ENODEV):  # another process removed it as a leftover
                     continue
-                break  # the machine runs, with less to hold it
+                break  # the machine runs with fewer limits
             return True
         with suppress(OSError):
             group.rmdir()
@@ -139,10 +144,10 @@ class Limits:
 
     def _be_nice(self, pid: int, share: int) -> None:
         nice = nice_of(share, may_raise=has_capabilities(SYS_NICE))
-        with suppress(OSError):  # where sessions compete as such, it is the session's that counts
+        with suppress(OSError):  # where the kernel schedules by session, the session's niceness counts
             (self._proc / str(pid) / "autogroup").write_text(str(nice), encoding="ascii")
         seen: set[int] = set()
-        while tasks := self._tasks(pid) - seen:  # a thread has its maker's: once no new one comes, all have it
+        while tasks := self._tasks(pid) - seen:  # threads inherit it: when no new thread appears, all have it
             seen |= tasks
             for task in tasks:
                 with suppress(OSError):
@@ -170,12 +175,12 @@ class Limits:
 
     def _reclaim(self, kept: Container[int]) -> None:
         for path in {*self.remembered(), *(base.path for base in self.bases)}:
-            with suppress(OSError):  # that group is gone, and with it all that was below
+            with suppress(OSError):  # that group is gone with everything below it
                 found = [match for match in map(_GROUP.fullmatch, os.listdir(path)) if match]
                 self._remove({match[0] for match in found if match[1] != self.name or int(match[2]) not in kept})
 
     def _remove(self, names: set[str]) -> bool:
-        """Whether one is left, for there is a process in it."""
+        """Remove groups; return whether one is left because it has a process in it."""
         left = False
         for path in {*self.remembered(), *(base.path for base in self.bases)}:
             for name in names:
@@ -187,7 +192,7 @@ class Limits:
 
 
 def settings_of(base: Base, shape: Shape) -> dict[str, str]:
-    """What is written where in the group of one machine."""
+    """Return the files of a machine's group and the values to write."""
     memory = str((shape.memory_mib + shape.memory_mib // 16 + OVERHEAD_MIB) * 2**20)
     pids = str(THREADS + shape.cpus)
     if base.version == 2:
@@ -206,13 +211,13 @@ def settings_of(base: Base, shape: Shape) -> dict[str, str]:
 
 
 def nice_of(share: int, *, may_raise: bool) -> int:
-    """The niceness whose share of the CPUs is nearest."""
+    """Return the niceness whose CPU share is nearest."""
     nice = round(-math.log(share / USUAL_SHARE) / math.log(NICE_STEP))
     return min(max(nice, -15 if may_raise else 0), 19)
 
 
 def bases(proc: Path, within: Path) -> list[Base]:
-    """Where groups can be made for what is `USED`, as far as the tables of the kernel tell."""
+    """Return where groups for the `USED` controllers can be created, according to the kernel's tables."""
     try:
         own = [line.split(":", 2) for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()]
         mounts = [line.split() for line in (proc / "self/mountinfo").read_text(encoding="utf-8").splitlines()]
@@ -241,14 +246,14 @@ def bases(proc: Path, within: Path) -> list[Base]:
 
 
 def _below(mount: list[str], path: str, within: Path) -> str:
-    """Where the group is that the kernel calls `path`: mounts may show a part of the tree only."""
+    """Return the folder of the group that the kernel calls `path`: a mount may show only a part of the tree."""
     shown, at = mount[3], mount[4].encode().decode("unicode_escape")
     inside = path[len(shown) :] if shown != "/" and path.startswith(shown) else path
     return str(within / at.lstrip("/") / inside.lstrip("/"))
 
 
 def _unified(own: Path) -> Base | None:
-    """The nearest group of a version 2 tree whose children can be limited: ours if it has no processes, or above."""
+    """Return the nearest version 2 group that can limit its children: the agent's own if it is empty, or its parent."""
     for group in (own, own.parent):
         if group is not own and not _is_handed_over(group):
             break
@@ -265,7 +270,7 @@ def _unified(own: Path) -> Base | None:
 
 
 def _is_handed_over(group: Path) -> bool:
-    """Whether somebody (systemd, with Delegate=yes) gave it to us to divide."""
+    """Return whether a manager (systemd with Delegate=yes) delegated the group to this process."""
     if os.geteuid() != 0:
         return os.access(group / "cgroup.procs", os.W_OK) and os.access(group, os.W_OK)
     for name in ("trusted.delegate", "user.delegate"):

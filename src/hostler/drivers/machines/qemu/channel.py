@@ -1,4 +1,4 @@
-"""Bytes in and out of a machine."""
+"""Channels to a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECTS_WITHIN = 10.0
 
 
 class Doorway:
-    """A channel that is looked for when it is entered."""
+    """A channel that is resolved when it is entered."""
 
     def __init__(self, find: Callable[[], Awaitable[Channel]]) -> None:
         self._find = find
@@ -49,7 +49,7 @@ class Doorway:
 
 
 class Connection:
-    """A connection to a port."""
+    """A channel over a TCP connection."""
 
     def __init__(self, subject: str, host: str, port: int) -> None:
         self._subject, self._host, self._port = subject, host, port

@@ -1,7 +1,7 @@
-"""The command line of a machine: a pure function.
+"""The command line of a machine, as a pure function.
 
-Nothing that a user wrote stands on it. Names, keys, user-data and snapshots' names are inside files; paths are those of
-the machine's own folder, relative to it, and the rest are numbers and words of ours. So nothing has to be escaped.
+It contains no text from users. Names, keys, user-data and snapshot names are inside files. Paths are relative to the
+machine's folder; everything else is a number or a constant. So nothing has to be escaped.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ FIRMWARE_NAMES = "opt/hostler/"
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine begins with. All empty: it boots."""
+    """How a machine begins. All fields empty: it boots."""
 
     loadvm: str = ""
-    """The tag of a snapshot with memory."""
+    """Tag of a snapshot with memory."""
     incoming: str = ""
-    """Where its memory and devices come from: `fd:N`, or `defer` until QMP says."""
+    """Source of its memory and devices: `fd:N`, or `defer` until QMP names it."""
     append: str = ""
-    """More of the kernel's arguments."""
+    """Additional kernel arguments."""
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine is plugged into."""
+    """Devices and files that a machine is connected to."""
 
     accelerator: str
     netdev: str
-    """For `-netdev`, with the id `n0`."""
+    """Value of `-netdev`, with the id `n0`."""
     firmware: tuple[str, ...] = ()
     """Names of files in `fw/` that the guest can read."""
     iso: bool = False
@@ -48,12 +48,15 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command(record: MachineRecord, wiring: Wiring, boot: Boot | None = None) -> list[str]:
-    """What to run in the machine's folder. It waits before the first instruction, and stays when the guest is off."""
+    """Return the command to run in the machine's folder.
+
+    QEMU waits before the first instruction and outlives the guest.
+    """
     boot = boot or Boot()
     spec = record.spec
     return [
         BINARY,
-        "-name", f"hostler-{record.number},debug-threads=on",  # so that one sees which of its threads is the guest
+        "-name", f"hostler-{record.number},debug-threads=on",  # shows which thread is the guest
         *("-machine", f"{MACHINE},usb=off,vmport=off,dump-guest-core=off"),
         *("-accel", wiring.accelerator, "-cpu", "host" if wiring.accelerator == "kvm" else "max"),
         *("-smp", str(spec.cpus), "-m", f"{spec.memory_mib}M"),

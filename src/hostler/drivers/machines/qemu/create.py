@@ -1,4 +1,4 @@
-"""Making a machine, giving it another shape, and destroying it. Each is called with the machine's lock held."""
+"""Creates, resizes and destroys machines. The caller of each function holds the machine's lock."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TAKEN = frozenset({
     "cdrom", "floppy", "tape", "sudo", "audio", "dip", "operator", "src", "shadow", "utmp", "video", "sasl", "plugdev",
     "staff", "users", "nogroup", "wheel",
 })  # fmt: skip
-"""Users and groups that an image may have; another one of that name cannot be made."""
+"""Users and groups that an image may contain; another user of that name cannot be created."""
 
 
 def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> MachineRecord:
-    """Of a machine of which nothing is there but the intent."""
+    """Return the record of a machine that does not exist yet."""
     return MachineRecord(
         label=plan.label,
         name=plan.name,
@@ -53,7 +53,7 @@ def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> M
 
 
 def new_folder(place: PlaceFolder, record: MachineRecord, files: dict[str, bytes]) -> MachineFolder:
-    """The folder of a new machine. It is there with its record, or not at all."""
+    """Create the folder of a new machine together with its record, atomically."""
     folder = place.machine(record.vm)
     draft = MachineFolder(place.machines_path / f"{DRAFT}{secrets.token_hex(8)}")
     try:
@@ -66,7 +66,7 @@ def new_folder(place: PlaceFolder, record: MachineRecord, files: dict[str, bytes
         sync_folder(place.machines_path)
     except OSError as error:
         raise Unavailable(
-            f"machine {record.vm!r}: its folder {folder.path} cannot be made: {error.strerror}; see to it and try again"
+            f"machine {record.vm!r}: its folder {folder.path} cannot be created: {error.strerror}; fix it and retry"
         ) from None
     finally:
         draft.close()
@@ -75,49 +75,45 @@ def new_folder(place: PlaceFolder, record: MachineRecord, files: dict[str, bytes
 
 
 def sweep(place: PlaceFolder) -> None:
-    """Remove what is left of a making that was cut off before there was anything."""
+    """Remove drafts that were left when the creation of a folder was interrupted."""
     for path in place.machines_path.glob(f"{DRAFT}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def check(plan: MachinePlan, image: Image, user: str | None = None) -> None:
-    """Refused, Invalid: a machine of that image cannot be so. `user`: who is on its disk already."""
+    """Check the plan against its image. Refused, Invalid: impossible. `user`: the user that its disk already has."""
     if plan.spec.memory_mib < image.memory_mib:
         raise Refused(
-            f"machine {plan.label.vm!r}: its image needs {image.memory_mib} MiB of memory, and it would have"
+            f"machine {plan.label.vm!r}: its image needs {image.memory_mib} MiB of memory, but its spec has"
             f" {plan.spec.memory_mib}; give it more"
         )
     check_keys(plan.spec.ssh_keys)
     wanted = plan.spec.user or image.user
     if user is not None and wanted != user:
         raise Refused(
-            f"machine {plan.label.vm!r}: one logs into it as {user!r}, and that cannot become {wanted!r}; make another"
+            f"machine {plan.label.vm!r}: its login user is {user!r} and cannot be changed to {wanted!r}; create another"
             " machine"
         )
     if wanted == image.user:
         return
     if image.seeding is Seeding.NONE:
-        raise Refused(
-            f"machine {plan.label.vm!r}: its image cannot be told who logs in; that is {image.user!r}, so leave it out"
-        )
+        raise Refused(f"machine {plan.label.vm!r}: its image has the fixed user {image.user!r}; leave the user empty")
     if wanted in TAKEN:
-        raise Refused(
-            f"machine {plan.label.vm!r}: {wanted!r} is a name that systems have for themselves; log in as another user"
-        )
+        raise Refused(f"machine {plan.label.vm!r}: user name {wanted!r} is reserved; log in as another user")
 
 
 def new_mac() -> str:
-    """A locally administered address."""
+    """Return a locally administered address."""
     return "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
 
 
 def disk_bytes(spec: VmSpec, image: Image) -> int:
-    """What the guest sees: as large as was asked for, and no smaller than what it begins with."""
+    """Return the virtual size of the disk: the requested size, but at least that of the image."""
     return max(image.disk_bytes, spec.disk_gib * GIB)
 
 
 async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
-    """Give it what it stands on. All of it is made anew, for what is there may be half of something."""
+    """Create the disk and files of a machine. Everything is created again, because existing files may be incomplete."""
     site, path = machine.site, machine.folder.path
     if origin is None:
         try:
@@ -143,9 +139,9 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
 
 
 def _share_image(origin: QemuMachine, machine: QemuMachine) -> None:
-    """Let it stand on what the origin stands on. Refused: there is no origin any more."""
+    """Base the machine on the files of its origin's image. Refused: the origin no longer exists."""
     if origin.gone or origin.record.life is not Life.WHOLE:
-        raise Refused(f"machine {machine.vm!r}: machine {origin.vm!r}, which it would be a copy of, has been deleted")
+        raise Refused(f"machine {machine.vm!r}: its origin, machine {origin.vm!r}, was deleted; clone another one")
     try:
         for file, name in LINKED.items():
             link = machine.folder.path / name
@@ -154,18 +150,18 @@ def _share_image(origin: QemuMachine, machine: QemuMachine) -> None:
                 link.hardlink_to(origin.folder.path / name)
     except OSError as error:
         raise Unavailable(
-            f"machine {machine.vm!r}: it cannot stand on what machine {origin.vm!r} does: {error.strerror}; try again"
+            f"machine {machine.vm!r}: cannot link the image files of machine {origin.vm!r}: {error.strerror}; try again"
         ) from None
 
 
 async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
-    """Let one that is off have the plan's shape."""
+    """Apply the plan's spec to a machine that is off."""
     record = machine.record
     default = machine.site.images.default
     if (plan.spec.image or default) != (record.spec.image or default):
         raise Refused(
-            f"machine {machine.vm!r}: it stands on the image {record.spec.image or default!r}, and cannot be put on"
-            f" {plan.spec.image or default!r}; make another machine"
+            f"machine {machine.vm!r}: it was created from image {record.spec.image or default!r} and cannot be changed"
+            f" to {plan.spec.image or default!r}; create another machine"
         )
     check(plan, record.image, record.user)
     if (record.spec, record.name, record.fenced) == (plan.spec, plan.name, plan.fenced) and not record.failed:
@@ -190,7 +186,7 @@ async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
 
 
 async def destroy(machine: QemuMachine) -> None:
-    """Leave nothing of it: no process, port, tap, group or file."""
+    """Remove everything of a machine: process, port, tap, group and files."""
     site = machine.site
     await site.hook("delete.begun:before")
     machine.note(life=Life.DELETING)

@@ -1,16 +1,16 @@
-"""The fencing guard of one machine: a separate program that needs only the standard library.
+"""The fencing guard of one machine, a separate program that needs only the standard library.
 
-    python -I -S guard.py HOLD REPORT CLOSE COMMAND…
+    python -I -S dead_mans_switch.py HOLD REPORT CLOSE COMMAND…
 
-It runs COMMAND, which is QEMU, and kills it as soon as the file HOLD does not say that machines may run: the file is
-missing, is torn, is of another boot, or its time is over. It writes the process's id and start time to the descriptor
-REPORT, and ends when QEMU does. CLOSE are descriptors that are QEMU's alone, with commas.
+It runs COMMAND, which is QEMU, and kills it as soon as the file HOLD does not allow machines to run: the file is
+missing, torn, of another boot, or expired. It writes the process's id and start time to the descriptor REPORT, and ends
+when QEMU ends. CLOSE lists descriptors, separated by commas, that only QEMU keeps open.
 
-QEMU dies with the guard, by any cause: `WITH_GUARD` has the kernel do it. So the kill needs nothing of the guard: a
-kernel timer (`Deadline`) that kills the guard is armed at the end of the last hold that was read, before QEMU starts
+QEMU dies with the guard, by any cause: `WITH_GUARD` makes the kernel kill it. So the kill does not depend on the guard:
+a kernel timer (`Deadline`) that kills the guard is armed for the end of the last hold that was read, before QEMU starts
 and before each further read. It fires while a read blocks, while the guard is stopped by SIGSTOP, and right after a
-suspend. A second thread reads the hold; the thread that started QEMU only waits for QEMU's end: the kernel
-kills QEMU at the end of that thread, and a thread that waits in a file system may not end.
+suspend. A second thread reads the hold. The thread that started QEMU only waits for QEMU's end: the kernel kills QEMU
+at the end of that thread, and a thread that waits in a file system may not end.
 
 SIGTERM, SIGINT and SIGHUP have no effect. The command line and the environment hold names and numbers, no secret.
 """
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EVERY = 0.2
-"""Seconds between two looks: a hold may be shortened at any time."""
+"""Seconds between two reads: a hold may be shortened at any time."""
 GRACE = 0.05
 """Seconds after the end of the hold at which the kernel kills. Up to then the guard kills QEMU itself and reaps it."""
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of `until`, the same as `SystemClock.now()`: it counts suspends where the host has such a clock."""
+"""The clock of `until`, the same as that of `SystemClock.now()`: it includes suspends where the host supports that."""
 NOT_HELD, FAILED = "not held", "failed"
 WITH_GUARD = (
     "setpriv", "--pdeathsig", "KILL", "--",
-    # After, not before, the kernel was told: a guard that died earlier is not the parent any more.
+    # After, not before, the death signal was requested: a guard that died earlier is no longer the parent.
     "sh", "-c", '[ "$PPID" = "$GUARD_PID" ] || exit 1; exec "$@"', "sh",
 )  # fmt: skip
-"""Stands before QEMU's command line, behind every change of user: that would make the kernel forget."""
+"""Prefix of QEMU's command line. It follows every change of user, which would clear the death signal."""
 
 
 def hold_text(boot: str, until: float) -> str:
-    """What the hold file says."""
+    """Return the content of the hold file."""
     return f"hold {boot} {until:.6f} .\n"
 
 
 def held_until(path: str, boot: str) -> "float | None":
-    """Until when machines may run, on `CLOCK`; None: they may not, for all that is known."""
+    """Return until when machines may run, on `CLOCK`; None: they may not, or that is not known."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -69,8 +69,9 @@ def _boot() -> str:
 class Deadline:
     """A kernel timer that kills this process. `set` moves its end; nothing in this process can delay it.
 
-    On `CLOCK` with SIGKILL where the host has POSIX timers. Elsewhere the interval timer with SIGALRM, whose default
-    action ends the process: it does not count suspends, and reaches a stopped process when that is continued.
+    It uses `CLOCK` with SIGKILL where the host has POSIX timers. Elsewhere it uses the interval timer with SIGALRM,
+    whose default action ends the process: that timer does not count suspends, and acts on a stopped process only when
+    it continues.
     """
 
     def __init__(self) -> None:
@@ -81,9 +82,9 @@ class Deadline:
 
 
 def _posix_timer() -> "Callable[[float], None] | None":
-    """Return what arms a timer of this process for an instant; None: the host has no such timers."""
+    """Return a function that arms a timer of this process for an instant; None: the host has no such timers."""
     try:
-        import ctypes  # here, for some Pythons are built without it
+        import ctypes  # here, because some Pythons are built without it
 
         libc = ctypes.CDLL(None)
         create, settime = libc.timer_create, libc.timer_settime
@@ -110,7 +111,7 @@ def _interval_timer(until: float) -> None:
 
 
 def _watch(hold: str, boot: str, deadline: Deadline, machine: int) -> None:
-    """Move the deadline along with the hold, and kill the machine (a pidfd) when it is no longer held."""
+    """Move the deadline along with the hold; kill the machine (a pidfd) when the hold ends."""
     while True:
         until = held_until(hold, boot)
         left = 0.0 if until is None else until - time.clock_gettime(CLOCK)
@@ -133,16 +134,16 @@ def _say(descriptor: int, text: str) -> None:
     try:
         os.write(descriptor, text.encode())
         os.close(descriptor)
-    except OSError:  # who asked is dead; the lock says that we are here
+    except OSError:  # the reader is dead; the lock shows that this process runs
         pass
 
 
 def _ignore(*_: object) -> None:
-    """A handler, not SIG_IGN, which QEMU would inherit."""
+    """Handle a signal by doing nothing. Not SIG_IGN, which QEMU would inherit."""
 
 
 def main(hold: str, report: int, close: "list[int]", command: "list[str]") -> int:
-    """Guard until it ends. Its status: 0 QEMU ended, 1 it could not be started, 2 it was not held."""
+    """Guard until QEMU ends. Exit status: 0 QEMU ended, 1 it could not be started, 2 it was not held."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore)
     os.set_inheritable(report, False)
@@ -167,7 +168,7 @@ def main(hold: str, report: int, close: "list[int]", command: "list[str]") -> in
         os.close(descriptor)
     try:
         _thread.start_new_thread(_watch, (hold, boot, deadline, machine))
-    except RuntimeError as error:  # without it the machine would end with its first hold
+    except RuntimeError as error:  # without the thread the machine would end with its first hold
         _say(report, f"{FAILED} its guard: {error}")
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

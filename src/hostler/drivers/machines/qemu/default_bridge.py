@@ -1,8 +1,9 @@
-"""Hostler's own bridge, for guests that shall be reached by an IPv6 address without anybody preparing anything.
+"""Hostler's own bridge, for guests with an IPv6 address on a host without a prepared bridge.
 
-Its prefix is drawn once for a data folder and kept there (`bridge6`): a unique local one (RFC 4193), whose random part
-is in the bridge's MAC, too. By that MAC, which it has from its first instant on, a bridge is known to be this folder's:
-another control plane on the same host makes one of another name. It is left standing, for guests outlive who made it.
+The prefix is generated once per data folder and stored there (`bridge6`). It is a unique local prefix (RFC 4193), whose
+random part is also in the MAC of the bridge. The bridge has that MAC from its creation on, and the MAC identifies it as
+this folder's bridge. Another control plane on the same host creates a bridge of another name. The bridge is never
+removed, because guests outlive the agent that created it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ FILE = "bridge6"
 
 
 class OwnBridge:
-    """Of the data folder `data`; `prefix`: the one that its guests are in, if not that of the folder."""
+    """The bridge of the data folder `data`; `prefix`: the prefix of its guests, if not the folder's own."""
 
     def __init__(self, data: Path, prefix: IPv6Network | None = None) -> None:
         self._data, self._prefix = data, prefix
 
     def make(self) -> tuple[str, IPv6Network]:
-        """Have it stand, with its address, and up; its name and its guests' prefix. Repeatable.
+        """Create the bridge with its address and set it up; return its name and its guests' prefix. Repeatable.
 
-        Refused: it cannot be here.
+        Refused: this host does not allow it.
         """
         if not has_capabilities(NET_ADMIN):
             raise Refused(
-                "network bridge: a bridge takes CAP_NET_ADMIN, which this process has not; run it as root or with that"
+                "network bridge: a bridge needs CAP_NET_ADMIN, which this process lacks; run it as root or with that"
                 " capability"
             )
         own = kept_prefix(self._data)
@@ -48,7 +49,7 @@ class OwnBridge:
             self._ready(name, prefix)
         except OSError as error:
             raise Refused(
-                f"network bridge: this host does not let us make a bridge: {error.strerror}; make one yourself and"
+                f"network bridge: this host does not allow creating a bridge: {error.strerror}; create one yourself and"
                 " name it: network = bridge:NAME"
             ) from None
         return name, prefix
@@ -63,11 +64,11 @@ class OwnBridge:
                 return name
             if _mac_here(name) == mac:  # another process of this folder was faster
                 return name
-        raise Refused(f"network bridge: {' and '.join(names(own))} are somebody else's; name a bridge: bridge:NAME")
+        raise Refused(f"network bridge: {' and '.join(names(own))} belong to others; name a bridge: bridge:NAME")
 
     def _ready(self, name: str, prefix: IPv6Network) -> None:
         for setting in ("disable_ipv6", "accept_dad"):
-            with suppress(OSError):  # what cannot be set may be right, and our address is not waited for anyway
+            with suppress(OSError):  # the default may already be right, and the address is not waited for anyway
                 Path(f"/proc/sys/net/ipv6/conf/{name}/{setting}").write_text("0", encoding="ascii")
         index = socket.if_nametoindex(name)
         rtnetlink.set_up(index)
@@ -76,22 +77,25 @@ class OwnBridge:
 
 
 def names(own: IPv6Network) -> tuple[str, str]:
-    """What the bridge of a folder with that prefix may be called: the second, if the first is another's."""
+    """Return the possible names of the bridge of a folder with that prefix, in order of preference."""
     return USUAL, "hs" + hashlib.sha256(str(own).encode()).hexdigest()[:8]
 
 
 def mac_of(own: IPv6Network) -> str:
-    """A locally administered address of the prefix's 40 random bits."""
+    """Return a locally administered address with the 40 random bits of the prefix."""
     return "02:" + ":".join(f"{byte:02x}" for byte in own.network_address.packed[1:6])
 
 
 def new_prefix() -> IPv6Network:
-    """The first of 65536 in a site of its own (RFC 4193)."""
+    """Return the first of the 65536 subnets of a new random site (RFC 4193)."""
     return IPv6Network((b"\xfd" + secrets.token_bytes(5) + bytes(10), 64))
 
 
 def kept_prefix(data: Path) -> IPv6Network:
-    """Of the data folder; drawn if there is none. Unavailable: it cannot be kept. Damaged: it is no prefix."""
+    """Return the prefix of the data folder, generated if missing. Unavailable: cannot be stored.
+
+    Damaged: not a prefix.
+    """
     file = data / FILE
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,20 +109,18 @@ def kept_prefix(data: Path) -> IPv6Network:
                 kept.flush()
                 os.fsync(kept.fileno())
     except OSError as error:
-        raise Unavailable(f"{file}: the bridge's prefix cannot be kept: {error.strerror}; see to it") from None
+        raise Unavailable(f"{file}: cannot store the bridge's prefix: {error.strerror}; fix the cause") from None
     try:
         found = IPv6Network(text)
     except ValueError:
         found = None
     if found is None or found.prefixlen != 64 or found.network_address.packed[0] != 0xFD:
-        raise Damaged(
-            f"{file}: {text[:60]!r} is no prefix such as fd12:3456:789a::/64; put it back, or remove the file"
-        )
+        raise Damaged(f"{file}: {text[:60]!r} is not a prefix such as fd12:3456:789a::/64; correct or remove the file")
     return found
 
 
 def _mac_here(name: str) -> str | None:
-    """Of an interface; None: there is none of that name."""
+    """Return the MAC of an interface; None: no such interface."""
     try:
         return rtnetlink.mac_of(name)
     except OSError:

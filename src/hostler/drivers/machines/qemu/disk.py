@@ -1,7 +1,7 @@
-"""A machine's disk, while nobody else has it open: what `qemu-img` does to it.
+"""Operations of `qemu-img` on a machine's disk while no other process has it open.
 
-Every call names each layer by itself (`layers`), so that a file name that stands inside an image is never followed.
-A call that is cancelled has ended when it raises: no `qemu-img` works on behind the back of who repeats it.
+Every call names each layer explicitly (`layers`), so that a file name stored inside an image is never followed. When a
+cancelled call raises, its `qemu-img` has ended, so it cannot interfere with a repetition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Wrap = Callable[[Sequence[str]], Sequence[str]]
-    """Puts a command under the rights of a machine."""
+    """Runs a command with the rights of a machine."""
 
 DISK, BASE, COPY = "disk.qcow2", "base", "copy.qcow2"
 GIB = 2**30
@@ -33,7 +33,7 @@ _SAID = 400
 
 
 def layers(base_format: str, *, node: bool = False) -> dict[str, Any]:
-    """The disk over its base, each file by its name in the machine's folder; with `node`, named for QEMU."""
+    """Describe the disk and its base by their names in the machine's folder; with `node`, with node names for QEMU."""
     below: dict[str, Any] = {"driver": base_format, "file": {"driver": "file", "filename": BASE}, "read-only": True}
     if base_format == "qcow2":
         below["backing"] = None
@@ -51,15 +51,18 @@ class Disk:
         self._folder, self._format, self._wrap = folder, base_format, wrap
 
     async def create(self, size_bytes: int) -> None:
-        """An empty one over the base; what was there is replaced."""
+        """Create an empty disk over the base, replacing an existing one."""
         self.remove()
         await self._run("create", "-q", "-f", "qcow2", "-u", "-b", BASE, "-F", self._format, DISK, str(size_bytes))
 
     async def copy(self, tag: str, into: Path) -> None:
-        """Put what the snapshot `tag` holds into another folder, as a disk over the same base. It may be in use.
+        """Copy the content of the snapshot `tag` to another folder, as a disk over the same base.
 
-        The copy is made in this folder, with this machine's rights: those of the other one do not reach in here. Then
-        it is taken from this machine, whose process could otherwise write to it for as long as it has it open.
+        The disk may be in use.
+
+        The copy is made in this folder with this machine's rights, because the other machine's rights do not reach
+        here. Then the copy is taken from this machine, whose process could otherwise write to it for as long as it has
+        it open.
         """
         draft = self._folder / COPY
         try:
@@ -73,27 +76,27 @@ class Disk:
                 draft.unlink()
 
     async def grow(self, size_bytes: int) -> int:
-        """Make it at least that large; how large it is. It never shrinks."""
+        """Grow the disk to at least that size; return its size. It never shrinks."""
         present = self.virtual_bytes()
         if present < size_bytes:
             await self._run("resize", "-q", self._json(), str(size_bytes))
         return max(present, size_bytes)
 
     async def snapshots(self) -> list[str]:
-        """The tags of those inside it."""
+        """Return the tags of its internal snapshots."""
         found = (await self._info()).get("snapshots", ())
         return [item["name"] for item in found]
 
     async def snapshot(self, tag: str) -> None:
-        """Take one, without memory. One of that tag must not be there."""
+        """Take a snapshot without memory. The tag must not exist."""
         await self._run("snapshot", "-q", "-c", tag, self._json())
 
     async def revert(self, tag: str) -> None:
-        """Let the disk be as it was."""
+        """Revert the disk to a snapshot."""
         await self._run("snapshot", "-q", "-a", tag, self._json())
 
     async def drop(self, tag: str) -> None:
-        """Delete one; none of that tag is fine."""
+        """Delete a snapshot, if it exists."""
         if tag in await self.snapshots():
             await self._run("snapshot", "-q", "-d", tag, self._json())
 
@@ -101,7 +104,10 @@ class Disk:
         (self._folder / DISK).unlink(missing_ok=True)
 
     def virtual_bytes(self) -> int:
-        """How large the guest sees it, by its header: that costs no process. Unavailable: it cannot be read."""
+        """Return the size that the guest sees, read from the header without a process.
+
+        Unavailable: it cannot be read.
+        """
         try:
             descriptor = os.open(self._folder / DISK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -109,16 +115,16 @@ class Disk:
             finally:
                 os.close(descriptor)
         except (OSError, struct.error) as error:
-            raise Unavailable(f"{self._folder / DISK}: it cannot be read: {error}; see to it") from None
+            raise Unavailable(f"{self._folder / DISK}: cannot be read: {error}; fix the cause") from None
         if magic != MAGIC:
-            raise Unavailable(f"{self._folder / DISK}: it is no disk any more; delete the machine, or put it back")
+            raise Unavailable(f"{self._folder / DISK}: not a qcow2 disk any more; restore it, or delete the machine")
         return int(size)
 
     def _json(self) -> str:
         return "json:" + json.dumps(layers(self._format))
 
     async def _info(self) -> dict[str, Any]:
-        alone = {"driver": "qcow2", "file": {"driver": "file", "filename": DISK}}  # it opens no layer below
+        alone = {"driver": "qcow2", "file": {"driver": "file", "filename": DISK}}  # opens no layer below
         found: dict[str, Any] = json.loads(await self._run("info", "-U", "--output=json", "json:" + json.dumps(alone)))
         return found
 
@@ -129,7 +135,7 @@ class Disk:
 async def qemu_img(
     folder: Path, words: Sequence[str], *, wrap: Wrap = lambda argv: argv, within: float = WITHIN
 ) -> bytes:
-    """What it prints. Unavailable: there is no room, or it took too long. Refused: it says no."""
+    """Run `qemu-img` and return its output. Unavailable: no space, or timeout. Refused: any other failure."""
     subject = f"qemu-img {words[0]} in {folder}"
     try:
         process = await asyncio.create_subprocess_exec(
@@ -142,20 +148,20 @@ async def qemu_img(
         )
     except FileNotFoundError as error:
         raise Unavailable(
-            f"{subject}: {error.filename} is not there; install qemu-utils, and keep the folder"
+            f"{subject}: {error.filename} not found; install qemu-utils, and check that the folder exists"
         ) from None
     except OSError as error:
-        raise Unavailable(f"{subject}: it cannot be started: {error.strerror}; try again") from None
+        raise Unavailable(f"{subject}: cannot be started: {error.strerror}; try again") from None
     try:
         async with asyncio.timeout(within):
             said, complained = await process.communicate()
     except TimeoutError:
-        raise Unavailable(f"{subject}: it was not done within {within:g} s; see what the disk does") from None
+        raise Unavailable(f"{subject}: not finished within {within:g} s; check the host's storage") from None
     finally:
         await end(process)
     if process.returncode == 0:
         return said
     text = " ".join(complained.decode(errors="replace").split())[-_SAID:]
     if "No space left" in text or "Disk quota exceeded" in text:
-        raise Unavailable(f"{subject}: there is no room: {text}; make room and try again")
+        raise Unavailable(f"{subject}: no space left: {text}; free some and try again")
     raise Refused(f"{subject}: {text or f'it ended with {process.returncode}'}")

@@ -1,7 +1,7 @@
-"""The verbs of QEMU machines.
+"""The verbs of the machines port, implemented with QEMU processes.
 
-A verb writes down what it begins, does it, and writes down that it is done; repeated, it goes on from whatever is
-there. Verbs of one machine follow each other. What they do is in `making`, `power` and `snapshot`.
+A verb records what it begins, does it, and records that it is done. Repeated, it continues from the recorded state.
+Verbs of one machine run one at a time. `create`, `power` and `snapshot` implement them.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
 REATTACH_WITHIN = 5.0
-"""When the driver opens: one that does not answer by then is asked on in the background."""
+"""Seconds to wait for each machine when the driver opens; after that it keeps trying in the background."""
 _log = logging.getLogger("hostler.qemu")
 
 
 class QemuMachines(Closing, Moving, Retaining):
-    """The machines of one node, each a QEMU process with a folder of its own."""
+    """The machines of one node, each a QEMU process with its own folder."""
 
     def __init__(
         self,
@@ -67,7 +67,10 @@ class QemuMachines(Closing, Moving, Retaining):
         clock: Clock | None = None,
         step: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`step` is awaited before and after internal steps with their name, such as `start.begun:before`."""
+        """Set up the driver.
+
+        `step` is awaited before and after internal steps with their name (`start.begun:before`).
+        """
         self.clock = clock or SystemClock()
         self._folder = PlaceFolder(Path(folder))
         self._images, self._options, self._step = images, options or QemuOptions(), step
@@ -79,7 +82,7 @@ class QemuMachines(Closing, Moving, Retaining):
         self._arrivals: dict[str, Arrival] = {}
         self._kept: dict[str, Kept] = {}
         self._damaged: list[Damaged] = []
-        """What is retained and cannot be read."""
+        """Errors of retained machines that cannot be read."""
         self._keeping = asyncio.Lock()
         self._next_number = 1
         self._probing: asyncio.Task[None] | None = None
@@ -115,12 +118,12 @@ class QemuMachines(Closing, Moving, Retaining):
         return self
 
     async def _probe(self, site: Site) -> None:
-        """Find out what guests run with, so that the node can say so before the first one starts."""
+        """Probe the acceleration, so that the node can report it before the first machine starts."""
         with suppress(HostlerError):
             await site.accelerator(self._images.files(""))
 
     async def aclose(self) -> None:
-        """Leave the machines to themselves."""
+        """Close the driver; the machines keep running."""
         site, self._site = self._site, None
         if self._probing is not None:
             self._probing.cancel()
@@ -147,10 +150,10 @@ class QemuMachines(Closing, Moving, Retaining):
         return content
 
     async def _found(self, machine: QemuMachine) -> None:
-        """Be connected again with a machine that an earlier process knew."""
+        """Reconnect to a machine that an earlier process created."""
         if not process.alive(machine.folder):
             machine.ended_by_itself()
-            with suppress(Unavailable):  # its next start says so
+            with suppress(Unavailable):  # its next start reports it again
                 await machine.leave_none()
             return
         try:
@@ -206,7 +209,7 @@ class QemuMachines(Closing, Moving, Retaining):
             machine = self._machines.get(vm)
             if machine is not None and machine.record.label != plan.label:
                 raise Refused(
-                    f"machine {vm!r}: it carries another label ({machine.record.label}); it is not ours to change"
+                    f"machine {vm!r}: it carries another label ({machine.record.label}); change it from its own node"
                 )
             if machine is None or machine.record.life is not Life.WHOLE:
                 machine = await self._make(site, plan, machine)
@@ -215,7 +218,7 @@ class QemuMachines(Closing, Moving, Retaining):
             return machine.seen()
 
     async def _make(self, site: Site, plan: MachinePlan, begun: QemuMachine | None) -> QemuMachine:
-        """One of which nothing is there, or of which it is not known what is."""
+        """Create a machine that does not exist or is incomplete."""
         vm, origin = plan.label.vm, self._origin(plan)
         site.check_room(vm)
         image = self._image(plan) if origin is None else origin.record.image
@@ -233,7 +236,7 @@ class QemuMachines(Closing, Moving, Retaining):
         return begun
 
     def _begin(self, site: Site, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
-        """The folder of a machine of which nothing else is there."""
+        """Create the folder and record of a new machine."""
         vm, key = plan.label.vm, new_host_key()
         record = msgspec.structs.replace(making.new_record(plan, self._next_number, image, key.public), **fields)
         self._next_number += 1
@@ -245,7 +248,7 @@ class QemuMachines(Closing, Moving, Retaining):
     def _image(self, plan: MachinePlan) -> Image:
         try:
             return self._images.find(plan.spec.image)[0]
-        except NotFound as error:  # of the machine that would say that it does not exist
+        except NotFound as error:  # NotFound would mean that the machine does not exist
             raise Refused(f"machine {plan.label.vm!r}: {error}") from None
 
     def _origin(self, plan: MachinePlan) -> QemuMachine | None:
@@ -255,8 +258,8 @@ class QemuMachines(Closing, Moving, Retaining):
         origin = self._machines.get(wanted.vm)
         if origin is None or wanted.snapshot not in origin.record.snapshots:
             raise Refused(
-                f"machine {plan.label.vm!r}: it begins as the snapshot {wanted.snapshot!r} of machine {wanted.vm!r},"
-                " which is not here"
+                f"machine {plan.label.vm!r}: its origin, snapshot {wanted.snapshot!r} of machine {wanted.vm!r}, is not"
+                " on this node"
             )
         return origin
 
@@ -364,14 +367,14 @@ class QemuMachines(Closing, Moving, Retaining):
     # Inside
 
     def _overdue(self, machines: Sequence[QemuMachine], instant: float) -> Sequence[str]:
-        """Read files: they may block."""
+        """Return the overdue machines. It reads files, which may block."""
         if self._folder.held(instant):
             return ()
         return tuple(each.vm for each in machines if each.record.fenced and process.alive(each.folder))
 
     @asynccontextmanager
     async def _verb(self, vm: str) -> AsyncIterator[Site]:
-        """Around a verb that changes a machine: one at a time."""
+        """Run verbs that change a machine one at a time."""
         self._opened()
         validation.check_text("machine", vm)
         async with self._lock(vm):
@@ -393,7 +396,7 @@ class QemuMachines(Closing, Moving, Retaining):
         return self._site
 
     def _check_readable(self, vm: str) -> None:
-        """Damaged: there is something of that name, and nobody can say what."""
+        """Raise Damaged if the machine has a folder whose record cannot be read."""
         error = self._broken.get(folder_name(vm))
         if error is not None and vm not in self._machines:
             raise Damaged(str(error))
@@ -401,13 +404,13 @@ class QemuMachines(Closing, Moving, Retaining):
     def _expected(self, vm: str) -> QemuMachine:
         machine = self._machines.get(vm)
         if machine is None:
-            raise NotFound(f"machine {vm!r}: there is none of that name here")
+            raise NotFound(f"machine {vm!r}: not found on this node")
         return machine
 
     def _whole(self, vm: str) -> QemuMachine:
         machine = self._expected(vm)
         if machine.record.life is not Life.WHOLE:
-            raise Refused(f"machine {vm!r}: it was only begun; create it again")
+            raise Refused(f"machine {vm!r}: its creation is incomplete; create it again")
         return machine
 
     async def _destroy(self, machine: QemuMachine) -> None:
@@ -436,7 +439,7 @@ def _needs(named: Named, default: str) -> ImageNeeds:
 
 
 def _sharing(options: QemuOptions) -> int:
-    """Return how many nodes divide this host: machines of a node stay on it while its agent is not running."""
+    """Return how many nodes share this host. A stopped agent's node counts, because its machines stay."""
     if options.siblings is None:
         return options.shared_by
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Taking a file that another user's process has made, so that nobody has it open any more but who is given it."""
+"""Takes over a file that another user's process wrote, so that no other process has it open."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 async def take(made: Path, target: Path) -> None:
-    """Let `target` hold what `made` does, also after a loss of power; `made` may be gone then. Unavailable.
+    """Move or copy `made` to `target`, durably; `made` may be gone afterwards. Unavailable.
 
-    What we made ourselves is renamed. Otherwise whoever runs as its owner may have it open, and would go on writing
-    to it, whoever it is given to: so it is copied. A copy that is cancelled has ended when this raises.
+    A file that this user wrote is renamed. Otherwise a process of the file's owner may have it open and could keep
+    writing to it after a rename, so it is copied. When a cancelled call raises, the copy has ended.
     """
     over = threading.Event()
     taking = asyncio.ensure_future(asyncio.to_thread(_take, made, target, over))
@@ -46,7 +46,7 @@ def _take(made: Path, target: Path, over: threading.Event) -> None:
         try:
             status = os.fstat(source)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                raise Refused(f"{made}: somebody has put something else there; see what runs as user {status.st_uid}")
+                raise Refused(f"{made}: not a regular file with one link; check the processes of user {status.st_uid}")
             if status.st_uid == os.geteuid():
                 os.fsync(source)
                 made.replace(target)
@@ -55,7 +55,7 @@ def _take(made: Path, target: Path, over: threading.Event) -> None:
         finally:
             os.close(source)
     except OSError as error:
-        raise Unavailable(f"{target}: cannot be made: {error.strerror}; see to it and try again") from None
+        raise Unavailable(f"{target}: cannot be created: {error.strerror}; fix the cause and try again") from None
 
 
 def _copy(source: int, size: int, target: Path, over: threading.Event) -> None:
@@ -67,7 +67,7 @@ def _copy(source: int, size: int, target: Path, over: threading.Event) -> None:
             end = min(size, os.lseek(source, at, os.SEEK_HOLE), at + CHUNK)
             copied = _copied(source, fresh, at, end - at)
             if copied == 0 or over.is_set():
-                raise Unavailable(f"{target}: the copy was cut off; make it again")
+                raise Unavailable(f"{target}: the copy was interrupted; try again")
             at += copied
         os.ftruncate(fresh, size)
         os.fsync(fresh)
@@ -76,7 +76,7 @@ def _copy(source: int, size: int, target: Path, over: threading.Event) -> None:
 
 
 def _next_data(source: int, at: int, size: int) -> int:
-    """Holes are left out."""
+    """Return the offset of the next data, skipping holes."""
     try:
         return os.lseek(source, at, os.SEEK_DATA)
     except OSError as error:
@@ -86,7 +86,7 @@ def _next_data(source: int, at: int, size: int) -> int:
 
 
 def _copied(source: int, fresh: int, at: int, count: int) -> int:
-    """Shared with the source where the file system can: each has its own as soon as one writes."""
+    """Copy a range; on file systems with copy-on-write the blocks are shared until one file changes."""
     try:
         return os.copy_file_range(source, fresh, count, at, at)
     except OSError as error:

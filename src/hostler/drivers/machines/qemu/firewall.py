@@ -1,7 +1,7 @@
-"""Rules of the host's packet filter (nftables), where it is there and we may set them.
+"""Rules of the host's packet filter (nftables), where it is installed and this process may set them.
 
-One table per purpose, named after the place (and the machine), so that whoever comes later knows whose it is. Setting a
-table again replaces it in one step.
+Each purpose has one table, named after the node (and the machine), so that its owner can be identified later. Setting a
+table again replaces it atomically.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ WITHIN = 30.0
 
 
 def find_nft() -> str | None:
-    """The command, wherever administrators' commands are."""
+    """Return the path of the command, also from the administrator's folders."""
     return shutil.which("nft", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 def why_not() -> str:
-    """Why no rules can be set; empty: they can."""
+    """Return why rules cannot be set; empty: they can."""
     if not has_capabilities(NET_ADMIN):
-        return "that takes CAP_NET_ADMIN"
+        return "CAP_NET_ADMIN is missing"
     return "" if find_nft() else "nft is not installed"
 
 
 def table_name(place: str, number: int | None = None) -> str:
-    """Of a place, or of one of its machines."""
+    """Return the table name of a node, or of one of its machines."""
     digest = hashlib.sha256(place.encode()).hexdigest()[:12]
     return f"hostler_{digest}" if number is None else f"hostler_{digest}_{number}"
 
 
 def loopback_rules(table: str, uids: range, folder: Path | None = None) -> str:
-    """Whoever runs as one of `uids` opens no connection to this host, by whichever of its addresses; DNS excepted.
+    """Return rules that forbid processes of `uids` to open connections to any address of this host, except DNS.
 
-    Without connection tracking, which a host may not want: what belongs to a connection that was opened from the other
-    side has other flags. `folder`: without which the rules are nobody's any more (`abandoned`).
+    They need no connection tracking, which a host may not want: packets of a connection opened by the other side have
+    other flags. `folder`: owner of the rules; when it is gone, they are `abandoned`.
     """
     who = f"meta skuid {uids[0]}-{uids[-1]} oifname lo"
     return _replacing(
@@ -66,7 +66,7 @@ def loopback_rules(table: str, uids: range, folder: Path | None = None) -> str:
 
 
 def guest_rules(table: str, tap: str, mac: str, addresses: Sequence[IPv6Address]) -> str:
-    """What may come out of `tap`: IPv6 from its own addresses, and nothing that only routers and servers say."""
+    """Return rules for packets from `tap`: only IPv6 from the guest's addresses, no messages of routers or servers."""
     sources = ", ".join(str(address) for address in (*addresses, IPv6Address("::")))
     own = [f"icmpv6 type nd-neighbor-advert @th,64,128 {int(address):#x} accept" for address in addresses]
     return _replacing(
@@ -87,19 +87,19 @@ def guest_rules(table: str, tap: str, mac: str, addresses: Sequence[IPv6Address]
 
 
 async def apply(rules: str) -> str:
-    """Set them, all or none; why it could not be done, or nothing."""
+    """Set the rules atomically; return why that failed, or an empty text."""
     return (await _nft("-f", "-", said=rules))[1]
 
 
 async def remove(family: str, tables: Iterable[str]) -> None:
-    """Take tables away, if they are there."""
+    """Delete tables, if they exist."""
     lines = [f"table {family} {name}\ndelete table {family} {name}\n" for name in tables]
     if lines:
         await _nft("-f", "-", said="".join(lines))
 
 
 async def machine_tables(place: str) -> dict[int, str]:
-    """The tables of the machines of a place, by number."""
+    """Return the tables of a node's machines, by number."""
     answer, _ = await _nft("-j", "list", "tables")
     prefix, found = table_name(place) + "_", {}
     for item in json.loads(answer or "{}").get("nftables", ()):
@@ -110,7 +110,7 @@ async def machine_tables(place: str) -> dict[int, str]:
 
 
 async def abandoned(family: str = "inet") -> list[str]:
-    """Tables of places whose folder is gone: somebody deleted it, and never came back to tell."""
+    """Return the tables of nodes whose folder was deleted without closing the driver."""
     answer, _ = await _nft("-j", "list", "tables", family)
     found = []
     for item in json.loads(answer or "{}").get("nftables", ()):
@@ -123,7 +123,10 @@ async def abandoned(family: str = "inet") -> list[str]:
 
 
 def _comment(folder: Path | None) -> list[str]:
-    """Whose a table is, where that can be written; in other namespaces a path may mean something else."""
+    """Return the comment that names the owner, where possible.
+
+    It names the mount namespace, because paths depend on it.
+    """
     text = f"{_mounts()} {folder}"
     usable = folder is not None and len(text.encode()) < 128 and text.isprintable() and not set(text) & set('"\\')
     return [f'comment "{text}"'] if usable else []
@@ -139,7 +142,7 @@ def _replacing(family: str, table: str, lines: Sequence[str]) -> str:
 
 
 async def _nft(*words: str, said: str = "") -> tuple[str, str]:
-    """Its answer, and its complaint if it failed."""
+    """Run `nft`; return its output, and the error message if it failed."""
     nft = find_nft()
     if nft is None:
         return "", "nft is not installed"

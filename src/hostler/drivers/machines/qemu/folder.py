@@ -1,13 +1,13 @@
-"""Where machines are: the node's folder, and in it one for each machine.
+"""Folders of machines: the node's folder, and in it one for each machine.
 
-    place       {"place": id}: made once
-    lock        flocked by the process that has the place open
-    hold        until when fenced machines may run (`Hold`)
-    vms/NAME    a machine's own folder: QEMU's working directory, so that names in it are short and relative
-    retained/NAME  the folder of a machine that is out of service; it is renamed there and back
+    place       {"place": id}: written once
+    lock        held with flock by the process that has the folder open
+    hold        until when fenced machines may run (`PlaceFolder.hold`)
+    vms/NAME    a machine's folder: QEMU's working directory, so that names in it are short and relative
+    retained/NAME  the folder of a retained machine; it is renamed there and back
 
-QEMU's user (`rights`) may make files in a machine's folder, but cannot replace ours. So nothing is opened there through
-a link, and a file that we write is ours or is made anew.
+QEMU's user (`privileges`) may create files in a machine's folder, but cannot replace the agent's files. So nothing
+there is opened through a link, and a file that the agent writes is either its own or created again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 ALIVE, LOG = "alive", "qemu.log"
 QMP_SOCKET, SERIAL_SOCKET, GUEST_SOCKET = "qmp.sock", "serial.sock", "guest.sock"
 LOG_BYTES, LOG_KEPT_BYTES = 1024 * 1024, 64 * 1024
-"""What QEMU may have said before all but the last of it goes."""
+"""Size of QEMU's log above which it is cut, and what is left then."""
 SAID_BYTES = 600
-"""Of what QEMU said last: as much as a person reads."""
+"""How much of QEMU's last messages is reported."""
 _GONE = ".gone-"
 _AS_IT_IS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -50,14 +50,14 @@ _TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ")
 
 
 def folder_name(vm: str) -> str:
-    """The id itself where it is plain, else a name made of it. Two ids never share one."""
+    """Return the id itself where it is plain, otherwise a name derived from it. Two ids never share a name."""
     if _PLAIN.fullmatch(vm):
         return vm
-    return "x" + hashlib.sha256(vm.encode()).hexdigest()  # longer than any plain one
+    return "x" + hashlib.sha256(vm.encode()).hexdigest()  # longer than any plain name
 
 
 class MachineFolder:
-    """One machine's folder, which may not be there yet."""
+    """The folder of one machine, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,10 @@ class MachineFolder:
 
     @property
     def descriptor(self) -> int:
-        """Of the folder itself, kept: `/proc/self/fd/N/NAME` is short enough for a socket. Unavailable: it is gone."""
+        """Descriptor of the folder, kept open: `/proc/self/fd/N/NAME` is short enough for a socket.
+
+        Unavailable: it is gone.
+        """
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -81,15 +84,15 @@ class MachineFolder:
         return self._descriptor
 
     def create(self) -> None:
-        """Make it, with the file whose lock says that the process lives. Repeatable."""
+        """Create the folder, with the file whose lock shows that the process lives. Repeatable."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(self.open_ours(ALIVE))
         except OSError as error:
-            raise _failed(self.path, "cannot be made", error) from None
+            raise _failed(self.path, "cannot be created", error) from None
 
     async def remove(self) -> None:
-        """Remove it with all that is in it. It is gone from sight at once; what a crash leaves goes with `sweep`."""
+        """Remove the folder with its content. It disappears at once; what a crash leaves is removed by `_sweep`."""
         self.close()
         doomed = self.path.with_name(f"{_GONE}{self.name}-{secrets.token_hex(4)}")
         try:
@@ -104,13 +107,13 @@ class MachineFolder:
         self.close()
 
     def close(self) -> None:
-        """Let go of it; used again, it is opened again."""
+        """Close the descriptor; the next use opens it again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def open_ours(self, name: str, flags: int = os.O_RDWR) -> int:
-        """A file that only we write, made if it is not there, or is not ours: a link, or somebody else's.
+        """Open a file that only the agent writes. It is created again if it is missing, a link, or another user's.
 
         OSError, as `open` raises it.
         """
@@ -127,22 +130,25 @@ class MachineFolder:
                     return descriptor
                 os.close(descriptor)
             self.forget(name)
-            with contextlib.suppress(FileExistsError):  # somebody else made it meanwhile
+            with contextlib.suppress(FileExistsError):  # another process has just created it
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
-        raise FileExistsError(errno.EEXIST, "somebody makes it anew all the time", name)
+        raise FileExistsError(errno.EEXIST, "another process keeps creating it", name)
 
     def read_ours(self, name: str, size: int) -> bytes:
-        """The beginning of a file that only we write. OSError: it cannot be read, or is not ours."""
+        """Return the beginning of a file that only the agent writes.
+
+        OSError: it cannot be read, is a link, or another user's.
+        """
         descriptor = os.open(name, os.O_RDONLY | _AS_IT_IS, dir_fd=self.descriptor)
         try:
             if not _is_ours(os.fstat(descriptor)):
-                raise PermissionError(errno.EPERM, "it is not ours", name)
+                raise PermissionError(errno.EPERM, "it is a link, or another user's file", name)
             return os.read(descriptor, size)
         finally:
             os.close(descriptor)
 
     def forget(self, *names: str) -> None:
-        """Remove files of it, where they are; or whatever has been put in their place."""
+        """Remove files, or what replaced them, if they exist."""
         for name in names:
             try:
                 os.unlink(name, dir_fd=self.descriptor)
@@ -152,7 +158,7 @@ class MachineFolder:
                 self._put_aside(name)
 
     def forget_foreign(self, *names: str, folders: bool = False) -> None:
-        """Remove what has these names and is not ours: a link, or somebody else's. `folders`: one of ours may stay."""
+        """Remove files of these names that are links or another user's. `folders`: the agent's own folders stay."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
@@ -161,13 +167,13 @@ class MachineFolder:
                     self.forget(name)
 
     def _put_aside(self, name: str) -> None:
-        """A folder, of any size: out of the way at once. What a crash leaves of it goes with `sweep`."""
+        """Move a folder of any size away at once. What a crash leaves of it is removed by `_sweep`."""
         doomed = self.path.parent / f"{_GONE}{self.name}-{secrets.token_hex(4)}"
         os.rename(name, doomed, src_dir_fd=self.descriptor)
         threading.Thread(target=_remove, args=(doomed,), daemon=True).start()
 
     def cut_log(self) -> None:
-        """Let what QEMU said not grow for ever. It appends, so it goes on behind what is left."""
+        """Cut QEMU's log when it is too large. QEMU appends, so it continues after the kept part."""
         try:
             descriptor = os.open(LOG, os.O_RDWR | os.O_APPEND | _AS_IT_IS, dir_fd=self.descriptor)
         except (OSError, Unavailable):
@@ -179,12 +185,12 @@ class MachineFolder:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, kept)
         except OSError:
-            pass  # a disk that is full: what was cut off has made room
+            pass  # the disk is full, and the cut has freed some space
         finally:
             os.close(descriptor)
 
     def said(self) -> str:
-        """What QEMU said last, in one line; it may be nothing."""
+        """Return QEMU's last messages in one line; they may be empty."""
         try:
             descriptor = os.open(LOG, os.O_RDONLY | _AS_IT_IS, dir_fd=self.descriptor)
         except (OSError, Unavailable):
@@ -200,7 +206,7 @@ class MachineFolder:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The file `place`."""
+    """Content of the file `place`."""
 
     place: str
 
@@ -215,9 +221,9 @@ class PlaceFolder:
 
     @property
     def id(self) -> str:
-        """Stays the same for as long as the machines do."""
+        """Id of the folder; it stays the same for as long as the machines exist."""
         if not self._id:
-            raise Closed(f"machines in {self.path}: their place is known once it was opened")
+            raise Closed(f"machines in {self.path}: their place id is known once the folder was opened")
         return self._id
 
     @property
@@ -242,7 +248,7 @@ class PlaceFolder:
         self.close()
 
     def open(self) -> None:
-        """Make it if it is not there, and be the only one. Unavailable: another process has it open."""
+        """Create the folder if missing, and lock it. Unavailable: another process has it open."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.machines_path.mkdir(mode=0o700, exist_ok=True)
@@ -258,35 +264,35 @@ class PlaceFolder:
             raise _failed(self.path, "cannot be opened", error) from None
 
     def close(self) -> None:
-        """Let another one open it."""
+        """Release the lock."""
         if self._lock >= 0:
-            # Not by closing alone: a child forked meanwhile holds the same lock through its copy.
+            # Closing alone is not enough: a child forked since then holds the same lock through its copy.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = -1
 
     def machine(self, vm: str) -> MachineFolder:
-        """The folder of that machine, whether or not it is there."""
+        """Return the folder of a machine; it may not exist."""
         return MachineFolder(self.machines_path / folder_name(vm))
 
     def machines(self) -> list[MachineFolder]:
-        """Those that are there, in the order of their names."""
+        """Return the folders of existing machines, sorted by name."""
         return _folders(self.machines_path)
 
     def retained(self, name: str) -> MachineFolder:
-        """The folder of the machine that is retained under that name; it may not exist."""
+        """Return the folder of the machine that is retained under that name; it may not exist."""
         return MachineFolder(self.retained_path / folder_name(name))
 
     def all_retained(self) -> list[MachineFolder]:
-        """The folders of retained machines, in the order of their names."""
+        """Return the folders of retained machines, sorted by name."""
         return _folders(self.retained_path)
 
     def rename(self, old: MachineFolder, new: MachineFolder) -> None:
-        """Take a machine's folder out of service, or back, in one step. Unavailable: it is where it was."""
+        """Move a machine's folder out of service, or back, atomically. Unavailable: it was not moved."""
         old.close()
         try:
             if new.path.exists():
-                raise FileExistsError(errno.EEXIST, "it exists", os.fspath(new.path))
+                raise FileExistsError(errno.EEXIST, "the target exists", os.fspath(new.path))
             old.path.rename(new.path)
             for path in (new.path.parent, old.path.parent):
                 sync_folder(path)
@@ -294,16 +300,16 @@ class PlaceFolder:
             raise _failed(old.path, f"cannot be renamed to {new.path}", error) from None
 
     def hold(self, until: float) -> None:
-        """Let fenced machines run until then, on the clock that counts from the host's boot. The last one counts."""
+        """Let fenced machines run until that instant of the clock since the host's boot. The last call counts."""
         draft = self.path / ".hold"
         try:
             draft.write_text(dead_mans_switch.hold_text(boot_id(), until), encoding="ascii")
-            draft.replace(self.hold_path)  # no fsync: what a loss of power can take is of another boot, and void
+            draft.replace(self.hold_path)  # no fsync: after a loss of power the hold is of another boot, and void
         except OSError as error:
-            raise _failed(self.hold_path, "cannot be written; the hold that was counts", error) from None
+            raise _failed(self.hold_path, "cannot be written; the previous hold stays in force", error) from None
 
     def held(self, now: float) -> bool:
-        """Whether fenced machines may run."""
+        """Return whether fenced machines may run."""
         until = dead_mans_switch.held_until(os.fspath(self.hold_path), boot_id())
         return until is not None and now < until
 
@@ -314,8 +320,8 @@ class PlaceFolder:
         except BlockingIOError:
             os.close(lock)
             raise Unavailable(
-                f"machines in {self.path}: another process has them open; end that agent first, or give this one a"
-                " folder of its own"
+                f"machines in {self.path}: another process has them open; stop that agent first, or give this one"
+                " another folder"
             ) from None
         except BaseException:
             os.close(lock)
@@ -323,7 +329,7 @@ class PlaceFolder:
         self._lock = lock
 
     def _sweep(self) -> None:
-        """Remove what a removal that was cut off left."""
+        """Remove what interrupted removals left."""
         for folder in (self.machines_path, self.retained_path):
             for entry in os.scandir(folder):
                 if entry.name.startswith(_GONE):
@@ -343,10 +349,10 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _remove(path: Path) -> None:
-    # What cannot be removed now (a file that is still open elsewhere on a network disk) goes when the place is opened.
+    # What cannot be removed now (a file still open elsewhere on a network disk) is removed at the next open.
     try:
         shutil.rmtree(path, ignore_errors=True)
-    except RecursionError:  # somebody made folders in folders to keep us from it
+    except RecursionError:  # the guest nested folders too deeply for Python
         subprocess.run(["rm", "-rf", "--", os.fspath(path)], check=False, stderr=subprocess.DEVNULL)
 
 
@@ -357,8 +363,8 @@ def _read_identity(path: Path) -> str:
         return ""
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(
-            f"machines in {path}: the file `place` is not what Hostler wrote ({error}); name another folder, or delete"
-            " this one and its machines with it"
+            f"machines in {path}: the file `place` was not written by Hostler ({error}); use another folder, or delete"
+            " this one with its machines"
         ) from None
 
 
@@ -379,4 +385,4 @@ def _new_identity(path: Path) -> str:
 def _failed(path: Path, what: str, error: OSError) -> Unavailable | Invalid:
     if isinstance(error, NotADirectoryError | FileExistsError):
         return Invalid(f"machines in {path}: {what}: {error.strerror}; name a folder")
-    return Unavailable(f"machines in {path}: {what}: {error.strerror or error}; see to it and try again")
+    return Unavailable(f"machines in {path}: {what}: {error.strerror or error}; fix the cause and try again")

@@ -1,4 +1,4 @@
-"""Who a machine is: its host key, which is made once, and the seed that tells it all else, laid before each start."""
+"""Identity of a machine: its host key, created once, and the seed with everything else, written before each start."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ FIRMWARE, ISO = "fw", "seed.iso"
 
 
 def private_key(folder: Path) -> str:
-    """Of the machine in that folder. Damaged: it is lost."""
+    """Return the private host key of the machine in that folder. Damaged: it is lost."""
     try:
         return (folder / KEY).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise Damaged(
-            f"{folder / KEY}: the host key cannot be read: {error}; put it back, or delete the machine"
+            f"{folder / KEY}: cannot read the host key: {error}; restore the file, or delete the machine"
         ) from None
 
 
 def keep_identity(folder: MachineFolder, private: str) -> str:
-    """Let the machine in that folder have a host key that was made elsewhere; its public part."""
+    """Give the machine in that folder a host key that was created elsewhere; return its public part."""
     with _told(folder.path / KEY):
         _write(folder.descriptor, KEY, private.encode())
     return public_part(private)
 
 
 def instance_of(machine: QemuMachine) -> str:
-    """Stays the same for a machine's life, wherever it goes; a copy of it has another."""
+    """Return the instance id, which a machine keeps for life, also when migrated; a clone gets another one."""
     return machine.record.instance or f"{machine.site.place}-{machine.record.number}"
 
 
 def check_keys(keys: tuple[str, ...]) -> None:
-    """Invalid: one that could be read as something else than a key."""
+    """Check the SSH keys. Invalid: one could be parsed as something other than a key."""
     Identity(instance="a", hostname="a", user="a", host_key="", ssh_keys=keys, mac="52:54:00:00:00:00")
 
 
 def lay_seed(machine: QemuMachine, attached: Attached) -> dict[str, Any]:
-    """Put the seed into the machine's folder; what of it the command line must name."""
+    """Write the seed to the machine's folder; return the parts that the command line must name."""
     record, folder = machine.record, machine.folder.path
     if record.image.seeding is Seeding.NONE:
         return {}
@@ -86,21 +86,24 @@ def lay_seed(machine: QemuMachine, attached: Attached) -> dict[str, Any]:
 
 @contextmanager
 def _firmware(folder: MachineFolder) -> Iterator[int]:
-    """A descriptor of the folder of such files, which is ours: whatever else a process of the guest put there goes."""
+    """Open the folder of firmware files; it is the agent's own.
+
+    What a process of the guest put in its place is removed.
+    """
     folder.forget_foreign(FIRMWARE, folders=True)
     with suppress(FileExistsError):
         os.mkdir(FIRMWARE, mode=0o700, dir_fd=folder.descriptor)
     place = os.open(FIRMWARE, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor)
     try:
         if os.fstat(place).st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "somebody else has made it")
+            raise PermissionError(errno.EPERM, "another user created it")
         yield place
     finally:
         os.close(place)
 
 
 def _write(place: int, name: str, content: bytes) -> None:
-    """A file of our own: the guest's process can read it, and replaces nothing."""
+    """Write a file owned by the agent: the guest's process can read it but cannot replace it."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=place)
     fresh = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=place)
@@ -113,4 +116,4 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"{path}: cannot be written: {error.strerror}; see to it and try again") from None
+        raise Unavailable(f"{path}: cannot be written: {error.strerror}; fix the cause and try again") from None

@@ -1,4 +1,4 @@
-"""A machine's process: run, and connected to. Called with the machine's lock held."""
+"""Starts a machine's process and connects to it. The caller holds the machine's lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PORTS_TRIED = 5
 
 
 async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors: Sequence[int] = ()) -> None:
-    """Run QEMU, which inherits the descriptors, and be connected to it. Uncertain: it ended, or does not answer."""
+    """Run QEMU, which inherits the descriptors, and connect to it. Uncertain: it ended, or does not answer."""
     site = machine.site
     await machine.leave_none()
     taken = site.ports_of_others(machine.vm)
@@ -47,7 +47,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
             )
         except BaseException:
             with suppress(Unavailable):
-                machine.look()  # it could not be ended, either
+                machine.look()  # a process that could not be ended, either
             raise
         finally:
             site.network.started(attached)
@@ -68,20 +68,20 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
             machine.change(begun=Begun.STARTING, failed=False, detail="")
         else:
             return
-    raise Unavailable(f"machine {machine.vm!r}: each of {PORTS_TRIED} ports was taken by somebody else; try again")
+    raise Unavailable(f"machine {machine.vm!r}: {PORTS_TRIED} ports in a row were taken by other processes; try again")
 
 
 async def _limited_and_attached(machine: QemuMachine, within: float) -> None:
-    """Both at once: entering a control group takes the kernel tens of milliseconds, and QEMU as many to start."""
+    """Set the limits and connect at the same time: each takes tens of milliseconds."""
     limiting = asyncio.create_task(limit(machine), name=f"machine {machine.vm}: limits")
     try:
         await machine.attach(within=within)
     finally:
-        await whole(limiting)  # or a group would be made of a machine that is off
+        await whole(limiting)  # otherwise a group could be created for a machine that is off
 
 
 async def limit(machine: QemuMachine) -> None:
-    """Hold a process to the machine's shape; again, where who started it may have been killed before."""
+    """Set the resource limits of the process. Repeat it: the agent may have been killed before it did so."""
     record = machine.record
     if record.run is not None:
         shape = Shape(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
@@ -89,6 +89,6 @@ async def limit(machine: QemuMachine) -> None:
 
 
 def check_held(machine: QemuMachine) -> None:
-    """Unavailable: it is fenced, and may not run now."""
+    """Check that a fenced machine may run. Unavailable: it is not held."""
     if machine.record.fenced and not machine.site.held():
         raise Unavailable(f"machine {machine.vm!r}: it is fenced and not held, so it does not start; hold it first")

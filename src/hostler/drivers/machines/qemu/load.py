@@ -1,4 +1,4 @@
-"""What is in a node's folder, when its driver opens."""
+"""Reads the folder of a node when its driver opens."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.state import MachineRecord
 
 NUMBER = "number"
-"""A file with the machine's number, beside its record: one that cannot be read still has its tap, rules and group."""
+"""File with the machine's number, next to its record: it identifies tap and group if the record is unreadable."""
 _log = logging.getLogger("hostler.qemu")
 
 
 class Content(msgspec.Struct):
-    """Of a node's folder."""
+    """Content of a node's folder."""
 
     machines: list[tuple[MachineFolder, MachineRecord]] = msgspec.field(default_factory=list)
     broken: dict[str, Damaged] = msgspec.field(default_factory=dict)
-    """What cannot be read, by the name of its folder."""
+    """Errors of records that cannot be read, by folder name."""
     numbers: set[int] = msgspec.field(default_factory=set)
-    """That are taken, also by what cannot be read."""
+    """Numbers in use, also of machines whose record cannot be read."""
     is_known: bool = True
-    """Whether these are all."""
+    """Whether `numbers` is complete."""
 
 
 def read(place: PlaceFolder) -> Content:
-    """What cannot be read stays as it is, and hides nothing else."""
+    """Read all machines. A record that cannot be read stays as it is and does not hide the others."""
     content = Content()
     for folder in place.machines():
         try:
             record = state.read(folder.path)
             if folder_name(record.vm) != folder.path.name:
-                raise Damaged(f"{folder.path}: it holds machine {record.vm!r}, whose folder has another name")
+                raise Damaged(f"{folder.path}: it contains machine {record.vm!r}, whose folder has another name")
         except Damaged as error:
             content.broken[folder.path.name] = error
             _log.warning("%s%s", error, "; its process runs" if _lives(folder) else "")
@@ -61,7 +61,7 @@ def _lives(folder: MachineFolder) -> bool:
 
 
 def number_of(folder: MachineFolder) -> int | None:
-    """0: it never was a machine, for what each has from the first is not there. None: it cannot be told."""
+    """Return the machine's number. 0: the folder never was a machine, because `alive` is missing. None: not known."""
     try:
         if ALIVE not in os.listdir(folder.path):
             return 0

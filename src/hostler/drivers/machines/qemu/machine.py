@@ -1,7 +1,7 @@
-"""One machine, as the driver knows it: its record, and the connections to its process while that lives.
+"""One machine of the driver: its record, and the connections to its process while it lives.
 
-What it is follows from the record, from whether the process lives, and from what QEMU says. All of that is kept in
-memory, and is changed by what QEMU and the process's end tell, so that looking costs nothing.
+The state of a machine follows from the record, from whether the process lives, and from QEMU's messages. All of it is
+in memory and is updated by events of QEMU and the end of the process, so that reading it costs nothing.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel
 
 SHUT_DOWN = "shutdown"
-"""What QEMU says of a guest that switched itself off."""
+"""QEMU's status of a guest that switched itself off."""
 ATTACH_WITHIN = 30.0
 QUIT_WITHIN = 5.0
 KILL_WITHIN = 30.0
 RESTARTS_KEPT, RESTARTS_SPAN = 3, 600.0
-"""A guest that restarted itself so often in so many seconds is said to do that."""
+"""A guest that restarted itself this often within this many seconds is reported."""
 RETRY_EVERY = 1.0
 _log = logging.getLogger("hostler.qemu")
 
 
 class QemuMachine:
-    """Verbs hold `lock`; what QEMU tells is taken in between, without it."""
+    """One machine. Verbs hold `lock`; events of QEMU are processed without it."""
 
     def __init__(self, site: Site, folder: MachineFolder, record: MachineRecord, lock: asyncio.Lock) -> None:
         self.site, self.folder, self.record, self.lock = site, folder, record, lock
         self.gone = False
-        """It was destroyed, and is not this place's any more."""
+        """It was destroyed and no longer belongs to this node."""
         self.alive = False
         self.status = ""
-        """Of QEMU: `running`, `paused`, `io-error`, …"""
+        """Status of QEMU: `running`, `paused`, `io-error`, …"""
         self._link = Link(folder, event=self._event, closed=self._hung_up)
         self.readiness: Readiness | None = None
         self.stopped = asyncio.Event()
-        """The guest switched itself off, or the process ended."""
+        """Set when the guest switched itself off or the process ended."""
         self._loose: Run | None = None
-        """A run that ended by itself, as it seemed: something of it may still be there."""
+        """A run that seems to have ended by itself; some of its processes may still exist."""
         self._lives_since = 0.0
         self._attaching = asyncio.Lock()
         self._trouble = self._unheard = ""
@@ -79,7 +79,7 @@ class QemuMachine:
 
     @property
     def disk(self) -> Disk:
-        """As long as the machine is off."""
+        """The disk; for use while the machine is off."""
         return Disk(self.folder.path, self.record.image.disk_format, wrap=self.rights.wrap)
 
     @property
@@ -88,10 +88,10 @@ class QemuMachine:
 
     @cached_property
     def rights(self) -> Rights:
-        """As whom its processes run."""
+        """The rights of its processes."""
         return self.site.rights(self.folder.path, self.record.number)
 
-    # What it is
+    # Status
 
     @property
     def state(self) -> MachineState:
@@ -102,11 +102,11 @@ class QemuMachine:
         return access_of(self.record)
 
     def seen(self) -> Machine:
-        """As the port has it; made once for each change."""
+        """Return the machine as defined by the port; built once for each change."""
         if self._seen is None:
             record, state_now = self.record, self.state
             runs = state_now is MachineState.RUNNING
-            booting = Readiness(step=Step.BOOTING, since=self._lives_since)  # for all that is known yet
+            booting = Readiness(step=Step.BOOTING, since=self._lives_since)  # nothing else is known yet
             self._seen = Machine(
                 label=record.label,
                 id=f"qemu-{self.site.place[:8]}-{record.number}",
@@ -138,7 +138,7 @@ class QemuMachine:
         return f"the guest has restarted itself {RESTARTS_KEPT} times in {now - restarts[0]:.0f} s"
 
     def change(self, **fields: Any) -> None:
-        """Write down what is so now. Unavailable: it could not be written, and nothing has changed."""
+        """Write changed fields of the record. Unavailable: writing failed, and nothing changed."""
         record = msgspec.structs.replace(self.record, **fields)
         self.site.check_open()
         if record != self.record:
@@ -147,7 +147,7 @@ class QemuMachine:
         self.touch()
 
     def note(self, **fields: Any) -> None:
-        """The same for what is so whether or not it can be written, as on a disk that is full."""
+        """Change the record in memory even if writing fails, as on a full disk: for facts that hold anyway."""
         try:
             self.change(**fields)
         except Unavailable as error:
@@ -158,24 +158,24 @@ class QemuMachine:
     def touch(self) -> None:
         self._seen = None
 
-    # Being connected
+    # Connections
 
     async def attach(self, *, within: float = ATTACH_WITHIN) -> Monitor:
-        """Be connected to the process, which lives. Repeatable; Unavailable: it does not answer.
+        """Connect to the living process. Repeatable. Unavailable: it does not answer.
 
-        From here on its end is seen, and what it says of itself.
+        From here on its end and its events are observed.
         """
         self.lives()
-        async with self._attaching:  # QEMU talks to one at a time
+        async with self._attaching:  # QEMU accepts one client at a time
             monitor = await self._link.open(within)
             self._is(str((await monitor.execute("query-status"))["status"]))
             if self.record.run is None and (found := process.find(self.folder)) is not None:
-                with found:  # who started it was killed before that was written down
+                with found:  # the agent was killed before it recorded the start
                     self.note(run=found.run(), ran=True)
         return monitor
 
     def lives(self) -> None:
-        """Its process is there: from here on its end is seen. Repeatable."""
+        """Record that its process lives, and watch for its end. Repeatable."""
         if not self.alive:
             self.alive, self._lives_since = True, self.site.clock.wall()
             self.touch()
@@ -184,15 +184,15 @@ class QemuMachine:
             self.later("watch", self._watch())
 
     def look(self) -> None:
-        """Take note of a process that nobody here knows of: who began to start it was cut off."""
+        """Take over a process that the record does not mention: the agent was interrupted while it started it."""
         if not self.alive and process.alive(self.folder):
             if self.record.begun is Begun.NOTHING:
-                self.note(begun=Begun.STARTING)  # it is not known how far that came, so `start` does it again
+                self.note(begun=Begun.STARTING)  # how far that came is not known, so `start` repeats it
             self.lives()
 
     async def detach(self) -> None:
-        """Let go of the process and let it be."""
-        self._let_go = True  # also if it hangs up just now: it is another's to call, or nobody's
+        """Disconnect from the process and leave it running."""
+        self._let_go = True  # also if QEMU hangs up now: another process may take over, or none
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -201,11 +201,11 @@ class QemuMachine:
         self.folder.close()
 
     async def execute(self, command: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
-        """Have QEMU do something."""
+        """Run a QMP command."""
         return await (await self._connected()).execute(command, arguments, **options)
 
     async def job(self, command: str, arguments: dict[str, Any], *, within: float) -> None:
-        """Have QEMU do something that takes its time."""
+        """Run a QMP job, which takes time."""
         await (await self._connected()).job(command, arguments, within=within)
 
     async def _connected(self) -> Monitor:
@@ -216,21 +216,21 @@ class QemuMachine:
         return monitor
 
     async def settle_jobs(self, *, within: float) -> None:
-        """Wait for what somebody had begun who is gone: jobs of QEMU do not end with who asked for them."""
+        """Wait for jobs of an interrupted call: QEMU's jobs do not end with their caller."""
         await (await self._connected()).settle_jobs(within=within)
 
     def said(self) -> bytes:
-        """The last that came out of its serial port; of one that is off, what did before."""
+        """Return the last output of its serial port; of a machine that is off, that of its last run."""
         return (self._link.serial or Serial(self.folder)).tail(LOG_BYTES)
 
     async def console(self) -> Channel:
-        """Another one at its serial port."""
+        """Open another console at its serial port."""
         if self._link.serial is None:
             await self.attach()
         return self._link.console()
 
     def unheard(self, why: str) -> None:
-        """Its process lives and does not answer: say so, and ask on."""
+        """Report that its process lives and does not answer, and keep trying to connect."""
         if self.alive and not self.site.closed:
             self._unheard = f"its process does not answer: {why}"
             self.touch()
@@ -249,9 +249,9 @@ class QemuMachine:
                 return
 
     async def off(self, *, within: float = QUIT_WITHIN) -> None:
-        """Have the process ended: asked to if `within` seconds are given it, then by force. Returns when it has.
+        """End the process: ask it if `within` is above 0, then kill it. Returns when it has ended.
 
-        Asked, it writes back what it knows of the disk; by force, nothing that the guest was promised is lost either.
+        If asked, QEMU writes back its own disk caches. If killed, nothing is lost that the guest has flushed, either.
         """
         if within > 0 and (monitor := self._link.monitor) is not None:
             with suppress(HostlerError, TimeoutError):
@@ -259,13 +259,13 @@ class QemuMachine:
                 async with asyncio.timeout(within):
                     await process.ended(self.folder, self.record.run)
         await self._kill()
-        self.later("watch", None)  # it may not have woken yet, and must not take the next process for this one
+        self.later("watch", None)  # it may not have run yet, and must not mistake the next process for this one
         self.ended()
         await self._link.aclose()
         await self.site.release(self.record.number)
 
     async def leave_none(self) -> None:
-        """Nothing of the run before is there: what a guest has taken over can let go of what says that it lives."""
+        """Kill what is left of the run before: a compromised QEMU can release the lock that shows that it lives."""
         if self._loose is not None:
             await self._kill()
 
@@ -274,12 +274,12 @@ class QemuMachine:
         self._loose = None
 
     def ended_by_itself(self) -> None:
-        """The same as `ended`, of a process that this driver has not killed. Repeatable."""
+        """Record the end of a process that this driver did not kill (see `ended`). Repeatable."""
         self._loose = self.record.run or self._loose
         self.ended()
 
     def ended(self) -> None:
-        """Its process is no more: say so, and why. Repeatable."""
+        """Record that its process has ended, and why. Repeatable."""
         self.alive = False
         self.readiness = None
         self.stopped.set()
@@ -301,12 +301,12 @@ class QemuMachine:
         self.site.tell(self.vm)
         async with self.lock:
             if not self.alive:
-                with suppress(Unavailable):  # the next start tries again, and says so
+                with suppress(Unavailable):  # the next start tries again, and reports it
                     await self.leave_none()
                 await self._link.aclose()
 
     def later(self, name: str, work: Coroutine[Any, Any, None] | None) -> None:
-        """Have something done beside the verbs, for as long as the driver is open; of each name this work, or none."""
+        """Run a background task until the driver closes. A task of the same name is cancelled; None: only cancel it."""
         old = self._tasks.pop(name, None)
         if old is not None:
             old.cancel()
@@ -315,11 +315,11 @@ class QemuMachine:
         elif work is not None:
             self._tasks[name] = asyncio.create_task(work, name=f"machine {self.vm}: {name}")
 
-    # What QEMU tells
+    # Events of QEMU
 
     def _event(self, name: str, data: dict[str, Any]) -> None:
         if name == "SHUTDOWN":
-            if data.get("guest"):  # else it ends because it was told to, or was killed
+            if data.get("guest"):  # otherwise it ends on request, or was killed
                 self._is(SHUT_DOWN)
         elif name == "RESET":
             if data.get("guest"):
@@ -332,8 +332,8 @@ class QemuMachine:
         elif name == "STOP" and self.status == "running":
             self._is("paused")
         elif name == "BLOCK_IO_ERROR":
-            why = "there is no room on its node" if data.get("nospace") else str(data.get("reason", "an error"))
-            self._paused(f"the guest is paused, for its disk cannot be written: {why}; it goes on once it can")
+            why = "no space left on its node" if data.get("nospace") else str(data.get("reason", "an error"))
+            self._paused(f"the guest is paused because its disk cannot be written: {why}; it resumes once it can")
 
     def _is(self, status: str) -> None:
         if status == self.status:
@@ -343,7 +343,7 @@ class QemuMachine:
             self.stopped.set()
             self.later("reap", self._reap())
         elif status == "io-error" and not self._trouble:
-            self._paused("the guest is paused, for its disk cannot be written; it goes on once it can")
+            self._paused("the guest is paused because its disk cannot be written; it resumes once it can")
         elif status == "running" and self._trouble:
             self._trouble = ""
             self.later("retry", None)
@@ -359,31 +359,31 @@ class QemuMachine:
         self.later("retry", self._retry())
 
     async def _retry(self) -> None:
-        """Let the guest try its write again whenever there is room."""
+        """Let the guest repeat its write whenever there is free space."""
         while self.alive:
             await self.site.clock.sleep(RETRY_EVERY)
             if self.site.has_some_room():
                 with suppress(HostlerError):
                     if str((await self.execute("query-status"))["status"]) != "io-error":
                         return
-                    if not (self.record.departing or self.record.departed):  # else it might run here and there
+                    if not (self.record.departing or self.record.departed):  # otherwise it might run on both nodes
                         await self.execute("cont")
 
     async def _reap(self) -> None:
-        """End the process of a guest that has switched itself off, unless a verb is about to."""
+        """End the process of a guest that switched itself off, unless a verb is about to."""
         async with self.lock:
             if self.alive and self.status == SHUT_DOWN:
                 await self.off()
                 self.site.tell(self.vm)
 
     def _hung_up(self) -> None:
-        """QEMU hung up: most likely it ends. If not, it is called again."""
+        """Handle a connection that QEMU closed: most likely QEMU ends. If not, connect again."""
         self.later("reach", self._reach())
 
-    # How far it is
+    # Readiness
 
     def climb(self, *, asks: bool) -> None:
-        """Watch how it becomes available."""
+        """Watch until the machine is available. `asks`: see `Ascent.climb`."""
         record = self.record
         if record.available_at is not None and asks:
             self.readiness = Readiness(step=Step.AVAILABLE, since=record.available_at)
@@ -395,7 +395,7 @@ class QemuMachine:
             self.later("ascent", ascent.climb(asks=asks))
 
     def calm(self) -> None:
-        """Watch no longer how it becomes available."""
+        """Stop watching for its availability."""
         self.later("ascent", None)
         self.readiness = None
         self.touch()

@@ -1,8 +1,8 @@
-"""How a guest is reached, and what it reaches.
+"""Networks of guests: how a guest is reached, and what it can reach.
 
-`user`: QEMU's own stack, no rights needed; the guest's SSH port is a port of this host's loopback. `isolated`: the
-same, and the guest reaches nothing. `bridge:NAME`: the guest is on a bridge and has an IPv6 address of its own.
-`bridge`: so, on a bridge that Hostler makes.
+`user`: QEMU's own stack, which needs no privileges; the guest's SSH port is a loopback port of this host. `isolated`:
+the same, but the guest can reach nothing. `bridge:NAME`: the guest is on a bridge and has its own IPv6 address.
+`bridge`: the same, on a bridge that Hostler creates.
 """
 
 from __future__ import annotations
@@ -26,77 +26,80 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 PORTS_FROM = 20_000
-"""Up to where the kernel's own choices begin, so that no outgoing connection of the host takes a port that is free."""
+"""First port.
+
+The range ends where the kernel's ephemeral ports begin, so that outgoing connections take none of them.
+"""
 PORTS_UP_TO = 32_768
 PORT_WITHIN = 0.5
 """Seconds that a machine waits for the port it had."""
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine's place in the network."""
+    """The network attachment of one machine."""
 
     netdev: str
-    """For `-netdev`; its id is `n0`."""
+    """Value of `-netdev`; its id is `n0`."""
     host: str
-    """Where its SSH server answers, for this host."""
+    """Where this host reaches its SSH server."""
     port: int
     ip4: str = ""
     gw4: str = ""
     dns: str = ""
     ip6: str = ""
     gw6: str = ""
-    """What the guest is told (addresses with their prefix length); empty: nothing."""
+    """Configuration of the guest (addresses with their prefix length); empty: none."""
     forwarded: bool = False
-    """Whether `port` is one of this host's: it is kept in the machine's state, and may turn out to be taken."""
+    """Whether `port` is a port of this host: it is kept in the machine's state, and may turn out to be taken."""
     descriptors: tuple[int, ...] = ()
-    """That QEMU inherits under the same numbers; `Network.started` closes ours."""
+    """Descriptors that QEMU inherits under the same numbers; `Network.started` closes the agent's copies."""
 
 
 class Network(Protocol):
-    """Of the machines of one place: what `network_of` gives. Machines are named by their numbers."""
+    """Network of the machines of one node, returned by `network_of`. Machines are identified by their numbers."""
 
     @property
     def about(self) -> str:
-        """For the node's facts."""
+        """Description for the properties of the node."""
 
     @property
     def kind(self) -> str:
-        """A guest that runs can be handed to another place if this is the same there."""
+        """A running guest can be migrated to another node if both have the same kind."""
 
     async def open(self) -> None:
-        """Set up what belongs to all machines; before anything else."""
+        """Set up what all machines share; called before anything else."""
 
     async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
-        """Make what a machine needs to start. `port`: the one it had; `taken`: those of others and those that failed.
+        """Create what a machine needs to start. `port`: the one it had; `taken`: ports of others and ports that failed.
 
-        Refused: it cannot be on this host, whatever the machine. Unavailable: not now.
+        Refused: impossible on this host for any machine. Unavailable: not now.
         """
 
     def started(self, attached: Attached) -> None:
-        """QEMU has what it inherits; or it was never started, then `detach` follows."""
+        """Close the descriptors after QEMU inherited them. If QEMU was never started, `detach` follows."""
 
     async def detach(self, number: int) -> None:
-        """Take away what is left of `attach`, of a machine that is off; to be repeated."""
+        """Remove what `attach` left of a machine that is off. Repeatable."""
 
     async def reclaim(self, kept: Container[int]) -> None:
-        """The same for all that are not among `kept`, whoever attached them."""
+        """Do the same for all machines not in `kept`, also those attached by other processes."""
 
     async def aclose(self, *, empty: bool) -> None:
-        """Leave; `empty`: there is no machine any more, and nothing of `open` shall stay."""
+        """Close the network; `empty`: no machine is left, and everything that `open` set up is removed."""
 
 
 class UserNetwork:
     """QEMU's own network stack: 10.0.2.0/24, the guest is .15, the gateway .2, the name server .3.
 
-    That stack takes the guest to this host's loopback at the gateway's address. QEMU cannot be told otherwise, but the
-    packet filter can, where machines run as users of their own.
+    That stack lets the guest reach this host's loopback at the gateway's address. QEMU has no option against that. The
+    packet filter can prevent it where machines run as separate users.
     """
 
     def __init__(self, place: str, uids: range | None, *, folder: Path | None = None, isolated: bool = False) -> None:
         self._place, self._uids, self._folder, self._isolated = place, uids, folder, isolated
         self._open_why = ""
         self._from_bridge: dict[int, str] | None = None
-        """Tables of machines that were attached while this place had a bridge; None: not read yet."""
+        """Tables of machines that were attached while this node used a bridge; None: not read yet."""
 
     @property
     def about(self) -> str:
@@ -109,17 +112,17 @@ class UserNetwork:
         return "user"
 
     async def open(self) -> None:
-        """Close the way to this host, if that can be."""
+        """Block access to this host, if possible."""
         if self._isolated:
             return
-        self._open_why = firewall.why_not() if self._uids is not None else "they have no users of their own"
+        self._open_why = firewall.why_not() if self._uids is not None else "they do not run as separate users"
         if self._uids is not None and not self._open_why:
             rules = firewall.loopback_rules(firewall.table_name(self._place), self._uids, self._folder)
             self._open_why = await firewall.apply(rules)
             await firewall.remove("inet", await firewall.abandoned())
 
     async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
-        """As promised. The MAC needs nothing here."""
+        """Attach a machine (see `Network.attach`). The MAC is not used."""
         del mac
         port = await self._port(number, port, taken)
         restrict = ",restrict=on" * self._isolated
@@ -142,16 +145,16 @@ class UserNetwork:
         return port
 
     def started(self, attached: Attached) -> None:
-        """Nothing is inherited."""
+        """Do nothing: QEMU inherits no descriptors."""
 
     async def detach(self, number: int) -> None:
-        """The port goes with the process. A table that the machine got on a bridge is removed."""
+        """Remove a table that the machine got on a bridge. The port ends with the process."""
         table = (await self._tables()).pop(number, None)
         if table is not None:
             await firewall.remove("netdev", [table])
 
     async def reclaim(self, kept: Container[int]) -> None:
-        """The same for all but `kept`."""
+        """Do the same for all machines except `kept`."""
         tables = await self._tables()
         gone = [number for number in tables if number not in kept]
         await firewall.remove("netdev", [tables.pop(number) for number in gone])
@@ -162,7 +165,7 @@ class UserNetwork:
         return self._from_bridge
 
     async def aclose(self, *, empty: bool) -> None:
-        """The rules stand for as long as machines may run."""
+        """Remove the rules if no machine is left; they stay for as long as machines may run."""
         if empty and self._uids is not None and not self._isolated and not self._open_why:
             await firewall.remove("inet", [firewall.table_name(self._place)])
 
@@ -176,9 +179,9 @@ def network_of(
     folder: Path | None = None,
     data: Path | None = None,
 ) -> Network:
-    """By the settings `network` and `network_prefix6`, for the place in `folder`. Invalid: there is no such network.
+    """Return the network for the settings `network` and `network_prefix6` of the node in `folder`.
 
-    `data`: the folder that a bridge of our own belongs to.
+    Invalid: no such network. `data`: the folder that Hostler's own bridge belongs to.
     """
     if network in ("user", "isolated"):
         return UserNetwork(place, uids, folder=folder, isolated=network == "isolated")
@@ -193,10 +196,10 @@ def network_of(
 
 
 def pick_port(place: str, number: int, *, first: int = 0, taken: Container[int] = ()) -> int:
-    """A loopback port that nobody has: `first` if it can be had, else one that this machine would try again."""
+    """Return a free loopback port: `first` if it is free, otherwise a stable one derived from the machine."""
     digest = hashlib.sha256(f"{place}/{number}".encode()).digest()
     start, span = int.from_bytes(digest[:8], "big"), _ports_up_to() - PORTS_FROM
-    tries = (PORTS_FROM + (start + step) % span for step in range(span))  # one by one: most often the first will do
+    tries = (PORTS_FROM + (start + step) % span for step in range(span))  # lazily: most often the first one is free
     for port in itertools.chain([first] if first else [], tries):
         if port not in taken and _is_free(port):
             return port
@@ -204,7 +207,7 @@ def pick_port(place: str, number: int, *, first: int = 0, taken: Container[int] 
 
 
 def port_was_taken(said: str) -> bool:
-    """Whether QEMU did not start because somebody was faster with its port; attach again, with another `taken`."""
+    """Return whether QEMU did not start because its port was taken. Attach again with that port in `taken`."""
     return "Could not set up host forwarding rule" in said
 
 

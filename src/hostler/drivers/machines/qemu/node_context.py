@@ -1,4 +1,4 @@
-"""What the machines of a node share: their place, its clock and network, what can be had there and what is left."""
+"""Objects that the machines of a node share: folder, clock, network, limits, acceleration and free space."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 GIB, MIB = 2**30, 2**20
 TIDY_EVERY = 5.0
-"""Seconds between two looks at what grows: a guest can make its QEMU complain as often as it likes."""
+"""Seconds between two checks of log sizes: a guest can make its QEMU write messages at any rate."""
 SOME_ROOM = 32 * MIB
-"""With so much free a guest that is paused for want of room may try again."""
+"""Free space above which a guest that was paused for lack of space may try again."""
 
 
 class Site:
-    """Of one place, while it is open."""
+    """Shared objects of one node's machines while the driver is open."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class Site:
         self._opened = self.closed = False
         self._tidying: asyncio.Task[None] | None = None
         self.machines: Mapping[str, QemuMachine] = {}
-        """By name; the driver's."""
+        """Machines by id; owned by the driver."""
 
     @property
     def place(self) -> str:
         return self.folder.id
 
     async def open(self, numbers: Container[int], *, is_all: bool = True) -> None:
-        """Set up what belongs to all machines; take away what is left of machines that are not there any more.
+        """Set up what all machines share; remove what is left of machines that no longer exist.
 
-        `is_all`: whether these are the numbers of all that are there. If not, nothing is taken away.
+        `is_all`: whether `numbers` contains all existing machines. If not, nothing is removed.
         """
         await self.network.open()
         await self.limits.open()
@@ -84,7 +84,7 @@ class Site:
         self._tidying = asyncio.create_task(self._tidy(), name="machines: tidying")
 
     async def aclose(self, *, empty: bool) -> None:
-        """Leave; `empty`: there is no machine any more, as far as was seen."""
+        """Close; `empty`: no machine was left when last read."""
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.gather(self._tidying, return_exceptions=True)
@@ -98,33 +98,33 @@ class Site:
                     machine.folder.cut_log()
 
     async def release(self, number: int) -> None:
-        """Take away what a machine that is off had beside its files."""
+        """Release the network and limits of a machine that is off."""
         await self.network.detach(number)
         await self.limits.release(number)
 
     async def hook(self, name: str) -> None:
-        """A step is about to be taken, or was."""
+        """Call the step hook before or after an internal step."""
         if self._step is not None:
             await self._step(name)
 
     def check_open(self) -> None:
-        """Closed: the driver was closed under a verb, and the place may be another's."""
+        """Raise Closed if the driver was closed during a verb: another process may own the folder now."""
         if self.closed:
-            raise Closed("machines: the driver was closed meanwhile; open it again")
+            raise Closed("machines: the driver was closed during the call; open it again")
 
     def ports_of_others(self, vm: str) -> set[int]:
-        """Those that other machines have, or had and shall have again."""
+        """Return the ports that other machines use, or used last and will try again."""
         return {port for name, other in self.machines.items() if name != vm and (port := other.record.port)}
 
     def rights(self, folder: Path, number: int) -> Rights:
-        """Of a machine's processes. What its guest runs with adds to that (`acceleration.with_device`)."""
+        """Return the rights of a machine's processes. `acceleration.with_device` adds those of its accelerator."""
         return rights_for(folder, self.place, number, self._uids)
 
     def held(self) -> bool:
-        """Whether fenced machines may run."""
+        """Return whether fenced machines may run."""
         return self.folder.held(self.clock.now())
 
-    # What can be had
+    # Acceleration and version
 
     def known_accelerator(self) -> str | None:
         if self.options.accelerator:
@@ -133,14 +133,14 @@ class Site:
         return None if known is None else known.accelerator
 
     def known_acceleration(self) -> str:
-        """For people."""
+        """Return a description for users."""
         if self.options.accelerator:
-            return f"{self.options.accelerator}: as it was told"
+            return f"{self.options.accelerator}: as configured"
         known = acceleration.remembered(self.images.path, uids=self._uids)
         return "not tried yet" if known is None else f"{known.accelerator}: {known.why}"
 
     async def accelerator(self, files: Path) -> str:
-        """What guests run with: what was found, or is found now with the kernel in that folder."""
+        """Return the accelerator: the known one, or the result of a probe with the kernel in that folder."""
         async with self._probing:
             known = self.known_accelerator()
             if known is None:
@@ -148,13 +148,13 @@ class Site:
             return known
 
     async def version(self) -> str:
-        """Of QEMU. Unavailable: there is none."""
+        """Return QEMU's version. Unavailable: QEMU is not installed."""
         if not self._version:
             self._version = await qemu_version()
         return self._version
 
     async def here(self, accelerator: str = "") -> Place:
-        """What matters to memory that is saved here, or shall be loaded; with that accelerator, or the known one."""
+        """Return everything that saved memory depends on, with that accelerator or the known one."""
         accelerator = accelerator or self.known_accelerator() or "tcg"
         return Place(
             accelerator=accelerator,
@@ -164,34 +164,34 @@ class Site:
         )
 
     async def fit(self, spec: VmSpec) -> Fit:
-        """What memory that is saved now fits."""
+        """Return which machines can resume memory that is saved now."""
         here = await self.here()
         return Fit(cpus=spec.cpus, memory_mib=spec.memory_mib, accelerator=here.accelerator, version=here.version)
 
-    # What is left
+    # Free space
 
     def pressure(self) -> str:
-        """Why nothing new is begun; empty: there is room."""
+        """Return why nothing new may begin; empty: there is enough space."""
         usage = shutil.disk_usage(self.folder.path)
         reserve = min(self.options.reserve_gib * GIB, self.options.reserve_share * usage.total)
         if usage.free >= reserve:
             return ""
         return (
             f"the disk of {self.folder.path} is almost full: {usage.free / MIB:.0f} MiB are free, and the last"
-            f" {reserve / MIB:.0f} MiB are kept for machines that are there"
+            f" {reserve / MIB:.0f} MiB are reserved for existing machines"
         )
 
     def check_room(self, vm: str) -> None:
-        """Unavailable: nothing new is begun now."""
+        """Check the free space. Unavailable: nothing new may begin now."""
         if why := self.pressure():
-            raise Unavailable(f"machine {vm!r}: {why}; make room and try again")
+            raise Unavailable(f"machine {vm!r}: {why}; free some space and try again")
 
     def has_some_room(self) -> bool:
         return shutil.disk_usage(self.folder.path).free >= SOME_ROOM
 
 
 async def qemu_version() -> str:
-    """Unavailable: there is no QEMU."""
+    """Return QEMU's version. Unavailable: QEMU is not installed."""
     try:
         process = await asyncio.create_subprocess_exec(
             *(BINARY, "--version"),
@@ -207,5 +207,5 @@ async def qemu_version() -> str:
 
 
 def host_memory_mib() -> int:
-    """All that this host has."""
+    """Return the total memory of this host."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB

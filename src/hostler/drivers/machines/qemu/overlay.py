@@ -1,4 +1,7 @@
-"""New disks over a base. One is like another of its size, so `qemu-img` makes the first, and the others are copies."""
+"""New disks over a base.
+
+Disks of one size are equal, so `qemu-img` makes the first, and the others are copies of it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ if TYPE_CHECKING:
 
 KEPT = 8
 KEPT_BYTES = 2**19
-"""Of one: those of disks up to some TiB are smaller."""
+"""Maximum size of a kept disk; those of up to some TiB of virtual size are smaller."""
 _kept: OrderedDict[tuple[Path, str, int], bytes] = OrderedDict()
-"""By the place, the base's format and the size. Nothing else is in them: what is below is called `base` everywhere."""
+"""New disks by folder, base format and size. Their content depends on nothing else: the base is always named `base`."""
 
 
 async def lay(disk: Disk, folder: Path, base_format: str, size_bytes: int) -> None:
-    """An empty disk in that folder; what was there is replaced. It is there also after a loss of power."""
+    """Create an empty disk in that folder, durably, replacing an existing one."""
     shape = folder.parent, base_format, size_bytes
     content = _kept.get(shape)
     if content is None:
@@ -53,4 +56,4 @@ def _write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
     except OSError as error:
-        raise Unavailable(f"{path}: the disk cannot be made: {error.strerror}; see to it and try again") from None
+        raise Unavailable(f"{path}: cannot create the disk: {error.strerror}; fix the cause and try again") from None

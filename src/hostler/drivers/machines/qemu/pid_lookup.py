@@ -1,8 +1,8 @@
-"""The processes of a machine: which ones they are, held so that a signal hits no other.
+"""Finds the processes of a machine, and holds them so that a signal cannot reach another process.
 
-A process id is written down with the process's start time, and believed only of a process that has this start time and
-works in the machine's folder; otherwise the machine's processes are looked for among all. Signals go to a descriptor of
-the process that was opened before these looks, so an id that was given to somebody else meanwhile is never hit.
+A process id is stored with the process's start time. It is accepted only for a process that has this start time and
+works in the machine's folder. Otherwise the machine's processes are searched among all. Signals are sent through a
+descriptor of the process that was opened before these checks, so a reused id is never hit.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a machine's process: no other process of this host ever has the same."""
+    """One run of a machine's process, unique on this host."""
 
     pid: int
     start_time: int
-    """In the kernel's ticks since the host's boot."""
+    """In clock ticks since the host's boot."""
     boot_id: str
 
 
 class Found:
-    """A process, held by a descriptor: the number may be given to another one, the descriptor never is."""
+    """A process held by a descriptor: its id may be reused, the descriptor never is."""
 
     __slots__ = ("descriptor", "parent", "pid", "start_time")
 
@@ -60,7 +60,7 @@ class Found:
             signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
 
     async def ended(self) -> None:
-        """Until it has; one that nobody has reaped yet has ended too."""
+        """Wait until it has ended; a zombie has ended too."""
         await readable(self.descriptor)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Found:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What the kernel says of a process."""
+    """Fields of `/proc/PID/stat`."""
 
     state: str
     parent: int
@@ -76,7 +76,7 @@ class Look(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, pid: int) -> Look:
-        """ProcessLookupError: there is none."""
+        """Read the fields of a process. ProcessLookupError: no such process."""
         try:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
@@ -86,14 +86,14 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def believed(folder: MachineFolder, run: Run | None) -> Found | None:
-    """The process that `run` names, if it is that one."""
+    """Return the process that `run` names, if it is still that one."""
     if run is None or run.boot_id != boot_id():
         return None
     return _held(folder, run.pid, run.start_time)
 
 
 def holders(folder: MachineFolder) -> Iterator[Found]:
-    """All processes in which the machine lives: itself and its guard."""
+    """Yield all processes of the machine: QEMU and its guard."""
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) != os.getpid():
             found = _held(folder, int(name), None)
@@ -102,15 +102,15 @@ def holders(folder: MachineFolder) -> Iterator[Found]:
 
 
 def users_pids(uid: int) -> list[int]:
-    """Of all processes that run as that user."""
+    """Return the ids of all processes of that user."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _runs_as(uid, int(name))]
 
 
 def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Found]:
-    """Those of them that run as the machine's own user, wherever they work by now.
+    """Yield those processes that run as the machine's user, in any working directory.
 
-    Users are picked so that no two machines share one. Should two places of a host still have picked the same, then who
-    works in another folder that was given to that user is the other machine: nobody gets in there from outside.
+    Each machine gets a different user. Should two nodes of a host have picked the same user, a process that works in
+    another folder given to that user belongs to the other machine: no process gets in there from outside.
     """
     for pid in pids:
         try:
@@ -131,7 +131,10 @@ def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Fo
 
 
 def _runs_as(uid: int, pid: int) -> bool:
-    """By what the kernel says it is: a process can have its entry belong to root. One that has ended runs no more."""
+    """Return whether a process runs as that user.
+
+    `status` is read because a process can make its entry belong to root.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -150,8 +153,8 @@ def _is_another_machine(folder: MachineFolder, uid: int, pid: int) -> bool:
 
 
 def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | None:
-    """The process of that number, if it is one of the machine."""
-    if start_time is None and not _may_be_in(folder, pid):  # most are not, and a descriptor costs more than this look
+    """Return the process with that id, if it belongs to the machine."""
+    if start_time is None and not _may_be_in(folder, pid):  # most do not, and a descriptor costs more than this check
         return None
     try:
         descriptor = os.pidfd_open(pid)
@@ -177,7 +180,7 @@ def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | No
 
 
 def _may_be_in(folder: MachineFolder, pid: int) -> bool:
-    """Whether it works in the folder. Where we may not look (a container without that right), its user decides."""
+    """Return whether it works in the folder. Without permission to read that (in a container), its user decides."""
     try:
         return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder.descriptor))
     except PermissionError:
@@ -200,7 +203,7 @@ def _has_lock(folder: MachineFolder, pid: int) -> bool:
 
 
 def _is_its_user(folder: MachineFolder, pid: int) -> bool:
-    """A machine with a user of its own has its folder in that user's group (`rights`). One that has ended is none."""
+    """Return whether it runs as the machine's user, which is the group of the folder (`privileges`)."""
     group = os.stat(folder.descriptor).st_gid
     if group in (0, os.getegid()):
         return False
@@ -211,7 +214,7 @@ def _is_its_user(folder: MachineFolder, pid: int) -> bool:
 
 
 async def readable(descriptor: int) -> None:
-    """Until something can be read there."""
+    """Wait until the descriptor is readable."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)

@@ -1,4 +1,4 @@
-"""Switching a machine on and off. Each is called with the machine's lock held."""
+"""Switches a machine on and off. The caller of each function holds the machine's lock."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 STARTS_WITHIN = 60.0
 LOADS_WITHIN = 600.0
-"""For the memory of a snapshot."""
+"""For loading the memory of a snapshot."""
 
 
 async def start(machine: QemuMachine) -> None:
-    """Let it run."""
+    """Start the machine."""
     record = machine.record
     handed = record.arriving or record.departed or record.departing
     if machine.alive and record.begun is Begun.NOTHING and machine.status != SHUT_DOWN and not handed:
@@ -33,7 +33,7 @@ async def start(machine: QemuMachine) -> None:
     site = machine.site
     check_held(machine)
     if machine.alive and (machine.record.begun is Begun.STOPPING or machine.status == SHUT_DOWN):
-        await machine.off()  # what was begun is finished first
+        await machine.off()  # an interrupted stop is finished first
     if not machine.alive:
         if not machine.record.ran:
             site.check_room(machine.vm)
@@ -56,7 +56,7 @@ async def start(machine: QemuMachine) -> None:
     else:
         resumed = await _switch_on(machine)
     await site.hook("start.done:before")
-    machine.change(resume="")  # before its first instruction: what it does from here on is never taken back
+    machine.change(resume="")  # before its first instruction: from here on its work is never undone
     await _go(machine)
     await tell_who(machine)
     if machine.record.departing:
@@ -70,17 +70,17 @@ async def start(machine: QemuMachine) -> None:
 
 
 async def _switch_on(machine: QemuMachine) -> bool:
-    """Have a process that waits for its first instruction; whether that is one of the middle of a life."""
+    """Start a process that waits for its first instruction; return whether it resumes from memory."""
     kept = machine.record.snapshots.get(machine.record.resume)
     if kept is not None and kept.memory == await machine.site.fit(machine.record.spec):
         try:
             await spawn(machine, Boot(loadvm=kept.tag), within=LOADS_WITHIN)
             await _regrow(machine)
-        except Uncertain:  # its memory cannot be had any more; its disk is whole
+        except Uncertain:  # its memory cannot be loaded any more; its disk is complete
             machine.change(resume="", begun=Begun.STARTING, failed=False, detail="")
         else:
             return True
-    await machine.disk.grow(machine.record.disk_bytes)  # a snapshot that was loaded in vain has its size, too
+    await machine.disk.grow(machine.record.disk_bytes)  # a snapshot whose loading failed has also reset the size
     if not await start_warm(machine):
         machine.change(warmed=False)
         await spawn(machine, Boot(), within=STARTS_WITHIN)
@@ -88,14 +88,14 @@ async def _switch_on(machine: QemuMachine) -> bool:
 
 
 async def _regrow(machine: QemuMachine) -> None:
-    """A disk goes back to the size that it had in the snapshot; it was grown since then. Uncertain: it is off."""
+    """Grow the disk again: loading a snapshot resets it to the size it had then. Uncertain: the machine is off."""
     wanted = machine.record.disk_bytes
     try:
         if (await disk_now(machine)).get("virtual-size", wanted) < wanted:
             await machine.execute("block_resize", {"node-name": "disk", "size": wanted})
     except HostlerError as error:
         await machine.off(within=0)
-        raise Uncertain(f"machine {machine.vm!r}: its disk cannot have its size: {error}; inspect it") from None
+        raise Uncertain(f"machine {machine.vm!r}: its disk cannot be resized: {error}; inspect it") from None
 
 
 async def _go(machine: QemuMachine) -> None:
@@ -103,11 +103,11 @@ async def _go(machine: QemuMachine) -> None:
         await machine.execute("cont")
     if not machine.alive:
         check_held(machine)
-        raise Uncertain(f"machine {machine.vm!r}: it went off while it started; inspect it")
+        raise Uncertain(f"machine {machine.vm!r}: it ended while it started; inspect it")
 
 
 async def stop(machine: QemuMachine, grace: float) -> None:
-    """Ask it to shut down; after `grace` seconds switch it off."""
+    """Ask the guest to shut down; after `grace` seconds end the process."""
     check_arrived(machine)
     record = machine.record
     if record.arriving or record.departed:
@@ -133,7 +133,7 @@ async def stop(machine: QemuMachine, grace: float) -> None:
 
 
 async def _stay_off(machine: QemuMachine) -> None:
-    """One that was handed over belongs here, and is off."""
+    """Finish the migration of a machine by keeping it here, off."""
     await machine.site.hook("stop.begun:before")
     await machine.off(within=0)
     close_gates(machine)
@@ -145,7 +145,7 @@ async def _stay_off(machine: QemuMachine) -> None:
 
 
 async def reset(machine: QemuMachine, number: int) -> None:
-    """Reset it, if it runs; count it."""
+    """Reset a running machine, and record the number."""
     if machine.record.resets >= number:
         return
     await machine.site.hook("reset.done:before")
@@ -157,9 +157,9 @@ async def reset(machine: QemuMachine, number: int) -> None:
 
 
 def check_arrived(machine: QemuMachine) -> None:
-    """Refused: half of a machine is none."""
+    """Raise Refused if the machine has not arrived completely."""
     if machine.record.arriving and not machine.record.arrived:
         raise Refused(
-            f"machine {machine.vm!r}: not all of it has arrived, so it must not run here; whatever runs it is where it"
-            " came from: delete it here, or send it again"
+            f"machine {machine.vm!r}: its migration to this node is incomplete, so it must not run here; its source"
+            " still has it: delete it here, or send it again"
         )

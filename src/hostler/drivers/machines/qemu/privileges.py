@@ -1,14 +1,14 @@
 """The least rights that a guest's process can have.
 
-Where we may change users (root), every machine has a user and group of its own, which exist in no list of users: its
-process can read its own disk and seed and the shared images, and nothing else that is ours. Elsewhere it runs as we do.
-Everywhere it can never gain rights (no-new-privileges), leaves no core file, and QEMU's own sandbox closes the rest
-(`command.py`).
+Where the agent may change users (root), every machine has its own user and group, which are in no user database. Its
+process can read its own disk and seed and the shared images, and nothing else of the agent. Elsewhere it runs as the
+agent's user. In all cases it can never gain rights (no-new-privileges) and leaves no core file, and QEMU's sandbox
+forbids the rest (`command.py`).
 
-Its folder belongs to us and is sticky: the process makes its sockets there, but replaces none of our files. It may be
-below folders that the process cannot even enter: names relative to its working directory need no more than that. Only
-`-pidfile` wants to know every folder above, so it is not used; and whoever runs `qemu-img` on a disk that a guest had
-does it with the guest's rights (`wrap`), not with ours.
+The machine's folder belongs to the agent and is sticky: the process creates its sockets there, but cannot replace the
+agent's files. The folders above it may be inaccessible to the process, because names relative to the working directory
+need no access to them. Only `-pidfile` resolves every folder above, so it is not used. `qemu-img` runs on a disk that a
+guest had with the guest's rights (`wrap`), not with the agent's.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
 USUAL_UIDS = range(1_879_048_192, 2_147_483_647)
-"""Of 32-bit user ids those that neither distributions nor systemd nor containers hand out."""
+"""32-bit user ids that neither distributions nor systemd nor containers assign."""
 FEW_UIDS = range(40_000, 60_000)
-"""Where a container maps only the first 65,536."""
+"""For containers that map only the first 65,536 ids."""
 OPEN_FILES = 4096
 """Of one machine's process: with user-mode networking every connection of the guest is one."""
 THREADS = 512
-"""Beside those of its CPUs. Counts for a user, so it is set only where the machine has its own."""
+"""In addition to one per CPU. The limit counts per user, so it is set only where the machine has its own user."""
 
 WRITES = ("disk.qcow2",)
 READS = ("seed.iso", "fw")
@@ -48,15 +48,18 @@ NET_ADMIN = 12
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """As whom one machine's process runs."""
+    """The user and groups of a machine's process."""
 
     uid: int | None = None
-    """Its own user, and group of the same number; None: it runs as we do."""
+    """Its own user, and group of the same number; None: it runs as the agent's user."""
     groups: tuple[int, ...] = ()
-    """Beside its own: at most that of the accelerator."""
+    """Additional groups: at most that of the accelerator."""
 
     def wrap(self, argv: Sequence[str], *, cpus: int = 1) -> list[str]:
-        """The command that runs `argv` with these rights. It is the same process from first to last."""
+        """Return the command that runs `argv` with these rights.
+
+        Each step replaces the process, so its id stays the same.
+        """
         files = _at_most(resource.RLIMIT_NOFILE, OPEN_FILES)
         limits = ["prlimit", "--core=0:0", f"--nofile={files}:{files}"]
         drop = ["setpriv", "--no-new-privs"]
@@ -69,9 +72,9 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         return [*limits, "--", *drop, "--", *argv]
 
     def own(self, folder: Path, *, writes: Iterable[str] = WRITES, reads: Sequence[str] = READS) -> None:
-        """Let the process write `writes` and read `reads` of its folder, where they are; to be repeated as they come.
+        """Let the process write `writes` and read `reads` in its folder, if they exist. Repeat it for new files.
 
-        What is shared with other machines (more than one link) stays as it is. Unavailable: it could not be done.
+        Files shared with other machines (more than one link) are not changed. Unavailable: it failed.
         """
         if self.uid is None:
             return
@@ -79,7 +82,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
             os.chown(folder, 0, self.uid, follow_symlinks=False)
             folder.chmod(0o1770)
             with closing(MachineFolder(folder)) as ours:
-                ours.forget_foreign(*reads, folders=True)  # of a QEMU that a guest has taken over
+                ours.forget_foreign(*reads, folders=True)  # left by a QEMU that its guest had compromised
             for name in writes:
                 self._give(folder / name, self.uid, 0o600)
             for name in reads:
@@ -90,12 +93,12 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
             raise Unavailable(f"{folder}: cannot be given to user {self.uid}: {error.strerror}") from None
 
     def _give(self, path: Path, uid: int, mode: int) -> bool:
-        """Whether it is a folder, which stays ours: what is in it is next."""
+        """Change owner and mode; return whether it is a folder, which stays the agent's and whose content is next."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
-        assert self.uid is not None  # noqa: S101 - `own` asked
+        assert self.uid is not None  # noqa: S101 - checked by `own`
         try:
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
@@ -111,26 +114,26 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def environment() -> dict[str, str]:
-    """Of every process that we start for a machine or an image: what else is in ours may be secret."""
+    """Return the environment of processes started for a machine or an image: the agent's own may contain secrets."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
 def has_capabilities(*numbers: int, status: str | None = None) -> bool:
-    """Whether this process has all of them, whoever it is."""
+    """Return whether this process has all of these capabilities, under any user."""
     text = Path("/proc/self/status").read_text(encoding="ascii") if status is None else status
     effective = next((int(line.split()[1], 16) for line in text.splitlines() if line.startswith("CapEff:")), 0)
     return all(effective >> number & 1 for number in numbers)
 
 
 def may_change_users() -> bool:
-    """Whether machines can have users of their own here."""
+    """Return whether machines can have their own users here."""
     return os.geteuid() == 0 and has_capabilities(*_NEEDED)
 
 
 def users_here(text: str | None) -> range | None:
-    """The users that machines get by the setting `qemu_uids`; None: they all run as we do.
+    """Return the user ids for machines by the setting `qemu_uids`; None: they all run as the agent's user.
 
-    Invalid: it is no such text, or this host (a container) has no such users.
+    Invalid: not a range, or this host (a container) does not map these ids.
     """
     uids = None if text is None else uids_of(text)
     if not may_change_users():
@@ -143,21 +146,21 @@ def users_here(text: str | None) -> range | None:
 
 
 def rights_for(folder: Path, place: str, number: int, uids: range | None, *, groups: tuple[int, ...] = ()) -> Rights:
-    """Of the machine in `folder`, always the same ones: whose user it is, the group of the folder says (`Rights.own`).
+    """Return the rights of the machine in `folder`, which are stable: the folder's group is its user (`Rights.own`).
 
-    A new one gets a user that no other machine beside it has. Unavailable: all are taken.
+    A new machine gets a user that no other machine in the parent folder has. Unavailable: all are taken.
     """
     if uids is None:
         return Rights()
     held = _group_of(folder)
     if held is None or held not in uids:
-        beside = {_group_of(other) for other in folder.parent.iterdir() if other != folder}
-        held = pick_uid(place, number, uids, taken=beside)
+        neighbours = {_group_of(other) for other in folder.parent.iterdir() if other != folder}
+        held = pick_uid(place, number, uids, taken=neighbours)
     return Rights(uid=held, groups=groups)
 
 
 def uids_of(text: str) -> range:
-    """`FIRST-LAST` as it is written. Invalid: it is not."""
+    """Parse `FIRST-LAST`. Invalid: it is not such a range."""
     first, _, last = text.partition("-")
     try:
         uids = range(int(first), int(last) + 1)
@@ -169,9 +172,9 @@ def uids_of(text: str) -> range:
 
 
 def pick_uid(place: str, number: int, uids: range, *, taken: Container[int | None] = ()) -> int:
-    """A user for machine `number` of `place`: the same one each time, unless it is taken here or anywhere on the host.
+    """Return a user for machine `number` of `place`: a stable one, unless it is taken here or anywhere on the host.
 
-    Two places begin at different ones. Unavailable: all are taken.
+    Different nodes begin the search at different ids. Unavailable: all are taken.
     """
     digest = hashlib.sha256(f"{place}/{number}".encode()).digest()
     start = int.from_bytes(digest[:8], "big")
@@ -184,7 +187,7 @@ def pick_uid(place: str, number: int, uids: range, *, taken: Container[int | Non
 
 
 def accelerator_groups(accelerator: str, device: str = "/dev/kvm") -> tuple[int, ...]:
-    """The group that lets a process use the accelerator, if it needs one."""
+    """Return the group that lets a process use the accelerator, if it needs one."""
     if accelerator != "kvm":
         return ()
     with suppress(OSError):
@@ -205,7 +208,7 @@ def _running_uids() -> set[int]:
     found = set()
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
-            with suppress(OSError):  # it ended meanwhile
+            with suppress(OSError):  # the process has just ended
                 found.add(entry.stat().st_uid)
     return found
 
@@ -219,7 +222,7 @@ def _is_somebody(uid: int) -> bool:
 
 
 def _is_mapped(uids: range) -> bool:
-    """Whether the user namespace knows them all."""
+    """Return whether the user namespace maps them all."""
     try:
         lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,9 +1,9 @@
 """The process of a machine: whether it lives, its start and its end.
 
-It lives exactly as long as the lock on the file `alive` is held: it inherits a descriptor that holds it, as its guard
-does, and nobody else. That is true whatever happened to the agent, and needs no process id. An id is needed to send
-signals (`finding`). A QEMU that a guest has taken over can let go of the lock; so who ends a machine ends all that runs
-as its user, whatever the lock says.
+It lives exactly as long as the lock on the file `alive` is held. Only the process and its guard inherit a descriptor
+with that lock. So this holds without the agent, and needs no process id. An id is needed only to send
+signals (`pid_lookup`). A QEMU that its guest has compromised can release the lock. Therefore ending a machine ends
+everything that runs as its user, even if the lock is free.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.folder import MachineFolder
 
 GUARD_WITHIN = 30.0
-"""Seconds in which a guard, a small Python program, has started or has not."""
+"""Seconds that a guard, a small Python program, may take to start."""
 ENDS_WITHIN = 30.0
-"""Seconds in which a process that was killed is gone."""
+"""Seconds that a killed process may take to end."""
 GLANCE = 0.02
-"""Seconds until another look where nothing can be waited for."""
+"""Seconds between two checks where no event can be waited for."""
 _LOCK_TRIES = 10
 _children: dict[int, Path] = {}
-"""Processes that this one started and has to reap, and the folder of each."""
+"""Processes that this one started and has to reap, with their folders."""
 
 
 def alive(folder: MachineFolder) -> bool:
-    """Whether the machine's process, or its guard, is there."""
+    """Return whether the machine's process, or its guard, lives."""
     try:
         lock = os.open(ALIVE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor)
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise Unavailable(f"{folder.path / ALIVE}: cannot be opened: {error.strerror}; see to it") from None
+        raise Unavailable(f"{folder.path / ALIVE}: cannot be opened: {error.strerror}; fix the cause") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -67,16 +67,16 @@ async def spawn(
     hold: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Run:
-    """Run `argv` in the folder, with the rights that `wrap` gives it; with `hold`, under a guard that looks there.
+    """Run `argv` in the folder with the rights of `wrap`; with `hold`, under a guard that reads that file.
 
-    Conflict: it runs already. Unavailable: it does not run, for it cannot, or is not held; or, as that says, it was
-    killed and has not ended yet. Cancelled, there is no process either.
+    Conflict: it already runs. Unavailable: it does not run, because it cannot or is not held; or, as the message says,
+    it was killed and has not ended yet. After a cancellation no process is left either.
     """
     reap()
     lock = await _lock(folder)
     started = False
     try:
-        folder.forget(QMP_SOCKET, SERIAL_SOCKET, GUEST_SOCKET)  # those of the run before: nobody listens there
+        folder.forget(QMP_SOCKET, SERIAL_SOCKET, GUEST_SOCKET)  # those of the run before: no process listens there
         if hold is None:
             pid = _start(folder, wrap(list(argv)), [lock, *pass_fds])
             started = True
@@ -84,22 +84,22 @@ async def spawn(
         heard = _start_guard(folder, wrap([*dead_mans_switch.WITH_GUARD, *argv]), hold, lock=lock, pass_fds=pass_fds)
         started = True
     except OSError as error:
-        raise Unavailable(f"machine {folder.name}: {argv[0]} cannot be run: {error.strerror}; see to it") from None
+        raise Unavailable(f"machine {folder.name}: {argv[0]} cannot be run: {error.strerror}; fix the cause") from None
     finally:
         if not started:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # not by closing alone: a child forked meanwhile may have a copy
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing alone is not enough: a child forked since then may have a copy
         os.close(lock)
     try:
         return await _reported(folder, heard)
     except BaseException:
-        await whole(kill(folder, within=ENDS_WITHIN))  # who asked for it knows of none, so there must be none
+        await whole(kill(folder, within=ENDS_WITHIN))  # the caller does not learn of a process, so none may be left
         raise
     finally:
         os.close(heard)
 
 
 def find(folder: MachineFolder, run: Run | None = None) -> Found | None:
-    """The process, to be closed; None: there is none. What `run` says is a hint that is checked."""
+    """Return the process, to be closed by the caller; None: there is none. `run` is a hint that is verified."""
     if not alive(folder):
         return None
     if (found := believed(folder, run)) is not None:
@@ -113,9 +113,9 @@ def find(folder: MachineFolder, run: Run | None = None) -> Found | None:
 
 
 async def kill(folder: MachineFolder, run: Run | None = None, *, uid: int | None = None, within: float) -> None:
-    """End it, and its guard, by force, and all else that runs as `uid`, the machine's own user.
+    """Kill it, its guard, and everything else that runs as `uid`, the machine's own user.
 
-    Returns when the lock is free and nothing of it is left. Unavailable: something is yet.
+    Returns when the lock is free and no process is left. Unavailable: one is still left.
     """
     try:
         async with asyncio.timeout(within):
@@ -125,19 +125,19 @@ async def kill(folder: MachineFolder, run: Run | None = None, *, uid: int | None
                 if not await _end(holders(folder)):
                     await asyncio.sleep(GLANCE)
             while uid is not None and await _end(of_user(folder, uid, await asyncio.to_thread(users_pids, uid))):
-                pass  # they may have made others meanwhile
+                pass  # they may have started others since
             await _reaped(folder)
     except TimeoutError:
         raise Unavailable(
-            f"machine {folder.name}: its process was killed and has not ended within {within:g} s; a disk may hang,"
-            " see its node"
+            f"machine {folder.name}: its process was killed and has not ended within {within:g} s; check the storage of"
+            " its node"
         ) from None
     finally:
         reap()
 
 
 async def _end(those: Iterable[Found]) -> bool:
-    """Kill them and wait for their end; whether there were any."""
+    """Kill processes and wait for their end; return whether there were any."""
     found = list(those)
     try:
         for one in found:
@@ -151,7 +151,7 @@ async def _end(those: Iterable[Found]) -> bool:
 
 
 async def ended(folder: MachineFolder, run: Run | None = None) -> None:
-    """Until neither the process nor its guard is there; one that is started meanwhile counts too."""
+    """Wait until neither the process nor its guard lives, including one that is started during the wait."""
     while alive(folder):
         found = find(folder, run)
         if found is None:
@@ -163,7 +163,7 @@ async def ended(folder: MachineFolder, run: Run | None = None) -> None:
 
 
 def reap() -> None:
-    """Take note of the end of processes that this one started, or they would be listed for ever."""
+    """Reap ended processes that this one started, so that no zombies are left."""
     for pid in list(_children):
         try:
             ended_pid, _ = os.waitpid(pid, os.WNOHANG)
@@ -174,7 +174,7 @@ def reap() -> None:
 
 
 async def _reaped(folder: MachineFolder) -> None:
-    """The lock is free: a process lets go of it shortly before it can be reaped."""
+    """Reap the processes of the folder. The lock is free: a process releases it shortly before it can be reaped."""
     for pid, path in list(_children.items()):
         if path == folder.path:
             with contextlib.suppress(ProcessLookupError), Found(pid, 0, 0, os.pidfd_open(pid)) as child:
@@ -188,16 +188,16 @@ _GUARD = (sys.executable, "-I", "-S", os.fspath(Path(dead_mans_switch.__file__).
 
 
 async def _lock(folder: MachineFolder) -> int:
-    """The lock, taken, on a descriptor of its own."""
+    """Take the lock on a new descriptor."""
     try:
         lock = folder.open_ours(ALIVE)
     except OSError as error:
-        raise Unavailable(f"{folder.path / ALIVE}: cannot be opened: {error.strerror}; see to it") from None
+        raise Unavailable(f"{folder.path / ALIVE}: cannot be opened: {error.strerror}; fix the cause") from None
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Somebody may just be looking whether it is held.
+            # Another process may be checking whether it is held.
             try:
                 await asyncio.sleep(GLANCE)
             except BaseException:
@@ -206,11 +206,14 @@ async def _lock(folder: MachineFolder) -> int:
         else:
             return lock
     os.close(lock)
-    raise Conflict(f"machine {folder.name}: it runs already; end that process first")
+    raise Conflict(f"machine {folder.name}: already running; end that process first")
 
 
 def _start(folder: MachineFolder, argv: list[str], pass_fds: Iterable[int]) -> int:
-    """The id of the new process. It is a session of its own: what ends us, by terminal or signal, does not end it."""
+    """Start a process; return its id.
+
+    It has its own session, so that a terminal or signal does not end it with the agent.
+    """
     log = folder.open_ours(LOG, os.O_WRONLY | os.O_APPEND | os.O_TRUNC)
     try:
         child = subprocess.Popen(
@@ -226,13 +229,13 @@ def _start(folder: MachineFolder, argv: list[str], pass_fds: Iterable[int]) -> i
         )
     finally:
         os.close(log)
-    child.returncode = 0  # so that it is left alone when the object goes: `reap` sees to it
+    child.returncode = 0  # so that `Popen` leaves it alone: `reap` waits for it
     _children[child.pid] = folder.path
     return child.pid
 
 
 def _start_guard(folder: MachineFolder, argv: list[str], hold: Path, *, lock: int, pass_fds: Sequence[int]) -> int:
-    """The descriptor on which it is heard."""
+    """Start the guard; return the descriptor of its report."""
     look_at = os.path.relpath(hold, folder.path)
     close = ",".join(map(str, pass_fds))
     heard, report = os.pipe2(os.O_CLOEXEC)
@@ -247,13 +250,13 @@ def _start_guard(folder: MachineFolder, argv: list[str], hold: Path, *, lock: in
 
 
 async def _reported(folder: MachineFolder, heard: int) -> Run:
-    """What the guard says of the process it started."""
+    """Return the process that the guard reports."""
     try:
         async with asyncio.timeout(GUARD_WITHIN):
             await readable(heard)
     except TimeoutError:
         raise Unavailable(
-            f"machine {folder.name}: its guard said nothing within {GUARD_WITHIN:g} s, so it was ended; try again"
+            f"machine {folder.name}: its guard did not report within {GUARD_WITHIN:g} s and was killed; try again"
         ) from None
     text = os.read(heard, 4096).decode(errors="replace")
     if text == dead_mans_switch.NOT_HELD:
@@ -265,5 +268,5 @@ async def _reported(folder: MachineFolder, heard: int) -> Run:
     try:
         pid, start_time = map(int, text.split())
     except ValueError:
-        raise Unavailable(f"machine {folder.name}: its guard ended: {folder.said() or 'it left no word'}") from None
+        raise Unavailable(f"machine {folder.name}: its guard ended: {folder.said() or 'no message'}") from None
     return Run(pid=pid, start_time=start_time, boot_id=boot_id())

@@ -1,11 +1,11 @@
-"""QMP: QEMU's control socket. What it is told, and what it tells.
+"""QMP: QEMU's control socket.
 
-A client of our own, over one socket and without tasks. The usual one (qemu.qmp) keeps every event it ever heard, and a
-guest can cause events without end; it waits without limit when it closes a connection that QEMU does not read; and it
-needs three tasks for each machine.
+This is an own client over one socket, without tasks. The standard client (qemu.qmp) keeps every event it received,
+and a guest can cause events without end. It waits without limit when it closes a connection that QEMU does not read,
+and it needs three tasks for each machine.
 
-A command whose answer does not come may have been done: Uncertain, or Unavailable if it only asks. Nothing of the
-arguments is ever in an error.
+A command without an answer may have been executed: Uncertain, or Unavailable if it only queries. Errors never contain
+arguments.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ if TYPE_CHECKING:
 
 ANSWERS_WITHIN = 30.0
 MESSAGE_BYTES = 8 * 2**20
-"""Of one answer at most."""
+"""Maximum size of one answer."""
 READ_RATE = 4 * 2**20
-"""Bytes in a second: a QEMU that a guest has taken over does not keep us from the others."""
+"""Bytes per second: a compromised QEMU cannot keep the agent from its other machines."""
 WAITING_BYTES = 2**20
-"""That QEMU has not read yet, at most."""
+"""Maximum of data that QEMU has not read yet."""
 JOBS = "hostler-"
-"""What the names of our jobs begin with."""
+"""Prefix of the names of Hostler's jobs."""
 _LOOK_EVERY = 1.0
 _log = logging.getLogger("hostler.qemu")
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(dict[str, Any])
 
 
 class Monitor:
-    """The connection to one machine's QEMU. There is one for each process, and no second client beside it."""
+    """The connection to one machine's QEMU; the only client of that process."""
 
     def __init__(
         self, folder: MachineFolder, *, event: Callable[[str, dict[str, Any]], None], closed: Callable[[], None]
     ) -> None:
-        """`event` is called with what QEMU tells; `closed` once, when QEMU hung up."""
+        """Set up the connection.
+
+        `event` is called with QEMU's events; `closed` once, when QEMU closes the connection.
+        """
         self._folder, self._event, self._closed = folder, event, closed
         self._wire: _Wire | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
-        """For an answer, by its number; None: QEMU hung up."""
+        """Pending answers by number; None: QEMU closed the connection."""
         self._job_moved = asyncio.Event()
 
     @property
@@ -61,7 +64,7 @@ class Monitor:
         return self._wire is not None
 
     async def connect(self, within: float = ANSWERS_WITHIN) -> None:
-        """Be connected. Unavailable: its process has ended, or does not answer in time."""
+        """Connect. Unavailable: its process has ended, or does not answer in time."""
         if self._wire is not None:
             return
         loop = asyncio.get_running_loop()
@@ -80,12 +83,12 @@ class Monitor:
             wire.abort()
             connection.close()
             if lost and isinstance(error, Uncertain | OSError):
-                why = self._folder.said() or "it left no word"
-                raise Unavailable(f"{self.subject}: QEMU hung up before it greeted: {why}") from None
+                why = self._folder.said() or "no message"
+                raise Unavailable(f"{self.subject}: QEMU closed the connection before its greeting: {why}") from None
             if isinstance(error, TimeoutError | Uncertain):
                 raise Unavailable(
-                    f"{self.subject}: QEMU does not greet within {within:g} s; it hangs, or somebody else is connected"
-                    f" to its {QMP_SOCKET}"
+                    f"{self.subject}: no greeting from QEMU within {within:g} s; it hangs, or another client is"
+                    f" connected to its {QMP_SOCKET}"
                 ) from None
             if isinstance(error, OSError):
                 raise Unavailable(f"{self.subject}: {QMP_SOCKET}: {error.strerror or error}") from None
@@ -99,9 +102,9 @@ class Monitor:
         within: float = ANSWERS_WITHIN,
         fds: Sequence[int] = (),
     ) -> Any:
-        """Have it done; what QEMU returns. `fds` go along with it, as `getfd` wants them.
+        """Execute a command; return QEMU's result. `fds` are sent along, as `getfd` needs them.
 
-        Refused, NotFound: QEMU says so. Unavailable: it was not asked, or it was only asked. Uncertain: no answer came.
+        Refused, NotFound: QEMU's answer. Unavailable: not sent, or only a query. Uncertain: no answer.
         """
         wire = self._wire
         if wire is None:
@@ -111,7 +114,7 @@ class Monitor:
         message = {"execute": command, "id": number} | ({"arguments": arguments} if arguments else {})
         try:
             if not wire.send(_encoder.encode(message) + b"\n", fds):
-                raise Unavailable(f"{self.subject}: {command}: QEMU does not read what it is told; see its process")
+                raise Unavailable(f"{self.subject}: {command}: QEMU does not read commands; check its process")
             async with asyncio.timeout(within):
                 found = await answer
         except TimeoutError:
@@ -121,13 +124,16 @@ class Monitor:
         if found is None:
             if command == "quit":
                 return {}
-            raise self._silence(command, "QEMU hung up before it answered")
+            raise self._silence(command, "QEMU closed the connection before it answered")
         if "error" in found:
             raise self._refusal(command, found["error"])
         return found.get("return")
 
     async def job(self, command: str, arguments: Mapping[str, Any], within: float) -> None:
-        """Have a job done that takes its time. Refused: it failed, as QEMU says. Uncertain: it goes on, or might."""
+        """Run a job and wait for it. Refused: it failed, with QEMU's reason.
+
+        Uncertain: it is still running, or may be.
+        """
         name = f"{JOBS}{secrets.token_hex(8)}"
         loop = asyncio.get_running_loop()
         until = loop.time() + within
@@ -136,31 +142,31 @@ class Monitor:
             async with asyncio.timeout_at(until):
                 error = await self._concluded(name)
         except TimeoutError:
-            raise Uncertain(f"{self.subject}: {command}: not done within {within:g} s; it may go on") from None
-        except Unavailable as lost:  # of a look at the job, which was begun
+            raise Uncertain(f"{self.subject}: {command}: not finished within {within:g} s; it may still run") from None
+        except Unavailable as lost:  # raised by a query about a job that has begun
             raise Uncertain(str(lost)) from None
         if error:
             raise Refused(f"{self.subject}: {command}: {error}")
 
     async def settle_jobs(self, *, within: float) -> None:
-        """Until no job of ours is there that a call which was cut off left. Unavailable: one still goes on."""
+        """Wait until no job of an interrupted call is left. Unavailable: one is still running."""
         try:
             async with asyncio.timeout(within):
                 for found in await self.execute("query-jobs", within=within):
                     if str(found["id"]).startswith(JOBS):
                         await self._concluded(found["id"])
         except TimeoutError:
-            raise Unavailable(f"{self.subject}: a job still goes on after {within:g} s; try again later") from None
+            raise Unavailable(f"{self.subject}: a job is still running after {within:g} s; try again later") from None
 
     async def aclose(self) -> None:
-        """Hang up, at once, whether or not QEMU reads. Who still waits for an answer is told that none comes."""
+        """Close the connection at once, whether or not QEMU reads. Pending calls fail as unanswered."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.abort()
             self._hung_up()
-            await asyncio.sleep(0)  # the loop lets go of the socket in its next turn
+            await asyncio.sleep(0)  # the loop closes the socket in its next iteration
 
-    # What the wire tells
+    # Called by the wire
 
     def heard(self, message: dict[str, Any]) -> None:
         if "event" in message:
@@ -169,11 +175,11 @@ class Monitor:
                 self._job_moved.set()
             try:
                 self._event(name, data if isinstance(data, dict) else {})
-            except Exception:  # noqa: BLE001 - nobody else would take it, and the connection goes on
-                _log.exception("%s: what QEMU told of %s could not be taken in", self.subject, name)
+            except Exception:  # noqa: BLE001 - no caller could handle it, and the connection stays usable
+                _log.exception("%s: cannot process QEMU's event %s", self.subject, name)
             return
         answer = self._waiting.pop(message.get("id", 0), None)
-        if answer is not None and not answer.done():  # else who asked has gone
+        if answer is not None and not answer.done():  # otherwise the caller has gone
             answer.set_result(message)
 
     def lost(self, wire: _Wire) -> None:
@@ -206,12 +212,12 @@ class Monitor:
         return kind(f"{self.subject}: {command}: {known.get('desc', 'refused')}")
 
     async def _concluded(self, name: str) -> str:
-        """What went wrong, once the job is over; empty: nothing. The job is gone then."""
+        """Wait for the end of a job and dismiss it; return its error; empty: none."""
         while True:
             self._job_moved.clear()
             job = next((found for found in await self.execute("query-jobs") if found["id"] == name), None)
             if job is None:
-                return "it was dismissed by somebody else"
+                return "it was dismissed by another client"
             if job["status"] == "concluded":
                 await self.execute("job-dismiss", {"id": name})
                 return str(job.get("error") or "")
@@ -223,7 +229,7 @@ class Monitor:
 
 
 class _Wire(asyncio.Protocol):
-    """Lines of JSON, both ways."""
+    """Lines of JSON in both directions."""
 
     def __init__(self, monitor: Monitor, connection: socket.socket) -> None:
         self._monitor, self._connection = monitor, connection
@@ -234,7 +240,7 @@ class _Wire(asyncio.Protocol):
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, line: bytes, fds: Sequence[int]) -> bool:
-        """Whether it is under way."""
+        """Return whether the line was sent or queued."""
         transport = self._transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size() > WAITING_BYTES:
             return False
@@ -280,8 +286,8 @@ class _Wire(asyncio.Protocol):
                     self.greeted.set_result(None)
 
     def _broken(self) -> None:
-        """What talks there is no QEMU that is well."""
-        _log.warning("%s: what its QEMU says is not QMP; hung up", self._monitor.subject)
+        """Close the connection because the peer does not speak QMP."""
+        _log.warning("%s: its QEMU sent something other than QMP; connection closed", self._monitor.subject)
         self._held.clear()
         if self._transport is not None:
             self._transport.abort()

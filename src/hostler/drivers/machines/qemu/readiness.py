@@ -1,8 +1,8 @@
-"""How far a running machine is on its way to its user.
+"""Readiness: the progress of a running machine until its user can log in.
 
-First the guest itself is listened to, where it has a channel: a forwarded port takes connections before anybody inside
-listens, and asking again and again starves a small server. Then its port is asked, once at a time and ever more rarely.
-Every step has a deadline; one that has passed it says what was seen instead, and goes on.
+First the guest's own channel is read, where it has one: a forwarded port accepts connections before a server listens in
+the guest, and frequent probes starve a small server. Then its port is probed, one attempt at a time at growing
+intervals. Every step has a deadline. A step that missed it reports the observed cause and continues.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 READY, ANSWER = "hostler ready", "pong"
 ANSWERS_WITHIN = 20.0
-"""For one try: a guest under emulation needs seconds for a key exchange."""
+"""For one attempt: an emulated guest needs seconds for a key exchange."""
 ASKED_EVERY = 5.0
 
 
 class Guest(Protocol):
-    """The guest's channel."""
+    """The channel to the guest."""
 
     async def line(self, *prefixes: str, within: float) -> str: ...
 
@@ -40,7 +40,7 @@ class Guest(Protocol):
 
 
 class Ascent:
-    """The way of one machine in one run. `told` hears of every step and every cause."""
+    """The readiness of one machine in one run. `told` is called with every step and every cause."""
 
     def __init__(
         self, image: Image, access: Access, guest: Guest, *, clock: Clock, told: Callable[[Readiness], None]
@@ -51,7 +51,10 @@ class Ascent:
         self._backoff = Backoff(first=0.1, most=3.0)
 
     async def climb(self, *, asks: bool) -> None:
-        """Until it is available. `asks`: the guest may have been up for long, so it will not say so by itself."""
+        """Watch until it is available.
+
+        `asks`: the guest may have been up for long, so it is asked instead of waited for.
+        """
         probe = self._image.probe
         self._told(self.now)
         if probe is not Probe.NONE:
@@ -68,8 +71,8 @@ class Ascent:
                     await self._guest.send("ping")
                 await self._guest.line(READY, ANSWER, within=ASKED_EVERY)
             except (HostlerError, TimeoutError):
-                self._late("the guest did not say that it is up; see its console")
-                await self._clock.sleep(0.05)  # a channel that is closed answers at once
+                self._late("the guest did not report that it is up; check its console")
+                await self._clock.sleep(0.05)  # a closed channel fails at once
             else:
                 self._reach(Step.NETWORK)
                 return
@@ -83,21 +86,21 @@ class Ascent:
             await self._clock.sleep(self._backoff.next())
 
     async def _seen(self) -> str:
-        """What keeps it from being available; empty: nothing."""
+        """Probe the port; return why the machine is not available; empty: it is."""
         where = f"{self._access.host} port {self._access.port}"
         try:
             async with asyncio.timeout(ANSWERS_WITHIN):
                 found = await (self._first_byte() if self._image.probe is Probe.TCP else self._host_key())
         except (OSError, TimeoutError, asyncssh.ConnectionLost) as error:
-            return f"{where}: nobody behind it answers: {_said(error)}"
+            return f"{where}: no server answers: {_said(error)}"
         except (asyncssh.Error, ValueError) as error:
             self._reach(Step.SSH)
-            return f"{where}: what answers is not the SSH server that was made for it: {_said(error)}"
+            return f"{where}: the server that answers is not its SSH server: {_said(error)}"
         wanted = [_bare(text) for text in self._access.host_keys]
         if not wanted or self._image.probe is Probe.TCP or found in wanted:
             return ""
         self._reach(Step.SSH)
-        return f"{where}: it answers with another host key than the one that was made for it"
+        return f"{where}: the server answers with another host key than that of the machine"
 
     async def _first_byte(self) -> str:
         reader, writer = await asyncio.open_connection(self._access.host, self._access.port)
@@ -109,7 +112,7 @@ class Ascent:
         return ""
 
     async def _host_key(self) -> str:
-        """As it answers to anybody: no login, so nothing of ours has to be inside."""
+        """Return the host key that the server presents before login; the probe needs no account in the guest."""
         have_a_name()
         key = await asyncssh.get_server_host_key(
             self._access.host, self._access.port, server_host_key_algs=["ssh-ed25519"], config=None
@@ -133,7 +136,7 @@ _ORDER = tuple(Step)
 
 
 def _bare(key: str) -> str:
-    """A public key without its comment."""
+    """Return a public key without its comment."""
     return " ".join(key.split()[:2])
 
 

@@ -1,4 +1,4 @@
-"""Starting a machine from a saved state. Called with the machine's lock held."""
+"""Starts a machine from a saved state. The caller holds the machine's lock."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 LOADS_WITHIN = 60.0
 WAKES_WITHIN = 30.0
-"""For a guest to say that it is ready, which takes it a second; after that it boots anew."""
+"""For a guest to report that it is ready, which takes it a second; after that it is rebooted."""
 _log = logging.getLogger("hostler.qemu")
 
 
 async def start_warm(machine: QemuMachine) -> bool:
-    """Have a process that holds a guest which is booted; False: there is no such state, or it was of no use."""
+    """Start a process with a booted guest; False: no saved state exists, or it could not be used."""
     record = machine.record
     if not record.image.warm:
         return False
@@ -37,7 +37,7 @@ async def start_warm(machine: QemuMachine) -> bool:
         await spawn(machine, Boot(incoming=f"fd:{descriptor}"), within=LOADS_WITHIN, descriptors=(descriptor,))
         await _loaded(machine)
     except (Uncertain, TimeoutError) as error:
-        _log.warning("machine %r: it boots, for the saved state of its image cannot be used: %s", machine.vm, error)
+        _log.warning("machine %r: booting, because the saved state of its image cannot be used: %s", machine.vm, error)
         await machine.off(within=0)
         machine.change(begun=Begun.STARTING, failed=False, detail="")
         return False
@@ -47,7 +47,7 @@ async def start_warm(machine: QemuMachine) -> bool:
 
 
 async def tell_who(machine: QemuMachine) -> None:
-    """Let a guest that was saved go on as this machine. Said again, it does no harm."""
+    """Let a restored guest continue as this machine. Repeating it is harmless."""
     if not machine.record.warmed or machine.guest is None:
         return
     await machine.guest.send(f"go {machine.site.clock.wall():.0f}")
@@ -79,11 +79,11 @@ async def _loaded(machine: QemuMachine) -> None:
 
 
 async def _see_it_wake(machine: QemuMachine, run: Run | None) -> None:
-    """A guest that does not wake is started the long way."""
+    """Reboot a guest that does not wake up."""
     await machine.site.clock.sleep(WAKES_WITHIN)
     async with machine.lock:
         step = None if machine.readiness is None else machine.readiness.step
         if machine.alive and machine.record.run == run and step is Step.BOOTING:
-            _log.warning("machine %r: it boots anew, for it did not wake from the saved state of its image", machine.vm)
+            _log.warning("machine %r: rebooting, because it did not wake from its image's saved state", machine.vm)
             machine.change(warmed=False)
             await machine.execute("system_reset")

@@ -1,7 +1,7 @@
-"""The verbs by which machines are taken out of service, kept, and put back; the rest of the driver is in `driver`.
+"""The verbs that take machines out of service, keep them, and put them back; `driver` has the other verbs.
 
-A machine is in service exactly while its folder is among the machines' folders. Renaming the folder is the one step
-that decides; what is written before it does not count until then.
+A machine is in service exactly while its folder is in the folder of machines. Renaming the folder is the step that
+decides. What is written before it has no effect until then.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _log = logging.getLogger("hostler.qemu")
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A machine that is out of service."""
+    """A retained machine."""
 
     folder: MachineFolder
     record: MachineRecord
     disk_bytes: int
 
     def seen(self) -> RetainedMachine:
-        """As the port has it."""
+        """Return the retained machine as defined by the port."""
         record = self.record
         return RetainedMachine(
             name=record.retained,
@@ -58,15 +58,15 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Retaining:
-    """What it needs of the driver stands first."""
+    """Mixin of the driver. The attributes and methods that it needs of the driver come first."""
 
     _folder: PlaceFolder
     _machines: dict[str, QemuMachine]
     _arrivals: dict[str, Arrival]
     _kept: dict[str, Kept]
-    """What is retained, by its name."""
+    """Retained machines by name."""
     _keeping: asyncio.Lock
-    """One change of what is retained at a time."""
+    """Serializes changes of retained machines."""
 
     def _opened(self) -> Site:
         raise NotImplementedError
@@ -94,7 +94,7 @@ class Retaining:
                 await self._destroy(machine)
                 return None
             await power.stop(machine, 0.0)
-            await machine.off(within=0)  # also what a run that ended by itself has left: its tap, rules and group
+            await machine.off(within=0)  # also releases the tap, rules and group of a run that ended by itself
             await site.hook("retain.begun:before")
             machine.change(retained=name, retained_at=site.clock.wall())
             await site.hook("retain.begun:after")
@@ -107,7 +107,7 @@ class Retaining:
         await machine.detach()
         try:
             self._folder.rename(machine.folder, folder)
-        except BaseException:  # it is in service as before, and needs an object that follows its process
+        except BaseException:  # it is still in service, and needs an object that follows its process
             self._machines[machine.vm] = QemuMachine(machine.site, machine.folder, machine.record, machine.lock)
             raise
         machine.gone = True
@@ -161,9 +161,9 @@ class Retaining:
 
 
 def read(place: PlaceFolder) -> tuple[dict[str, Kept], list[Damaged], set[int]]:
-    """What is retained in a node's folder, what of it cannot be read, and the numbers of all.
+    """Return the retained machines in a node's folder, the errors of unreadable ones, and the numbers of all.
 
-    What cannot be read stays as it is.
+    Unreadable ones are left as they are.
     """
     found: dict[str, Kept] = {}
     damaged: list[Damaged] = []
@@ -172,7 +172,7 @@ def read(place: PlaceFolder) -> tuple[dict[str, Kept], list[Damaged], set[int]]:
         try:
             record = state.read(folder.path)
             if not record.retained or place.retained(record.retained).path != folder.path:
-                raise Damaged(f"{folder.path}: it holds a machine that is retained as {record.retained!r}")
+                raise Damaged(f"{folder.path}: it contains a machine that is retained as {record.retained!r}")
         except Damaged as error:
             damaged.append(error)
             numbers.add(number_of(folder) or 0)
@@ -184,7 +184,7 @@ def read(place: PlaceFolder) -> tuple[dict[str, Kept], list[Damaged], set[int]]:
 
 
 def reinstated(record: MachineRecord, plan: MachinePlan) -> MachineRecord:
-    """In service again as the plan's machine. What was counted of another virtual machine does not count for it."""
+    """Return the record of the machine in service again. Counters of another virtual machine are reset."""
     same = record.vm == plan.label.vm
     return msgspec.structs.replace(
         record,
@@ -199,7 +199,7 @@ def reinstated(record: MachineRecord, plan: MachinePlan) -> MachineRecord:
 
 
 def _disk_bytes(folder: MachineFolder) -> int:
-    """What would be free without it. Images are linked into it, and are shared."""
+    """Return the space that deleting it would free. Linked images are shared and do not count."""
     used = 0
     try:
         for entry in os.scandir(folder.path):

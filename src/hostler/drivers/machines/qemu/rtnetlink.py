@@ -1,4 +1,4 @@
-"""What the kernel is asked about links (rtnetlink), where an ioctl will not do. OSError: it says no."""
+"""Requests to the kernel about links (rtnetlink), where no ioctl exists. OSError: the kernel refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIOCGIFHWADDR = 0x8927
 
 
 def make_bridge(name: str, mac: str) -> None:
-    """With that address from its first instant on. FileExistsError: there is an interface of that name."""
+    """Create a bridge with that MAC from the start. FileExistsError: an interface of that name exists."""
     attributes = (
         _attribute(_LINK_NAME, name.encode() + b"\0")
         + _attribute(_LINK_ADDRESS, bytes.fromhex(mac.replace(":", "")))
@@ -31,19 +31,19 @@ def make_bridge(name: str, mac: str) -> None:
 
 
 def set_up(index: int) -> None:
-    """Let an interface be up."""
+    """Set an interface up."""
     _ask(_NEWLINK, 0, struct.pack("BxHiII", socket.AF_UNSPEC, 0, index, _UP, _UP))
 
 
 def add_address(index: int, address: IPv6Address, length: int) -> None:
-    """Usable at once: nobody is asked whether it is his. FileExistsError: it is there."""
+    """Add an address, usable at once without duplicate address detection. FileExistsError: it exists."""
     header = struct.pack("BBBBi", socket.AF_INET6, length, _NO_DAD, 0, index)
     attributes = _attribute(_IFA_LOCAL, address.packed) + _attribute(_IFA_ADDRESS, address.packed)
     _ask(_NEWADDR, _CREATE | _EXCL, header + attributes)
 
 
 def mac_of(interface: str) -> str:
-    """The address of an interface."""
+    """Return the MAC of an interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("16s24x", interface.encode()))
     return answer[18:24].hex(":")

@@ -1,14 +1,14 @@
-"""Saved states: the memory of a guest that has booted and does not know yet who it is.
+"""Saved states: the memory of a guest that has booted and has no identity yet.
 
-    {image}/warm/{cpus}x{memory}/{key}.state    read only, whole or not there
-    {image}/warm/.making-*                      a template at work, with the lock of whoever makes it
+    {image}/warm/{cpus}x{memory}/{key}.state    read-only, complete or missing
+    {image}/warm/.making-*                      a template being made, with the lock of its maker
 
-A machine of that image and shape may go on from there at any of its starts: the template has seen no disk, and what it
-is told after its `go` is the machine's own. The key is made of everything that memory depends on, above all the
-template's command line as `command` makes it: where that changes, older states are not found any more.
+A machine of that image and size can resume from it at any of its starts: the template has read no disk, and everything
+it receives after `go` belongs to the machine. The key is a digest of everything that the memory depends on, above all
+the template's command line as built by `command`. When that changes, older states are no longer found.
 
-A machine's process reads the file through a descriptor that cannot write, into memory of its own. What a guest does to
-its process can therefore never reach another machine.
+A machine's process reads the file through a read-only descriptor into its own memory. So what a guest does to its
+process can never reach another machine.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ ARGUMENT = "hostler.template"
 FOLDER, SUFFIX, MAKING = "warm", ".state", ".making-"
 STATES_AT_MOST = 8
 BYTES_AT_MOST = 8 * 2**30
-"""Of one image. Those that were not used for longest go first."""
+"""Limits per image. The least recently used states are deleted first."""
 NETDEV = "hubport,id=n0,hubid=0"
-"""A template is on no network; what is loaded from it may be on any."""
+"""A template has no network; a machine that resumes from it may have any."""
 _MAC = "52:54:00:00:00:01"
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a saved state fits."""
+    """Everything that a saved state depends on."""
 
     image: Image
     cpus: int
@@ -55,7 +55,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Of QEMU."""
     processor: str
-    """What the guest sees of it."""
+    """The processor as the guest sees it."""
 
     @property
     def name(self) -> str:
@@ -63,17 +63,17 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Of everything that the memory depends on."""
+        """Digest of everything that the memory depends on."""
         parts = [self.version, self.processor, self.image.digest, *template_command(self)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def path(self, image: Path) -> Path:
-        """In the folder of the image."""
+        """Return the path in the folder of the image."""
         return image / FOLDER / self.name / f"{self.key}{SUFFIX}"
 
 
 def template_command(shape: Shape) -> list[str]:
-    """Of the guest that is saved: as of a machine, but without an identity and on no network."""
+    """Return the command of the guest to save: that of a machine, but without identity and network."""
     record = MachineRecord(
         label=Label(org="", project="", vm="template"),
         spec=VmSpec(cpus=shape.cpus, memory_mib=shape.memory_mib),
@@ -87,19 +87,19 @@ def template_command(shape: Shape) -> list[str]:
 
 
 def opened(image: Path, shape: Shape) -> int | None:
-    """A descriptor of the saved state, to be inherited and then closed; None: there is none, or none to be read."""
+    """Open the saved state for QEMU to inherit; the caller closes it. None: it is missing or unreadable."""
     path = shape.path(image)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # it was used
+        os.utime(path)  # marks it as used
     return descriptor
 
 
 def keep(image: Path, shape: Shape, made: Path) -> None:
-    """Let the file be the saved state of that shape, also after a loss of power. What is too much goes."""
+    """Store the file as the saved state, durably. States beyond the limits are deleted."""
     path = shape.path(image)
     for folder in (path.parent.parent, path.parent):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -111,7 +111,7 @@ def keep(image: Path, shape: Shape, made: Path) -> None:
 
 
 def _prune(image: Path, latest: Path) -> None:
-    """Within bounds, whatever happens to be there; the latest stays."""
+    """Delete states beyond the limits; the latest stays."""
     found = sorted(_states(image), key=lambda path: path.stat().st_mtime, reverse=True)
     found = [latest, *(path for path in found if path != latest)]
     left = BYTES_AT_MOST
@@ -119,7 +119,7 @@ def _prune(image: Path, latest: Path) -> None:
         left -= path.stat().st_blocks * 512
         if path != latest and (place >= STATES_AT_MOST or left < 0):
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # another state of that shape is there
+            with contextlib.suppress(OSError):  # another state of that size exists
                 path.parent.rmdir()
 
 
@@ -129,7 +129,7 @@ def _states(image: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def making(image: Path) -> Iterator[tuple[Path, int]]:
-    """A folder to make a state in, and its lock, which whatever works there inherits. Removed at the end."""
+    """Yield a folder to make a state in and its lock, for processes to inherit. The folder is removed at the end."""
     place = image / FOLDER
     place.mkdir(mode=0o700, exist_ok=True)
     _sweep(place)
@@ -146,7 +146,7 @@ def making(image: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what makers that were killed left, once nothing works there any more."""
+    """Remove folders of killed makers once no process works there."""
     for path in place.glob(f"{MAKING}*.lock"):
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""Who a machine is, and how it is told: as files of QEMU's firmware channel, or as a NoCloud disk for cloud-init.
+"""Passes a machine's identity to the guest, as files of QEMU's firmware channel or as a NoCloud disk for cloud-init.
 
-Texts of users (names, keys, user-data) stand in files, written as JSON where they stand between other words: JSON is
-YAML, and nothing in a string can leave it.
+Texts of users (names, keys, user-data) are stored in files, and as JSON where they are embedded in other text: JSON is
+YAML, and no string can break out of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hostler.errors import Invalid
 SEED_BYTES = 64
 HOST_KEY_KIND = "ssh-ed25519"
 MERGE = "list(append)+dict(no_replace,recurse_list)+str()"
-"""How cloud-init adds the user's configuration to ours: lists grow, and what we said stays."""
+"""How cloud-init merges the user's configuration into Hostler's: lists are appended, Hostler's values stay."""
 
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -34,7 +34,7 @@ _MIME = re.compile(r"\A(content-type|mime-version):", re.IGNORECASE)
 
 
 class _Concealing(msgspec.Struct, frozen=True, kw_only=True):
-    """A value with secrets in it: `repr`, and so no message and no log, shows them."""
+    """A value with secrets: `repr` hides them, so no message and no log shows them."""
 
     concealed: ClassVar[frozenset[str]] = frozenset()
 
@@ -47,7 +47,7 @@ class _Concealing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostKey(_Concealing, frozen=True, kw_only=True):
-    """By which a machine is known to be itself."""
+    """The key that proves a machine's identity."""
 
     concealed = frozenset(("private",))
 
@@ -58,29 +58,29 @@ class HostKey(_Concealing, frozen=True, kw_only=True):
 
 
 class Identity(_Concealing, frozen=True, kw_only=True):
-    """What makes a machine itself. Invalid, when made: a text that could be read as something else."""
+    """The identity of a machine. Invalid on construction: a text that could be parsed as something else."""
 
     concealed = frozenset(("host_key", "user_data", "seed"))
 
     instance: str
-    """Another one than at the last boot: it is a clone, or new, and what is done once is done again."""
+    """If it differs from that of the last boot, the machine is new or a clone, and first-boot work is done again."""
     hostname: str
     user: str
     host_key: str
-    """The private part (`HostKey.private`)."""
+    """The private key (`HostKey.private`)."""
     ssh_keys: tuple[str, ...] = ()
     user_data: str = ""
     network_config: str = ""
-    """For cloud-init, instead of what we would say."""
+    """For cloud-init, instead of the generated configuration."""
     mac: str
     ip4: str = ""
     gw4: str = ""
     ip6: str = ""
     gw6: str = ""
     dns: str = ""
-    """Name servers, between spaces."""
+    """Name servers, separated by spaces."""
     seed: bytes = msgspec.field(default_factory=lambda: secrets.token_bytes(SEED_BYTES))
-    """From which its random numbers begin anew."""
+    """Seed of its random number generator."""
 
     def __post_init__(self) -> None:
         for name, pattern in (("instance", _INSTANCE), ("hostname", _HOSTNAME), ("user", _USER), ("mac", _MAC)):
@@ -90,16 +90,16 @@ class Identity(_Concealing, frozen=True, kw_only=True):
                 )
         for name in ("ip4", "gw4", "ip6", "gw6"):
             if not _ADDRESS.fullmatch(getattr(self, name)):
-                raise Invalid(f"identity of a machine: {name} is {getattr(self, name)!r}, which is no address")
+                raise Invalid(f"identity of a machine: {name} is {getattr(self, name)!r}, which is not an address")
         if not all(_ADDRESS.fullmatch(server) for server in self.dns.split(" ")):
             raise Invalid(f"identity of a machine: dns is {self.dns!r}; give addresses with one space between them")
         for key in self.ssh_keys:
             if _CONTROL.search(key) or not key.strip():
-                raise Invalid(f"SSH key {key[:40]!r}: it is no single line of text; give one key per entry")
+                raise Invalid(f"SSH key {key[:40]!r}: not a single line of text; give one key per entry")
 
 
 def new_host_key() -> HostKey:
-    """A fresh one, of the kind ed25519."""
+    """Return a new ed25519 key."""
     import asyncssh
 
     key = asyncssh.generate_private_key(HOST_KEY_KIND)
@@ -110,18 +110,18 @@ def new_host_key() -> HostKey:
 
 
 def public_part(private: str) -> str:
-    """Of a host key. Invalid: it is none."""
+    """Return the public part of a host key. Invalid: it is not a key."""
     import asyncssh
 
     try:
         key = asyncssh.import_private_key(private)
     except asyncssh.KeyImportError as error:
-        raise Invalid(f"host key: it cannot be read: {error}; make another one") from None
+        raise Invalid(f"host key: cannot be read: {error}; create another one") from None
     return key.export_public_key("openssh").decode().strip()
 
 
 def hostname_of(name: str, otherwise: str = "vm") -> str:
-    """A host name made from a machine's name, which may be any text; `otherwise` (the same) where nothing is left."""
+    """Return a host name derived from a machine's name, which may be any text, or from `otherwise` if that is empty."""
     for text in (name, otherwise):
         plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
         if plain:
@@ -130,7 +130,7 @@ def hostname_of(name: str, otherwise: str = "vm") -> str:
 
 
 def firmware_files(identity: Identity) -> dict[str, bytes]:
-    """The files `opt/hostler/…` by their last name. What is empty is left out; the guest then does without."""
+    """Return the files `opt/hostler/…` by base name. Empty ones are left out; the guest does without them."""
     texts = {
         "instance": identity.instance,
         "hostname": identity.hostname,
@@ -145,7 +145,7 @@ def firmware_files(identity: Identity) -> dict[str, bytes]:
         "user_data": identity.user_data,
     }
     files = {name: text.encode() for name, text in texts.items() if text}
-    # Never empty, so that a key that was taken away is taken away in the guest too.
+    # Never empty, so that a removed key is also removed in the guest.
     files["authorized_keys"] = "".join(f"{line}\n" for line in ("# from Hostler", *identity.ssh_keys)).encode()
     if identity.seed:
         files["seed"] = identity.seed
@@ -153,7 +153,7 @@ def firmware_files(identity: Identity) -> dict[str, bytes]:
 
 
 def nocloud_iso(identity: Identity) -> bytes:
-    """A disk that cloud-init's NoCloud source reads."""
+    """Return a disk image for cloud-init's NoCloud source."""
     import pycdlib
 
     disk = pycdlib.PyCdlib()
@@ -174,14 +174,14 @@ def nocloud_iso(identity: Identity) -> bytes:
 
 
 def nocloud_files(identity: Identity) -> dict[str, bytes]:
-    """What is on that disk."""
+    """Return the files on that disk."""
     meta = {"instance-id": identity.instance, "local-hostname": identity.hostname}
     network = identity.network_config.encode() or _json(network_config(identity))
     return {"meta-data": _json(meta), "user-data": _user_data(identity), "network-config": network}
 
 
 def cloud_config(identity: Identity) -> dict[str, Any]:
-    """Our own part of what cloud-init is told."""
+    """Return Hostler's part of the cloud-init configuration."""
     return {
         "hostname": identity.hostname,
         "preserve_hostname": False,
@@ -201,7 +201,7 @@ def cloud_config(identity: Identity) -> dict[str, Any]:
 
 
 def network_config(identity: Identity) -> dict[str, Any]:
-    """In cloud-init's second version. The card is found by its address: its name differs from system to system."""
+    """Return the configuration in version 2. The card is matched by its MAC, because its name depends on the system."""
     card: dict[str, Any] = {"match": {"macaddress": identity.mac}}
     addresses = [address for address in (identity.ip4, identity.ip6) if address]
     if addresses:
@@ -219,7 +219,7 @@ def network_config(identity: Identity) -> dict[str, Any]:
 
 
 def _user_data(identity: Identity) -> bytes:
-    """Ours and, after it, the user's own, of whatever kind that is: cloud-init looks at how it begins."""
+    """Return Hostler's part followed by the user's, of any kind: cloud-init detects it by its first line."""
     ours = b"#cloud-config\n" + _json(cloud_config(identity))
     if not identity.user_data:
         return ours
@@ -232,7 +232,7 @@ def _user_data(identity: Identity) -> bytes:
 
 
 def _users_part(text: str) -> EmailMessage:
-    if _MIME.match(text):  # of several parts already
+    if _MIME.match(text):  # already of several parts
         return email.parser.Parser(EmailMessage, policy=email.policy.default).parsestr(text)
     part = _part(text, "plain")
     part["X-Merge-Type"] = MERGE
@@ -241,7 +241,7 @@ def _users_part(text: str) -> EmailMessage:
 
 def _part(text: str, kind: str) -> EmailMessage:
     part = EmailMessage(email.policy.SMTP.clone(linesep="\n"))
-    # Not as text: its line ends would be made the same everywhere, and a script may need its own.
+    # Not as text: that would normalize line ends, and a script may need its own.
     part.set_content(text.encode(), maintype="text", subtype=kind, cte="base64")
     part.set_param("charset", "utf-8")
     return part

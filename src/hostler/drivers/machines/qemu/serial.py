@@ -1,7 +1,7 @@
-"""The serial ports of a machine: its console, with a bounded log, and the channel between the guest and us.
+"""The serial ports of a machine: its console, with a bounded log, and the channel between guest and agent.
 
-What comes out is whatever a guest likes, as fast as it likes. So it is read at a limited rate, as from a real port, and
-kept in bounded buffers; whoever reads slowly loses the oldest of it and holds up nobody.
+A guest can write anything at any rate. So output is read at a limited rate, as from a real port, and kept in bounded
+buffers. A slow reader loses the oldest output and delays no other reader.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 LOG, OLDER_LOG = "serial.log", "serial.log.1"
 LOG_BYTES = 256 * 1024
 TAIL_BYTES = 8 * 1024
-"""Of the log, for who comes to a console."""
+"""Part of the log that a new console begins with."""
 CHANNEL_BYTES = 64 * 1024
-"""That a console has not been asked for yet."""
+"""Maximum of output that a console has not read yet."""
 PIECE_BYTES = 4 * 1024
-"""Of what is typed: others may type in between."""
+"""Size of a piece of input: other consoles may write in between."""
 CONSOLE_RATE, GUEST_RATE = 256 * 1024, 16 * 1024
-"""Bytes in a second, on average."""
+"""Average bytes per second."""
 REST = 0.005
-"""Seconds between two reads: a port hands over byte by byte, and a wake-up for each would cost most of a core."""
+"""Seconds between two reads: a port delivers byte by byte, and a wake-up for each would use most of a core."""
 LINE_BYTES = 1024
 LINES_KEPT = 64
 CONNECTS_WITHIN = 30.0
 SENDS_WITHIN = 10.0
 _FLUSH_AFTER = 0.1
 _buffer = bytearray(16 * 1024)
-"""One for all: what was read into it is taken out of it before the next read."""
+"""One buffer for all ports: data is copied out of it before the next read."""
 
 
 class _Port(asyncio.BufferedProtocol):
-    """One end of a serial port: read at a limited rate; what is written waits until the guest takes it."""
+    """One end of a serial port. Reads are rate-limited; writes wait until the guest takes them."""
 
     def __init__(self, folder: MachineFolder, socket: str, rate: int) -> None:
         self.folder, self._socket = folder, socket
@@ -56,7 +56,7 @@ class _Port(asyncio.BufferedProtocol):
         return self._transport is not None
 
     async def connect(self, within: float = CONNECTS_WITHIN) -> None:
-        """Be connected. Unavailable: its process has ended, or nobody listens in time."""
+        """Connect. Unavailable: its process has ended, or no process listens in time."""
         if self._transport is not None:
             return
         connection = await reach(self.folder, self._socket, within=within)
@@ -68,18 +68,18 @@ class _Port(asyncio.BufferedProtocol):
             raise
 
     async def aclose(self) -> None:
-        """Hang up; the guest is not disturbed."""
+        """Disconnect; the guest does not notice."""
         if self._transport is not None:
             self._abort()
-            await asyncio.sleep(0)  # the loop lets go of the socket in its next turn
+            await asyncio.sleep(0)  # the loop closes the socket in its next iteration
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the guest does not take it. Unavailable: there is nobody to take it."""
+        """Send; waits while the guest does not read. Unavailable: not connected."""
         for at in range(0, len(data), PIECE_BYTES):
             if self._transport is not None:
                 await self._writable.wait()
             if self._transport is None or self._transport.is_closing():
-                raise Unavailable(f"machine {self.folder.name}: its {self._socket} is not connected; is it off?")
+                raise Unavailable(f"machine {self.folder.name}: its {self._socket} is not connected; start it first")
             self._transport.write(data[at : at + PIECE_BYTES])
 
     def _abort(self) -> None:
@@ -87,14 +87,14 @@ class _Port(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def heard(self, data: bytes) -> None:
-        """What came out."""
+        """Take output of the port."""
         raise NotImplementedError
 
     def silent(self) -> None:
-        """Nothing more comes out."""
+        """Handle the end of the output."""
         raise NotImplementedError
 
-    # What the loop tells
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -118,12 +118,12 @@ class _Port(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         self._transport = None
         self._throttle.stop()
-        self._writable.set()  # who waits sees that it is over
+        self._writable.set()  # waiting writers see that the connection is lost
         self.silent()
 
 
 class Serial(_Port):
-    """The console: everybody who is there hears it and may type."""
+    """The console: every attached channel receives its output and may type."""
 
     def __init__(self, folder: MachineFolder, *, log_bytes: int = LOG_BYTES, rate: int = CONSOLE_RATE) -> None:
         super().__init__(folder, SERIAL_SOCKET, rate)
@@ -131,11 +131,11 @@ class Serial(_Port):
         self._consoles: set[Console] = set()
 
     def attach(self) -> Console:
-        """A console of its own, to be entered."""
+        """Return a new console channel, to be entered."""
         return Console(self)
 
     def tail(self, size: int = TAIL_BYTES) -> bytes:
-        """The last that came out, also before the agent was started."""
+        """Return the last output, also from before the agent's start."""
         return self._log.tail(size)
 
     def heard(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class Serial(_Port):
 
     def join(self, console: Console) -> None:
         if not self.connected:
-            raise NotFound(f"machine {self.folder.name}: it has no console, for it is off; start it first")
+            raise NotFound(f"machine {self.folder.name}: it has no console because it is off; start it first")
         console.hear(self.tail())
         self._consoles.add(console)
 
@@ -159,7 +159,7 @@ class Serial(_Port):
 
 
 class Console:
-    """One channel (`ports.machines.Channel`) to the console. Begins with the last of what was said before."""
+    """One channel (`ports.machines.Channel`) to the console. It begins with the end of the log."""
 
     def __init__(self, serial: Serial) -> None:
         self._serial = serial
@@ -180,7 +180,7 @@ class Console:
         self.stir()
 
     async def read(self) -> bytes:
-        """The next output; empty once the machine is off."""
+        """Return the next output; empty once the machine is off."""
         while not self._held:
             if not self._open or not self._serial.connected:
                 return b""
@@ -191,7 +191,7 @@ class Console:
         return said
 
     async def write(self, data: bytes) -> None:
-        """Type. What is typed into a machine that is off goes nowhere."""
+        """Type. Input for a machine that is off is discarded."""
         with contextlib.suppress(Unavailable):
             await self._serial.write(data)
 
@@ -206,7 +206,7 @@ class Console:
 
 
 class GuestChannel(_Port):
-    """Lines between the guest and us. The guest may say anything, so a line is only what it begins with."""
+    """Lines between guest and agent. The guest is not trusted, so lines are recognized only by their prefix."""
 
     def __init__(self, folder: MachineFolder, *, rate: int = GUEST_RATE) -> None:
         super().__init__(folder, GUEST_SOCKET, rate)
@@ -216,7 +216,10 @@ class GuestChannel(_Port):
         self._stir = asyncio.Event()
 
     async def line(self, *prefixes: str, within: float) -> str:
-        """The next line that begins with one of them; those before it are forgotten. Unavailable: none came in time."""
+        """Return the next line with one of these prefixes, discarding those before it.
+
+        Unavailable: none came in time.
+        """
         try:
             async with asyncio.timeout(within):
                 while True:
@@ -224,26 +227,26 @@ class GuestChannel(_Port):
                         if (line := self._lines.popleft()).startswith(prefixes):
                             return line
                     if not self.connected:
-                        raise Unavailable(f"machine {self.folder.name}: its guest cannot be heard; it is off")
+                        raise Unavailable(f"machine {self.folder.name}: its guest channel is closed because it is off")
                     self._stir.clear()
                     await self._stir.wait()
         except TimeoutError:
             words = " or ".join(map(repr, prefixes))
             raise Unavailable(
-                f"machine {self.folder.name}: its guest did not say {words} within {within:g} s"
+                f"machine {self.folder.name}: its guest did not send {words} within {within:g} s"
             ) from None
 
     async def send(self, text: str, *, within: float = SENDS_WITHIN) -> None:
-        """Say a line to the guest. Unavailable: it does not take it, or is off."""
+        """Send a line to the guest. Unavailable: it does not read it, or is off."""
         if not text.isprintable() or len(text) > LINE_BYTES:
             raise Invalid(
-                f"machine {self.folder.name}: what its guest is told must be one line of at most {LINE_BYTES}"
+                f"machine {self.folder.name}: a message to its guest must be one line of at most {LINE_BYTES}"
             )
         try:
             async with asyncio.timeout(within):
                 await self.write(text.encode() + b"\n")
         except TimeoutError:
-            raise Unavailable(f"machine {self.folder.name}: its guest does not listen; try again later") from None
+            raise Unavailable(f"machine {self.folder.name}: its guest does not read its input; try again") from None
 
     def heard(self, data: bytes) -> None:
         *ended, rest = data.split(b"\n")
@@ -271,7 +274,7 @@ class GuestChannel(_Port):
 
 
 class _Log:
-    """The last of what came out, in two files of half the size: the older one goes when the newer one is full."""
+    """The last output in two files of half the size: the older one is replaced when the newer one is full."""
 
     def __init__(self, folder: MachineFolder, limit: int) -> None:
         self._folder, self._half = folder, limit // 2
@@ -287,7 +290,7 @@ class _Log:
             self._flush = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self.flush)
 
     def flush(self) -> None:
-        """Have on disk what was added. A disk that is full loses some of it: there is nobody to tell."""
+        """Write pending output to disk. On a full disk some of it is lost without notice."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None

@@ -1,4 +1,4 @@
-"""Steps that cannot be taken back half way."""
+"""Steps that must not be interrupted half way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 async def whole(step: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """Run a short step to its end, however often who waits for it is cancelled; then be cancelled.
+    """Run a short step to its end even if the caller is cancelled; then raise the cancellation.
 
-    For work in a thread, which goes on when its waiter does not: who repeats the verb must not meet it.
+    For work in a thread, which continues when its caller is cancelled: a repetition of the verb must not run into it.
     """
     task = asyncio.ensure_future(step)
     cut: asyncio.CancelledError | None = None

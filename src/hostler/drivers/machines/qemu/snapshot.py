@@ -1,7 +1,7 @@
-"""Snapshots of a machine. Each is called with the machine's lock held.
+"""Snapshots of a machine. The caller of each function holds the machine's lock.
 
-A snapshot of a running machine has its memory too. What a snapshot is called inside the disk is written down before it
-is taken, so that one of which nobody heard any more is found and removed.
+A snapshot of a running machine includes its memory. The tag of a snapshot inside the disk is recorded before it is
+taken, so that the snapshot of an interrupted call can be found and removed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 SAVES_WITHIN = 600.0
 FLUSHES_WITHIN = 5.0
-"""Seconds that a guest has to write what it has in memory."""
+"""Seconds that a guest has to flush its memory to disk."""
 
 
 async def snapshot(machine: QemuMachine, name: str) -> None:
-    """Take one, unless it is there."""
+    """Take a snapshot unless it exists."""
     site = machine.site
     await _forget_unknown(machine)
     if name in machine.record.snapshots:
         return
     if machine.record.restoring is not None:
-        raise Refused(f"machine {machine.vm!r}: a restore was begun, its disk is not whole; restore or start it first")
+        raise Refused(f"machine {machine.vm!r}: its last restore was interrupted; restore or start it first")
     site.check_room(machine.vm)
     tags = machine.record.tags + 1
     tag = f"s{tags}"
@@ -52,21 +52,21 @@ async def snapshot(machine: QemuMachine, name: str) -> None:
 
 
 async def _flush(machine: QemuMachine) -> None:
-    """Have the guest put on its disk what is only in its memory: a clone gets the disk, and not the memory."""
+    """Let the guest write its dirty memory to disk: a clone gets the disk without the memory."""
     ready = machine.readiness is not None and machine.readiness.step is Step.AVAILABLE
     if machine.guest is not None and ready and machine.record.image.seeding is Seeding.FIRMWARE:
-        with suppress(HostlerError):  # then the disk is as after a power failure
+        with suppress(HostlerError):  # otherwise the disk is as after a power failure
             await machine.guest.send("sync")
             await machine.guest.line("synced", within=FLUSHES_WITHIN)
 
 
 async def restore(machine: QemuMachine, name: str, number: int) -> None:
-    """Go back to one, once for each number; it is then off."""
+    """Restore a snapshot, once for each number; the machine is off afterwards."""
     if machine.record.restored >= number:
         return
     if name not in machine.record.snapshots:
         known = ", ".join(map(repr, machine.record.snapshots)) or "none"
-        raise Refused(f"machine {machine.vm!r}: there is no snapshot {name!r}; it has {known}")
+        raise Refused(f"machine {machine.vm!r}: no snapshot {name!r}; it has {known}")
     site = machine.site
     await site.hook("restore.begun:before")
     machine.change(
@@ -80,7 +80,7 @@ async def restore(machine: QemuMachine, name: str, number: int) -> None:
 
 
 async def finish_restore(machine: QemuMachine) -> None:
-    """Do the restore that was begun, of a machine that is off."""
+    """Finish the restore that was begun, of a machine that is off."""
     restoring = machine.record.restoring
     if restoring is None:
         return
@@ -99,7 +99,7 @@ async def finish_restore(machine: QemuMachine) -> None:
 
 
 async def drop_snapshot(machine: QemuMachine, name: str) -> None:
-    """Delete one; none of that name is fine."""
+    """Delete a snapshot, if it exists."""
     await _forget_unknown(machine)
     kept = machine.record.snapshots.get(name)
     if kept is None:
@@ -116,15 +116,15 @@ async def drop_snapshot(machine: QemuMachine, name: str) -> None:
 
 
 async def copy_disk(origin: QemuMachine, name: str, into: QemuMachine) -> None:
-    """Let another machine's disk, over the same image, hold what a snapshot of this one does."""
+    """Copy the disk of a snapshot of `origin` to another machine with the same image."""
     kept = origin.record.snapshots.get(name)
     if kept is None:
-        raise Refused(f"machine {into.vm!r}: machine {origin.vm!r} has no snapshot {name!r} that it could be a copy of")
+        raise Refused(f"machine {into.vm!r}: its origin, machine {origin.vm!r}, has no snapshot {name!r}")
     await origin.disk.copy(kept.tag, into.folder.path)
 
 
 async def _forget_unknown(machine: QemuMachine) -> None:
-    """Remove what an earlier call that was cut off left inside the disk."""
+    """Remove what an interrupted call left inside the disk."""
     tag = machine.record.saving
     if not tag:
         return
@@ -139,7 +139,7 @@ async def _forget_unknown(machine: QemuMachine) -> None:
 
 
 async def disk_now(machine: QemuMachine) -> dict[str, Any]:
-    """What QEMU knows of its disk."""
+    """Return QEMU's description of the disk."""
     for block in await machine.execute("query-named-block-nodes", {"flat": True}):
         if block.get("node-name") == "disk":
             found: dict[str, Any] = block["image"]

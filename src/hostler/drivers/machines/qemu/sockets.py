@@ -1,4 +1,4 @@
-"""The connections to a machine's process: QMP, its console, and the guest's channel."""
+"""The connections to a machine's process: QMP, console and guest channel."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """Of one machine, from process to process."""
+    """The connections of one machine to its current process."""
 
     def __init__(
         self, folder: MachineFolder, *, event: Callable[[str, dict[str, Any]], None], closed: Callable[[], None]
     ) -> None:
-        """`event` and `closed`: as of a `Monitor`."""
+        """Set up the connections. `event` and `closed`: see `Monitor`."""
         self._folder, self._event, self._closed = folder, event, closed
         self.monitor: Monitor | None = None
         self.serial: Serial | None = None
         self.guest: GuestChannel | None = None
 
     async def open(self, within: float) -> Monitor:
-        """Have all three. Repeatable; Unavailable: QEMU does not answer, or ended meanwhile.
+        """Open all three connections. Repeatable. Unavailable: QEMU does not answer, or has just ended.
 
-        What was connected to a process that is there no more is replaced: its end may not have been seen to yet.
+        Connections to an ended process are replaced: its end may not have been noticed yet.
         """
         monitor = self.monitor
         if monitor is None or not monitor.connected:
@@ -48,13 +48,13 @@ class Link:
         return monitor
 
     def console(self) -> Channel:
-        """Another one at its serial port. Unavailable: it hung up just now."""
+        """Return another console at its serial port. Unavailable: the process has just disconnected."""
         if self.serial is None:
-            raise Unavailable(f"machine {self._folder.name}: its process hung up just now; inspect it and try again")
+            raise Unavailable(f"machine {self._folder.name}: its process has just disconnected; inspect it")
         return self.serial.attach()
 
     async def aclose(self) -> None:
-        """Hang up; the process is not disturbed."""
+        """Disconnect; the process does not notice."""
         monitor, serial, guest = self.monitor, self.serial, self.guest
         self.monitor = self.serial = self.guest = None
         for connection in (guest, serial, monitor):

@@ -1,7 +1,7 @@
-"""`machine.json`: what is known of a machine beside what can be seen of it.
+"""`machine.json`: the record of a machine, with everything that cannot be observed.
 
-Written before and after each step, whole or not at all. What a machine is follows from it, from whether its process
-lives, and from what QEMU says (`machine.py`).
+It is written before and after each step, atomically. The state of a machine follows from the record, from whether its
+process lives, and from QEMU's messages (`machine.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Number = Annotated[int, Meta(ge=0)]
 
 
 class Life(enum.StrEnum):
-    """How much of it there is."""
+    """How complete a machine is."""
 
     CREATING = "creating"
     WHOLE = "whole"
@@ -38,7 +38,7 @@ class Life(enum.StrEnum):
 
 
 class Begun(enum.StrEnum):
-    """A change of power that was begun, and of which it is not known that it was done."""
+    """A change of power that began and is not known to have ended."""
 
     NOTHING = ""
     STARTING = "starting"
@@ -46,7 +46,7 @@ class Begun(enum.StrEnum):
 
 
 class Fit(Record, frozen=True, kw_only=True):
-    """What saved memory fits: a machine that differs in any of it cannot go on with it."""
+    """Properties that saved memory depends on: a machine that differs in one of them cannot resume from it."""
 
     cpus: int
     memory_mib: int
@@ -59,79 +59,82 @@ class Kept(Record, frozen=True, kw_only=True):
     """A snapshot."""
 
     tag: str
-    """Its name inside the disk: ours, for names of users go into no command."""
+    """Its name inside the disk, generated: names of users are never part of a command."""
     taken_at: float
     memory: Fit | None = None
-    """None: it holds the disk alone."""
+    """None: the snapshot has only the disk."""
 
 
 class Restoring(Record, frozen=True, kw_only=True):
-    """A restore that was begun."""
+    """A restore that has begun."""
 
     snapshot: str
     number: int
 
 
 class MachineRecord(Record, frozen=True, kw_only=True):
-    """The state file."""
+    """The content of the state file."""
 
     kind = "machine"
 
     label: Label
     name: str = ""
     marks: dict[str, str] = field(default_factory=dict)
-    """The plan's tags, for people."""
+    """The plan's tags, for users."""
     spec: VmSpec
-    """What it runs with, or would start with."""
+    """The spec it runs with, or would start with."""
     fenced: bool = False
     number: Annotated[int, Meta(ge=1)]
-    """Of this place's machines: no two that exist share it. User id, addresses and the tap follow from it."""
+    """Number of the machine on this node, unique among existing machines.
+
+    User id, addresses and tap are derived from it.
+    """
     life: Life = Life.CREATING
     begun: Begun = Begun.NOTHING
     image: Image
     mac: str
     port: int | None = None
-    """The loopback port that leads to the server inside; kept for as long as it can be had."""
+    """Loopback port of the guest's SSH server; reused for as long as it is free."""
     host: str = ""
-    """Where it answers, from this node."""
+    """Address of the guest as seen from this node."""
     host_key: str
-    """The public part."""
+    """The public key."""
     disk_bytes: Number = 0
     run: Run | None = None
-    """Its process. It stays until the end of that process was seen, and said."""
+    """Its process. The field is cleared once the end of that process was seen and recorded."""
     ran: bool = False
-    """At any time before: it is no new one."""
+    """Whether it ever ran: it is not new."""
     available_at: float | None = None
-    """Since when it has kept its image's promise in this run, since 1970."""
+    """Since when its probe succeeds in this run, in seconds since 1970."""
     failed: bool = False
     detail: str = ""
-    """Why it is off, if nobody asked for it."""
+    """Why it is off, if that was not requested."""
     resets: Number = 0
     restored: Number = 0
     restoring: Restoring | None = None
     resume: str = ""
-    """The snapshot whose memory the next start goes on with; empty: it boots."""
+    """Snapshot whose memory the next start resumes; empty: it boots."""
     snapshots: dict[str, Kept] = field(default_factory=dict)
     saving: str = ""
-    """A tag that may be inside the disk though no snapshot has it."""
+    """Tag that may exist inside the disk without a snapshot."""
     tags: Number = 0
-    """How many were given out."""
+    """Number of tags assigned so far."""
     moved: Number = 0
     move_is_over: bool = False
-    """That move is not begun again."""
+    """That move cannot begin again."""
     arriving: bool = False
     arrived: bool = False
-    """All of what arrives is here, and may run once it is started."""
+    """All data has arrived, and the machine may run once it is started."""
     departing: bool = False
     """It is being sent: its guest may be paused for that."""
     departed: bool = False
     instance: str = ""
-    """What its guest knows it by, if it came from another place."""
+    """Instance id that its guest knows, if it came from another node."""
     retained: str = ""
-    """In the folder of retained machines: the name that it is kept under."""
+    """Name that it is retained under, if it is in the folder of retained machines."""
     retained_at: float = 0.0
     warmed: bool = False
-    """This run began with a saved state, so its guest waits to be told who it is."""
+    """This run began with a saved state, so its guest waits for its identity."""
 
     @property
     def vm(self) -> str:
@@ -139,38 +142,38 @@ class MachineRecord(Record, frozen=True, kw_only=True):
 
     @property
     def user(self) -> str:
-        """As whom one logs in."""
+        """The login user."""
         return self.spec.user or self.image.user
 
 
 def write(folder: Path, record: MachineRecord) -> None:
-    """Let the file hold the record, also after a loss of power. Unavailable: it holds what it held."""
+    """Write the record to the file, durably and atomically. Unavailable: the file is unchanged."""
     try:
         _replace(folder, record.encode())
     except OSError as error:
         raise Unavailable(
-            f"machine {record.vm!r}: its state cannot be written in {folder}: {error.strerror}; see to it and try again"
+            f"machine {record.vm!r}: cannot write its state in {folder}: {error.strerror}; fix the cause and try again"
         ) from None
 
 
 def read(folder: Path) -> MachineRecord:
-    """Damaged: there is no record, or none that can be read; what is there is left as it is."""
+    """Read the record. Damaged: it is missing or unreadable; nothing is changed."""
     path = folder / FILE
     try:
         return MachineRecord.decode(path.read_bytes())
     except FileNotFoundError:
-        raise Damaged(f"{folder}: there is no {FILE} in it; if nothing of it is needed, remove the folder") from None
+        raise Damaged(f"{folder}: {FILE} is missing; restore it, or remove the folder if it is not needed") from None
     except (OSError, Invalid) as error:
-        raise Damaged(f"{path}: it cannot be read: {error}; put it right, or remove the folder") from None
+        raise Damaged(f"{path}: cannot be read: {error}; correct it, or remove the folder") from None
 
 
 def _replace(folder: Path, data: bytes) -> None:
     draft = folder / f".{FILE}"
     try:
-        draft.unlink()  # of somebody who was killed
+        draft.unlink()  # left by a killed process
     except FileNotFoundError:
         pass
-    except IsADirectoryError:  # of a QEMU that a guest has taken over
+    except IsADirectoryError:  # made by a QEMU that its guest has compromised
         with contextlib.closing(MachineFolder(folder)) as held_folder:
             held_folder.forget(draft.name)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""What a machine is, by what is known of it: values in, values out."""
+"""The state of a machine, as pure functions of its record."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hostler.model.vm import Access, MachineState
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.state import MachineRecord
 
-LAPSED = "it was not held and stopped by itself"
+LAPSED = "its fence was not extended, so it stopped by itself"
 HOST_BOOTED = "its node was switched off"
 
 
 def state_of(record: MachineRecord, *, alive: bool) -> MachineState:
-    """By the record, and by whether the process lives."""
+    """Return the state by the record and by whether the process lives."""
     if record.life is not Life.WHOLE:
         return MachineState.CREATING
     if record.arriving:
@@ -31,29 +31,29 @@ def state_of(record: MachineRecord, *, alive: bool) -> MachineState:
 
 
 def access_of(record: MachineRecord) -> Access | None:
-    """How it is logged into; None: it was never started."""
+    """Return how to log in; None: it was never started."""
     if not record.host or not record.port:
         return None
     return Access(host=record.host, port=record.port, user=record.user, host_keys=(record.host_key,))
 
 
 def detail_off(record: MachineRecord) -> str:
-    """Of one that does not run."""
+    """Return the detail of a machine that does not run."""
     if record.life is Life.DELETING:
-        return "its destruction was begun"
+        return "its deletion is incomplete"
     if record.detail:
         return record.detail
-    return "" if record.restoring is None else f"a restore to {record.restoring.snapshot!r} was begun"
+    return "" if record.restoring is None else f"a restore to {record.restoring.snapshot!r} is incomplete"
 
 
 def why_off(record: MachineRecord, *, shut_down: bool, held: bool, said: str) -> tuple[bool, str]:
-    """Whether a process that is there no more broke, and what there is to say of it."""
+    """Return whether an ended process failed, and the detail to report."""
     if record.begun is Begun.STOPPING or shut_down or record.life is not Life.WHOLE:
         return False, ""
     if record.fenced and not held:
         return False, LAPSED
     if record.run is not None and record.run.boot_id != boot_id():
         return False, HOST_BOOTED
-    if record.run is None:  # its start was begun, and never came to a process
+    if record.run is None:  # its start began and never reached a process
         return False, ""
-    return True, f"its process ended: {said or 'it left no word'}"
+    return True, f"its process ended: {said or 'no message'}"

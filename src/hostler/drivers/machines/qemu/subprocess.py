@@ -1,4 +1,4 @@
-"""The end of a program that we started by asyncio, by us or with us."""
+"""Ends programs that were started with asyncio, explicitly or together with this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def ending_with_us(argv: Sequence[str], by: signal.Signals = signal.SIGKILL) -> list[str]:
     """Return the command that runs `argv` and gets that signal when this process ends. Put changes of user before it.
 
-    The kernel is told by the new process. If this one has ended by then, nothing is run: it is not the parent any more.
+    The new process itself requests the signal. If this process has ended by then, it is no longer the parent and
+    nothing is run.
     """
     still_ours = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
     return [
@@ -33,10 +34,10 @@ def ending_with_us(argv: Sequence[str], by: signal.Signals = signal.SIGKILL) -> 
 
 
 async def end(process: asyncio.subprocess.Process, by: signal.Signals = signal.SIGKILL) -> None:
-    """Have it ended, and wait for that, however often who waits is cancelled. Repeatable.
+    """Send the signal and wait for the end, even if the caller is cancelled. Repeatable.
 
-    Not by `process.kill()`: before Python 3.13 that one looks first whether the process has ended, and whoever looks
-    takes its status from the event loop, which then warns of an unknown child and makes up a status (CPython 87744).
+    Not by `process.kill()`: before Python 3.13 it first polls whether the process has ended, and that poll takes the
+    exit status from the event loop, which then warns of an unknown child and makes up a status (CPython 87744).
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):

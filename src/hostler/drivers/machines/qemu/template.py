@@ -1,4 +1,4 @@
-"""Making a saved state: a guest boots up to where it would learn who it is, and its memory is written down."""
+"""Makes saved states: a guest boots up to the point where it needs its identity, and its memory is saved."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIB = 2**20
 
 
 def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = None) -> Warmer:
-    """What keeps images warm. `verdict`: the folder where it is remembered which acceleration works."""
+    """Return the function that keeps images warm. `verdict`: folder of the stored acceleration verdict."""
 
     async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
         known = accelerator or (await acceleration.verdict(verdict, files, uids=users_here(uids))).accelerator
@@ -55,16 +55,16 @@ def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = 
 
 
 async def make(image: Path, shape: saved_state.Shape, *, uids: str | None = None, progress: Progress) -> None:
-    """Have a saved state of that shape for the image in that folder. Refused: its guest cannot be kept so.
+    """Make a saved state of that size for the image in that folder. Refused: its guest does not support it.
 
-    Unavailable: not now. Killed, it leaves no process; what it leaves of files the next one removes.
+    Unavailable: not now. If killed, it leaves no process; the next call removes its files.
     """
     subject = f"image {shape.image.digest[:12]}, {shape.name}"
     if shape.memory_mib < shape.image.memory_mib:
-        raise Refused(f"{subject}: its guest needs {shape.image.memory_mib} MiB; keep it warm with as much or more")
+        raise Refused(f"{subject}: its guest needs {shape.image.memory_mib} MiB; keep it warm with at least as much")
     room = shutil.disk_usage(image).free // MIB
     if room < 2 * shape.memory_mib:
-        raise Unavailable(f"{subject}: {room} MiB are free, and a saved state may take {shape.memory_mib}; make room")
+        raise Unavailable(f"{subject}: {room} MiB are free, and a saved state may take {shape.memory_mib}; free some")
     with saved_state.making(image) as (folder, lock):
         for name, link in LINKED.items():
             if name in shape.image.files:
@@ -74,7 +74,7 @@ async def make(image: Path, shape: saved_state.Shape, *, uids: str | None = None
         rights.own(folder)
         await Disk(folder, shape.image.disk_format, wrap=rights.wrap).create(shape.image.disk_bytes)
         rights.own(folder)
-        # It dies with us: nobody would find it again.
+        # It dies with this process: no other process would find it again.
         argv = rights.wrap(ending_with_us(saved_state.template_command(shape)), cpus=shape.cpus)
         async with _running(folder, argv, lock, subject) as process:
             await _Template(folder, shape, subject, progress, rights.uid).saved(process)
@@ -93,14 +93,14 @@ class _Template:
         self._serial, self._guest = Serial(folder), GuestChannel(folder)
 
     async def saved(self, process: asyncio.subprocess.Process) -> None:
-        """Until its memory is in the file."""
+        """Boot the guest and save its memory to the file."""
         ended, work = asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._booted_and_saved())
         try:
             await asyncio.wait({ended, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 said = " ".join((self._path / LOG).read_text(errors="replace").split())[-300:]
                 raise Unavailable(
-                    f"{self._subject}: QEMU ended: {said or process.returncode}; see whether this host can run it"
+                    f"{self._subject}: QEMU ended: {said or process.returncode}; check whether this host can run it"
                 )
             await work
         finally:
@@ -122,7 +122,7 @@ class _Template:
             await self._guest.line(BOOTED, within=within)
         except (TimeoutError, Unavailable):
             raise Refused(
-                f"{self._subject}: its guest did not say {BOOTED!r} within {within:g} s of its boot; only images whose"
+                f"{self._subject}: its guest did not send {BOOTED!r} within {within:g} s of its boot; only images whose"
                 " guest waits there can be kept warm (docs/images.md)"
             ) from None
         await self._monitor.execute("stop")
@@ -151,11 +151,11 @@ class _Template:
         finally:
             server.close()
         if saver.error is not None or status != "completed":
-            raise Unavailable(f"{self._subject}: its memory could not be saved: {saver.error or status}; try again")
+            raise Unavailable(f"{self._subject}: saving its memory failed: {saver.error or status}; try again")
 
 
 class _Saver:
-    """Writes what QEMU sends into a file. QEMU itself could not open one: it has no rights to anything."""
+    """Writes the data that QEMU sends to a file. QEMU has no rights to open one itself."""
 
     def __init__(self, path: Path, progress: Progress, expected: int) -> None:
         self._path, self._progress, self._expected = path, progress, expected
@@ -179,7 +179,7 @@ class _Saver:
 
 @asynccontextmanager
 async def _running(folder: Path, argv: list[str], lock: int, subject: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The process, which has ended when this does."""
+    """Run the process; it has ended when the context ends."""
     with (folder / LOG).open("wb") as said:
         try:
             process = await asyncio.create_subprocess_exec(

@@ -1,12 +1,12 @@
-"""Simulated machines: records that say of themselves when they ran.
+"""Simulated machines: records that document when they ran.
 
-    place     where the machines are; outlives the driver. In memory, or (`journal`) in a folder
-    driver    the verbs, made of steps that a crash can come between; `change` what a step does, `request` what may be
-              asked for
-    fault     what goes wrong, from a seeded source or as scripted
-    console   a serial port with somebody at the other end
+    host         where the machines are; outlives the driver. In memory, or (`journal`) in a folder
+    driver       the verbs, made of steps that a crash can interrupt; `transitions` the effect of a step, `request` the
+                 checks of arguments, `move` migration
+    fault        faults, from a seeded source or as scripted
+    console      a serial port with a simulated guest
 
-Not here: threads, sockets, or time that is not the clock's, so that all of it runs in virtual time.
+Not here: threads, sockets, or time other than the clock's, so that everything runs in virtual time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The serial port of a simulated machine: an echo, a prompt, and a few words that do something.
+"""The serial port of a simulated machine: an echo, a prompt, and a few commands.
 
-save TEXT    put TEXT on the disk          show    what is on the disk          poweroff    shut down
+save TEXT    write TEXT to the disk        show    print the disk               poweroff    shut down
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ BUFFER_BYTES = 64 * 1_024
 
 
 class Host(Protocol):
-    """What a console needs of its driver."""
+    """Methods that a console needs of its driver."""
 
     clock: Clock
 
     def expected(self, vm: str) -> Row:
-        """The machine, running or not. NotFound: there is none."""
+        """Return the machine, running or not. NotFound: it does not exist."""
 
     async def plug(self, console: SimulatedConsole, vm: str) -> Row: ...
 
     def unplug(self, console: SimulatedConsole, vm: str) -> None: ...
 
     def running(self, vm: str, since: float) -> Row | None:
-        """The machine, if it runs and has run without interruption since then."""
+        """Return the machine, if it has run without interruption since then."""
 
     def ends_at(self, row: Row) -> float | None:
-        """When it will stop by itself."""
+        """Return when it will stop by itself."""
 
     def guest(self, vm: str, make: Callable[[Row, float], Row]) -> None:
-        """What the machine does to itself."""
+        """Apply a change that the machine makes to itself."""
 
 
 def said(host: Host, vm: str) -> bytes:
-    """What the serial port said before anybody typed: it is made up when it is asked for. NotFound: no machine."""
+    """Return the serial output before any input, generated on demand. NotFound: no such machine."""
     row = host.expected(vm)
     return booted(row) if row.boots else b""
 
 
 def booted(row: Row) -> bytes:
-    """What a machine says when it starts."""
+    """Return the boot message of a machine."""
     shape = f"{counted(row.spec.cpus, 'cpu')}, {row.spec.memory_mib} MiB"
     return f"[    0.000000] simulated machine {row.number}, boot {row.boots}: {shape}\r\n".encode()
 
@@ -81,7 +81,7 @@ class SimulatedConsole:
         self.stir()
 
     async def read(self) -> bytes:
-        """The next output; empty once the machine is off."""
+        """Return the next output; empty once the machine is off."""
         while not self._output:
             self._stir.clear()
             row = self._row()
@@ -93,7 +93,7 @@ class SimulatedConsole:
         return said
 
     async def write(self, data: bytes) -> None:
-        """Type. What is typed into a machine that is off goes nowhere."""
+        """Type. Input for a machine that is off is discarded."""
         for byte in data:
             if self._row() is None:
                 return
@@ -106,7 +106,7 @@ class SimulatedConsole:
         await asyncio.sleep(0)
 
     def stir(self) -> None:
-        """The machine may have gone off: whoever reads looks again."""
+        """Wake up readers: the machine may be off."""
         self._stir.set()
 
     def _row(self) -> Row | None:
@@ -133,7 +133,7 @@ class SimulatedConsole:
         return line + b"\r\n"
 
     async def _stirred(self, at: float | None) -> None:
-        """Until something happened, or the clock says `at`."""
+        """Wait until `stir`, or until the clock reaches `at`."""
         if at is None:
             await self._stir.wait()
             return

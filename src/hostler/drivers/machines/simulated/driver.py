@@ -1,8 +1,7 @@
 """The verbs of simulated machines.
 
-A verb is made of steps (`begun`, `done`), each whole or not at all; between them it waits, and there a crash or a
-cancellation leaves what was begun, in a state that says so. Repeating the verb finishes it. Verbs of one machine
-follow each other.
+A verb consists of atomic steps (`begun`, `done`). Between them it waits, and there a crash or a cancellation leaves the
+machine in a state that shows what was begun. Repeating the verb finishes it. Verbs of one machine run one at a time.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 
 CAPACITY = Capacity(cpus=64, memory_mib=256 * 1024, disk_gib=4096)
 _CALLS_IN_A_ROW = 20
-"""Calls that are answered before others may run: who never has to wait must not starve whom it polls for."""
+"""Calls answered before other tasks may run: a caller that never waits must not starve the task it polls for."""
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _replace = msgspec.structs.replace
 
 
 class SimulatedMachines(Closing, Moving):
-    """Machines that are rows in a place. Takes any image, or only `images` (the empty name is the default image)."""
+    """Machines that are rows in a place. Accepts any image, or only `images` (the empty name is the default image)."""
 
     def __init__(
         self,
@@ -57,7 +56,10 @@ class SimulatedMachines(Closing, Moving):
         fences: bool = True,
         step: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`step` is awaited before and after every internal step with its name, such as `start.begun:before`."""
+        """Set up the driver.
+
+        `step` is awaited before and after each internal step with its name (`start.begun:before`).
+        """
         self.clock = clock or SystemClock()
         self._place, self._capacity, self._images, self._step = place, capacity, images, step
         self._fences = fences
@@ -87,23 +89,23 @@ class SimulatedMachines(Closing, Moving):
         return self._source.faults
 
     def script(self, verb: Verb, kind: Kind, *, vm: str = "", nth: int = 1, times: int = 1) -> None:
-        """Let the `nth` call of `verb` from now, and `times` calls in all, meet a fault; with `vm` only its calls."""
+        """Let the `nth` call of `verb` from now, and `times` calls in total, meet a fault; with `vm` only its calls."""
         self._source.script(verb, kind, vm=vm, nth=nth, times=times)
 
     def down(self) -> None:
-        """Be out of reach until `up`: every verb raises Unavailable. The machines are as they are."""
+        """Be unreachable until `up`: every verb raises Unavailable. The machines do not change."""
         self._down = True
 
     def up(self) -> None:
-        """Be in reach again."""
+        """Be reachable again."""
         self._down = False
 
     def intervals(self, vm: str) -> Sequence[Interval]:
-        """When the machines of that name ran, on `clock.now()`, as they themselves wrote it down."""
+        """Return when the machines of that name ran, on `clock.now()`, as they recorded it themselves."""
         return self._place.intervals(vm, self.clock.now())
 
     def crash(self, vm: str, detail: str = "it crashed") -> None:
-        """Let a running machine break by itself."""
+        """Let a running machine fail by itself."""
         self.guest(vm, lambda row, now: switched_off(row, now, MachineState.FAILED, detail))
 
     async def __aenter__(self) -> Self:
@@ -111,7 +113,7 @@ class SimulatedMachines(Closing, Moving):
         return self
 
     async def aclose(self) -> None:
-        """Leave the machines to themselves."""
+        """Close the driver; the machines keep running."""
         self._place.close(self)
         for consoles in self._consoles.values():
             for console in consoles:
@@ -133,7 +135,7 @@ class SimulatedMachines(Closing, Moving):
         async with self._verb("create", vm) as draw:
             row = self._row(vm)
             if row is not None and row.label != plan.label:
-                raise Refused(f"machine {vm!r}: it carries another label ({row.label}); it is not ours to change")
+                raise Refused(f"machine {vm!r}: it carries another label ({row.label}); change it from its own node")
             if row is not None and (row.on is not None or row.state in _HANDED):
                 return self._machine(row)
             if row is None or row.state is MachineState.CREATING:
@@ -157,7 +159,7 @@ class SimulatedMachines(Closing, Moving):
             broken = draw.kind == "broken"
             await self._do("start", "done", lambda now: self._booted(vm, now, broken=broken))
             if broken:
-                raise Uncertain(f"machine {vm!r}: it broke while it started; inspect it")
+                raise Uncertain(f"machine {vm!r}: it failed while it started; inspect it")
             return self._machine(self._expected(vm))
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
@@ -253,9 +255,7 @@ class SimulatedMachines(Closing, Moving):
             row = self._here(vm)
             if name not in row.snapshots:
                 if row.restoring is not None:
-                    raise Refused(
-                        f"machine {vm!r}: a restore was begun, its disk is not whole; restore or start it first"
-                    )
+                    raise Refused(f"machine {vm!r}: its last restore was interrupted; restore or start it first")
                 await self._half(draw, "snapshot")
                 await self._do("snapshot", "done", lambda _: [transitions.with_snapshot(self._expected(vm), name)])
             return self._machine(self._expected(vm))
@@ -268,7 +268,7 @@ class SimulatedMachines(Closing, Moving):
             if row.restored >= number:
                 return self._machine(row)
             if name not in row.snapshots:
-                raise Refused(f"machine {vm!r}: there is no snapshot {name!r}; it has {_names(row.snapshots)}")
+                raise Refused(f"machine {vm!r}: no snapshot {name!r}; it has {_names(row.snapshots)}")
             await self._do(
                 "restore", "begun", lambda now: [transitions.restoring(self._expected(vm), now, name, number)]
             )
@@ -295,7 +295,7 @@ class SimulatedMachines(Closing, Moving):
         if door is Door.LOG:
             return MachineLog(lambda: said(self, vm))
         if door is not Door.CONSOLE:
-            raise Refused(f"machine {vm!r}: a simulated machine has no door {door}; its console is open")
+            raise Refused(f"machine {vm!r}: a simulated machine has no channel {door}; use its console")
         return SimulatedConsole(self, vm)
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
@@ -305,7 +305,7 @@ class SimulatedMachines(Closing, Moving):
             request.check_finite("since", since)
             asked = min(asked, since)
         await self._met("hold", "")
-        # Counted from when it was asked for: a hold that was slow to arrive must not hold for longer.
+        # Counted from the request: a hold that was slow to arrive must not last longer.
         until = asked + max(0.0, seconds)
         if self._step is not None:
             await self._step("hold.done:before")
@@ -341,7 +341,7 @@ class SimulatedMachines(Closing, Moving):
         return self._place.contents.held_until if row.fenced else None
 
     def guest(self, vm: str, make: Callable[[Row, float], Row]) -> None:
-        """What a machine does to itself, if it runs."""
+        """Apply a change that a running machine makes to itself."""
         now = self._now()
         row = self._place.contents.rows.get(vm)
         if row is not None and row.on is not None:
@@ -354,7 +354,7 @@ class SimulatedMachines(Closing, Moving):
 
     @asynccontextmanager
     async def _verb(self, verb: Verb, vm: str) -> AsyncIterator[Draw]:
-        """Around a verb that changes a machine: one at a time, with what is drawn for it."""
+        """Run verbs that change a machine one at a time; yield the fault drawn for the call."""
         lock = self._locks.setdefault(vm, asyncio.Lock())
         try:
             async with lock:
@@ -369,29 +369,29 @@ class SimulatedMachines(Closing, Moving):
                 del self._locks[vm]
 
     async def _met(self, verb: Verb, vm: str, *, waits: bool = True) -> Draw:
-        """What meets this call; Closed or Unavailable if that is the end of it."""
+        """Draw the fault of this call. Raises Closed or Unavailable if that ends the call."""
         self._now()
         draw = self._source.draw(verb, vm)
         self._calls += 1
         if waits and draw.delay:
             await self.clock.sleep(draw.delay)
         elif self._calls % _CALLS_IN_A_ROW == 0:
-            await asyncio.sleep(0)  # by count: a simulation must not depend on how fast the machine is
+            await asyncio.sleep(0)  # by count: a simulation must not depend on the speed of the host
         if self._down or draw.kind == "unavailable":
-            raise Unavailable(f"{verb}: the simulated machines are out of reach; nothing was changed, try again")
+            raise Unavailable(f"{verb}: the simulated machines are unreachable; nothing was changed, try again")
         return draw
 
     async def _half(self, draw: Draw, verb: Verb) -> None:
-        """Half way through a verb: it takes its time, and may end here."""
+        """Wait between the steps of a verb; the verb may end here."""
         if draw.delay or self._step is not None:
             await self.clock.sleep(draw.delay)
         if draw.kind == "half":
-            raise Uncertain(f"{verb}: it was cut off half way; inspect the machine")
+            raise Uncertain(f"{verb}: interrupted half way; inspect the machine")
 
     async def _do(
         self, verb: Verb, part: str, make: Callable[[float], Iterable[Row]], *, gone: str | None = None
     ) -> None:
-        """One step: what `make` makes of the present state, with nothing in between."""
+        """Run one step: apply `make` to the current state, atomically."""
         if self._step is not None:
             await self._step(f"{verb}.{part}:before")
         now = self._now()
@@ -405,7 +405,7 @@ class SimulatedMachines(Closing, Moving):
             await self._step(f"{verb}.{part}:after")
 
     def _now(self) -> float:
-        """The present; what was to stop by itself until now has stopped."""
+        """Return the current time, after stopping machines whose hold has expired."""
         if not self._place.belongs_to(self):
             raise closed("this verb")
         now = self.clock.now()
@@ -420,24 +420,24 @@ class SimulatedMachines(Closing, Moving):
         request.check_text("machine", vm)
         row = self._row(vm)
         if row is None:
-            raise NotFound(f"machine {vm!r}: there is none of that name here")
+            raise NotFound(f"machine {vm!r}: not found on this node")
         return row
 
     def _whole(self, vm: str) -> Row:
         row = self._expected(vm)
         if row.state is MachineState.CREATING:
-            raise Refused(f"machine {vm!r}: it was only begun; create it again")
+            raise Refused(f"machine {vm!r}: its creation is incomplete; create it again")
         return row
 
     def _here(self, vm: str) -> Row:
         row = self._whole(vm)
         if row.state in _HANDED:
-            raise Refused(f"machine {vm!r}: it is handed over from place to place; start or stop it first")
+            raise Refused(f"machine {vm!r}: it is being migrated; start or stop it first")
         return row
 
     def _check_arrived(self, row: Row) -> None:
         if row.state is MachineState.ARRIVING and not row.whole:
-            raise Refused(f"machine {row.vm!r}: not all of it has arrived; delete it, or send the rest")
+            raise Refused(f"machine {row.vm!r}: its migration to this node is incomplete; delete it, or send the rest")
 
     def _cloned_disk(self, plan: MachinePlan) -> str:
         origin = plan.spec.origin
@@ -446,8 +446,8 @@ class SimulatedMachines(Closing, Moving):
         row = self._row(origin.vm)
         if row is None or origin.snapshot not in row.snapshots:
             raise Refused(
-                f"machine {plan.label.vm!r}: its origin, snapshot {origin.snapshot!r} of {origin.vm!r}, is not here;"
-                " delete this one, and clone another"
+                f"machine {plan.label.vm!r}: its origin, snapshot {origin.snapshot!r} of {origin.vm!r}, is not on this"
+                " node; delete this machine, and clone another snapshot"
             )
         return row.snapshots[origin.snapshot]
 
@@ -457,7 +457,7 @@ class SimulatedMachines(Closing, Moving):
 
     def _keep(self, vm: str, name: str, now: float) -> Sequence[Row]:
         if name in self._place.contents.kept:
-            raise Unavailable(f"machine {vm!r}: another one was retained as {name!r} meanwhile; try again")
+            raise Unavailable(f"machine {vm!r}: another one was retained as {name!r} during the call; try again")
         self._place.keep(vm, name, now, self.clock.wall())
         self._seen.pop(vm, None)
         return ()
@@ -465,7 +465,7 @@ class SimulatedMachines(Closing, Moving):
     def _reinstate(self, name: str, plan: MachinePlan) -> Sequence[Row]:
         kept = self._place.contents.kept.get(name)
         if kept is None:
-            raise Unavailable(f"machine {plan.label.vm!r}: what was retained as {name!r} went meanwhile; try again")
+            raise Unavailable(f"machine {plan.label.vm!r}: {name!r} is no longer retained; list what is retained")
         self._place.reinstate(name, transitions.reinstated(kept.row, plan))
         return ()
 
@@ -484,24 +484,24 @@ class SimulatedMachines(Closing, Moving):
         return [] if row.on is None else [_replace(row, state=state, detail="")]
 
     def _powered_on(self, vm: str, now: float) -> Sequence[Row]:
-        """It runs from the first step of its start: half started is not harmless."""
+        """Power a machine on. It runs from the first step of its start, so an interrupted start is visible."""
         row = self._expected(vm)
         self._check_held(row, now)
         if row.state in _HANDED:
             resumed = row.memory
             row = transitions.goes_on(row)
-            if resumed:  # it goes on where it was: there is no boot, and nothing that could be interrupted
+            if resumed:  # it resumes: there is no boot, and nothing that could be interrupted
                 return [_replace(row, state=MachineState.RUNNING, detail="", on=now, ready=self.clock.wall())]
-        off = [] if row.on is None else [switched_off(row, now)]  # a stop that was begun is finished first
+        off = [] if row.on is None else [switched_off(row, now)]  # an interrupted stop is finished first
         return [*off, _replace(off[0] if off else row, state=MachineState.STARTING, detail="", on=now)]
 
     def _booted(self, vm: str, now: float, *, broken: bool) -> Sequence[Row]:
         row = self._expected(vm)
         if row.on is None:
             self._check_held(row, now)
-            raise Uncertain(f"machine {vm!r}: it went off while it started; inspect it")
+            raise Uncertain(f"machine {vm!r}: it ended while it started; inspect it")
         if broken:
-            return [switched_off(row, now, MachineState.FAILED, "it broke while it started")]
+            return [switched_off(row, now, MachineState.FAILED, "it failed while it started")]
         if row.state is MachineState.RUNNING:
             return []
         wrote = {"boots": row.boots + 1, "writes": row.writes + 1}
@@ -513,11 +513,11 @@ class SimulatedMachines(Closing, Moving):
             raise Unavailable(f"machine {row.vm!r}: it is fenced and not held, so it does not start; hold it first")
 
     def _machine(self, row: Row) -> Machine:
-        """The row as the port has it; made once for each state, since most are asked for far more often."""
+        """Return the row as defined by the port; built once for each state, because reads are far more frequent."""
         seen = self._seen.get(row.vm)
         if seen is not None and seen[0] is row:
             return seen[1]
-        being_restored = "" if row.restoring is None else f"a restore to {row.restoring[0]!r} was begun"
+        being_restored = "" if row.restoring is None else f"a restore to {row.restoring[0]!r} is incomplete"
         machine = Machine(
             label=row.label,
             id=f"sim-{self._place.id[:8]}-{row.number}",

@@ -1,7 +1,7 @@
-"""What goes wrong with simulated machines, from a seeded source or as scripted.
+"""Faults of simulated machines, from a seeded source or as scripted.
 
-What happens and when follows from the seed and the order of the calls alone: every call of a verb draws the same number
-of random numbers whatever the knobs say.
+Faults and delays depend only on the seed and the order of calls: every call of a verb draws the same number of random
+numbers with any odds.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ _HARD: tuple[Kind, ...] = ("unavailable", "never", "half", "lost", "slow")
 
 @dataclass
 class Odds:
-    """How often each fault happens to a verb, from 0 (never) to 1 (always)."""
+    """Probability of each fault of a verb, from 0 (never) to 1 (always)."""
 
     unavailable: float = 0.0
-    """Unavailable, and nothing was done."""
+    """Unavailable is raised, and nothing was done."""
     never: float = 0.0
     """Nothing was done, and Uncertain is raised."""
     half: float = 0.0
     """The first of its steps is done, and Uncertain is raised."""
     lost: float = 0.0
-    """All is done, and then Uncertain is raised."""
+    """Everything is done, and then Uncertain is raised."""
     broken: float = 0.0
-    """A start that leaves the machine FAILED, and raises Uncertain."""
+    """A start leaves the machine FAILED, and Uncertain is raised."""
     deaf: float = 0.0
-    """A stop that the machine does not hear: it runs on until `grace` is over."""
+    """A stop is ignored by the guest: it runs until `grace` is over."""
     slow: float = 0.0
-    """It takes up to `slowest` seconds longer."""
+    """The call takes up to `slowest` seconds longer."""
     slowest: float = 1.0
     some: bool = field(init=False, compare=False, repr=False)
-    """Whether any fault happens at all."""
+    """Whether any fault is possible."""
 
     def __setattr__(self, name: str, value: float) -> None:
         super().__setattr__(name, value)
-        if name in _HARD or name in ("broken", "deaf"):  # asked for with every call, and changed a few times in a run
+        if name in _HARD or name in ("broken", "deaf"):  # read by every call, and changed a few times in a run
             super().__setattr__("some", any(getattr(self, kind, 0.0) for kind in (*_HARD, "broken", "deaf")))
 
 
 @dataclass
 class MachineFaults:
-    """How often verbs fail and how long they take. All may be changed at any time."""
+    """How often verbs fail and how long they take. Everything may be changed at any time."""
 
     every: Odds = field(default_factory=Odds)
     verbs: dict[Verb, Odds] = field(default_factory=dict)
-    """Verbs with odds of their own, in the place of `every`."""
+    """Verbs with their own odds, instead of `every`."""
     delays: dict[Verb, float] = field(default_factory=dict)
-    """Seconds that a verb takes, half way through its steps. Of `stop`: how long the machine takes to shut down."""
+    """Seconds that a verb takes between its steps. Of `stop`: how long the machine takes to shut down."""
 
     def of(self, verb: Verb) -> Odds:
         return self.verbs.get(verb, self.every)
 
 
 class Draw(msgspec.Struct, frozen=True):
-    """What happens to one call."""
+    """The fault and delay of one call."""
 
     kind: Kind | None
     delay: float
-    """Seconds that it takes."""
+    """Seconds that the call takes."""
 
 
 _FINE = Draw(None, 0.0)
@@ -100,7 +100,7 @@ class FaultSource:
         self._scripts: list[_Script] = []
 
     def script(self, verb: Verb, kind: Kind, *, vm: str = "", nth: int = 1, times: int = 1) -> None:
-        """Let the `nth` call of `verb` from now, and `times` calls in all, meet a fault; with `vm` only its calls."""
+        """Let the `nth` call of `verb` from now, and `times` calls in total, meet a fault; with `vm` only its calls."""
         allowed = kinds_of(verb)
         if kind not in allowed:
             raise Invalid(f"script: {verb} cannot be {kind}; it can be {', '.join(allowed)}")
@@ -109,7 +109,7 @@ class FaultSource:
         self._scripts.append(_Script(verb, kind, vm, nth - 1, times))
 
     def draw(self, verb: Verb, vm: str) -> Draw:
-        """The fault of this call, and how long it takes."""
+        """Draw the fault and delay of this call."""
         chance, share = self._rng.random(), self._rng.random()
         odds, kind = self.faults.of(verb), self._scripted(verb, vm) if self._scripts else None
         if kind is None and not odds.some:
@@ -140,7 +140,7 @@ class FaultSource:
 
 
 def faults_of(delays: Mapping[str, float]) -> MachineFaults:
-    """No faults, and verbs that take their time. Invalid: no such verb, or no such time."""
+    """Return faults with delays only. Invalid: no such verb, or an invalid time."""
     faults = MachineFaults()
     for name, seconds in delays.items():
         verb = next((verb for verb in get_args(Verb) if verb == name), None)
@@ -151,7 +151,7 @@ def faults_of(delays: Mapping[str, float]) -> MachineFaults:
 
 
 def kinds_of(verb: Verb) -> tuple[Kind, ...]:
-    """The faults that a verb can meet."""
+    """Return the faults that a verb can meet."""
     if verb in _READS:
         return _SOFT
     return (*_HARD, *(("broken",) if verb == "start" else ("deaf",) if verb == "stop" else ()))

@@ -1,11 +1,10 @@
-"""Where simulated machines are. It outlives the driver, as a real machine outlives its agent.
+"""The place of simulated machines. It outlives the driver, as a real machine outlives its agent.
 
-Every change is one step, whole or not at all. A machine's row says since when it runs (`on`) and when it last went off
-(`off`), so that the machines themselves are witnesses of when they ran: `intervals` is what tests hold against "never
-two at once".
+Every change is one atomic step. A machine's row records since when it runs (`on`) and when it last went off (`off`), so
+that the machines themselves document when they ran: tests check `intervals` against "never two at once".
 
-The dead man's switch belongs to the place: a fenced machine goes off at the instant its hold ends, whether or not
-anybody looks; who looks later finds the interval ended at that instant.
+The dead man's switch belongs to the place: a fenced machine goes off at the instant when its hold ends, even if nothing
+reads the place then. A later read shows the interval ended at that instant.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Interval: TypeAlias = tuple[float, float | None]
-"""From when to when a machine ran; None: it still runs."""
+"""Start and end of a run; None: it still runs."""
 
 RUNS_KEPT = 1_000
-"""Of a machine: the newest."""
+"""Number of newest runs kept per machine."""
 DELETED_KEPT = 100_000
-"""Machines that are gone and whose intervals are still known: the newest."""
-LAPSED = "it was not held and stopped by itself"
+"""Number of newest deleted machines whose intervals are kept."""
+LAPSED = "its fence was not extended, so it stopped by itself"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="machine", tag_field="is"):
-    """One machine, or what was begun of it."""
+    """One machine, complete or not."""
 
     label: Label
     number: int
-    """Of this place's machines, in the order they were made."""
+    """Number on this place, in the order of creation."""
     spec: VmSpec
     name: str = ""
     tags: dict[str, str] = {}
@@ -45,25 +44,28 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
     boots: int = 0
     restored: int = 0
     snapshots: dict[str, str] = {}
-    """Name to the disk as it was."""
+    """Disk content by snapshot name."""
     disk: str = ""
     disk_id: str = ""
-    """A new disk has a new one; a machine that is handed over takes it along."""
+    """A new disk has a new id; a migrated machine keeps it."""
     disk_made_at: float = 0.0
     """Seconds since 1970."""
     writes: int = 0
-    """The age of what is on the disk: how often the guest wrote to it. It writes when it boots, when it is reset, for
-    `save` on its console, and until it goes off. 0: there is nothing but its image."""
+    """Number of writes of the guest, the age of the disk's content.
+
+    The guest writes when it boots, when it is reset, for `save` on its console, and until it goes off. 0: only its
+    image.
+    """
     restoring: tuple[str, int] | None = None
-    """A restore that was begun: to which snapshot, and its number. The disk is not whole."""
+    """A restore that has begun: its snapshot and number. The disk is incomplete."""
     moved: int = 0
-    """The number of its last move, here or away."""
+    """Number of its last move, to or from here."""
     over: bool = False
-    """That move was given up: it went on here after it had departed."""
+    """That move was given up: the machine continued here after it had departed."""
     whole: bool = False
-    """ARRIVING, DEPARTED: the other place has, or had, all of it."""
+    """ARRIVING, DEPARTED: the other node has, or had, all of it."""
     memory: bool = False
-    """ARRIVING, DEPARTED: it ran, and goes on where it was when it is started."""
+    """ARRIVING, DEPARTED: it was running, and resumes when it is started."""
     state: MachineState
     detail: str = ""
     on: float | None = None
@@ -79,7 +81,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
 
 
 class Moved(msgspec.Struct, frozen=True, omit_defaults=True, tag="moved", tag_field="is"):
-    """A step in which a machine's state changed and nothing else: most of them."""
+    """A step in which only the state of a machine changed: the most frequent one."""
 
     vm: str
     state: MachineState
@@ -88,11 +90,11 @@ class Moved(msgspec.Struct, frozen=True, omit_defaults=True, tag="moved", tag_fi
     off: float | None = None
     ready: float | None = None
     writes: int | None = None
-    """None: as many as before, in a journal of an earlier release."""
+    """None: unchanged, in a journal of an earlier release."""
 
 
 class Deleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="is"):
-    """The machine is gone."""
+    """Deletes a machine."""
 
     vm: str
 
@@ -104,7 +106,7 @@ class Held(msgspec.Struct, frozen=True, tag="held", tag_field="is"):
 
 
 class Kept(msgspec.Struct, frozen=True, tag="kept", tag_field="is"):
-    """The machine is out of service; its row is kept under `name`."""
+    """Takes a machine out of service; its row is kept under `name`."""
 
     name: str
     row: Row
@@ -113,14 +115,14 @@ class Kept(msgspec.Struct, frozen=True, tag="kept", tag_field="is"):
 
 
 class Reinstated(msgspec.Struct, frozen=True, tag="reinstated", tag_field="is"):
-    """What was kept under `name` is this machine."""
+    """Puts the machine kept under `name` back in service as this row."""
 
     name: str
     row: Row
 
 
 class Discarded(msgspec.Struct, frozen=True, tag="discarded", tag_field="is"):
-    """What was kept under `name` is gone."""
+    """Deletes the machine kept under `name`."""
 
     name: str
 
@@ -129,7 +131,7 @@ Step: TypeAlias = Row | Moved | Deleted | Held | Kept | Reinstated | Discarded
 
 
 def step_to(old: Row | None, new: Row) -> Step:
-    """The step from one row to the next, in its shortest form."""
+    """Return the shortest step from one row to the next."""
     if old is None:
         return new
     moved = Moved(new.vm, new.state, new.detail, new.on, new.off, new.ready, new.writes)
@@ -137,7 +139,7 @@ def step_to(old: Row | None, new: Row) -> Step:
 
 
 def after(row: Row, step: Moved) -> Row:
-    """The row after the step."""
+    """Return the row after the step."""
     writes = row.writes if step.writes is None else step.writes
     return msgspec.structs.replace(
         row, state=step.state, detail=step.detail, on=step.on, off=step.off, ready=step.ready, writes=writes
@@ -145,7 +147,7 @@ def after(row: Row, step: Moved) -> Row:
 
 
 def switched_off(row: Row, now: float, state: MachineState = MachineState.STOPPED, detail: str = "") -> Row:
-    """The row of a machine that does not run from `now` on."""
+    """Return the row of a machine that does not run from `now` on."""
     if row.on is None:
         return msgspec.structs.replace(row, state=state, detail=detail, ready=None)
     off, writes = max(now, row.on), row.writes + 1
@@ -153,23 +155,23 @@ def switched_off(row: Row, now: float, state: MachineState = MachineState.STOPPE
 
 
 class Contents:
-    """What a place holds: the sum of its steps."""
+    """The content of a place: the sum of its steps."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.kept: dict[str, Kept] = {}
-        """Machines that are retained, by the name of what is kept."""
+        """Retained machines by name."""
         self.next_number = 1
         self.changes = 0
-        """How often a row changed."""
+        """Number of changes of rows."""
         self.held_until: float | None = None
-        """None: nobody ever held."""
+        """None: never held."""
         self.fenced_on: set[str] = set()
         self._ended: dict[str, list[tuple[float, float]]] = {}
         self._deleted: dict[str, None] = {}
 
     def apply(self, step: Step) -> None:
-        """Let the step have happened."""
+        """Apply a step."""
         if isinstance(step, Row):
             self._replace(step.vm, step)
         elif isinstance(step, Moved):
@@ -191,7 +193,7 @@ class Contents:
             self.held_until = step.until
 
     def lapsed(self, now: float) -> list[Row]:
-        """The rows, as they are since then, of the fenced machines whose hold has ended."""
+        """Return the rows of fenced machines whose hold has ended, as they are since then."""
         if not self.fenced_on:
             return []
         end = self.held_until
@@ -200,24 +202,24 @@ class Contents:
         return [switched_off(self.rows[vm], end, detail=LAPSED) for vm in sorted(self.fenced_on)]
 
     def intervals(self, vm: str) -> Sequence[Interval]:
-        """When the machines of that name ran, oldest first."""
+        """Return when the machines of that name ran, oldest first."""
         row = self.rows.get(vm)
         ended: list[Interval] = list(self._ended.get(vm, ()))
         return ended if row is None or row.on is None else [*ended, (row.on, None)]
 
     def ended(self) -> Mapping[str, Sequence[tuple[float, float]]]:
-        """Every interval that is over, by machine; those of machines that are gone in the order in which they went."""
+        """Return all ended intervals by machine; deleted machines come last, in the order of their deletion."""
         present = {vm: runs for vm, runs in self._ended.items() if vm not in self._deleted}
         return present | {vm: self._ended[vm] for vm in self._deleted}
 
     def remember(self, vm: str, runs: Iterable[tuple[float, float]]) -> None:
-        """Intervals of an earlier time, for a place that is being read."""
+        """Set intervals of earlier runs, for a place that is being read."""
         self._ended[vm] = list(runs)
         if vm not in self.rows:
             self._forget_oldest(vm)
 
     def forget_runs(self) -> None:
-        """Let no machine have run: the clock on which they ran is not the present one."""
+        """Delete all runs: they were recorded on another clock than the current one."""
         self._ended.clear()
         self._deleted.clear()
         self.rows = {vm: msgspec.structs.replace(row, on=None, off=None) for vm, row in self.rows.items()}
@@ -263,24 +265,24 @@ class Place:
 
     @property
     def id(self) -> str:
-        """Stays the same for as long as the machines do."""
+        """Id that stays the same for as long as the machines exist."""
         raise NotImplementedError
 
     def open(self, opener: object) -> None:
-        """Let `opener` be the one. Unavailable: somebody else is."""
+        """Open the place for `opener`. Unavailable: it is already open."""
         if self._opener is not None:
             raise self._taken()
         self._load()
         self._opener = opener
 
     def close(self, opener: object) -> None:
-        """Let another one open it, if `opener` still is the one."""
+        """Close the place, if `opener` still has it open."""
         if self._opener is opener:
             self._opener = None
             self._release()
 
     def disown(self) -> None:
-        """What the death of the opener's process does: it is the opener no more, and nothing that it does counts."""
+        """Act as if the opener's process died: from now on its calls have no effect."""
         if self._opener is not None:
             self.close(self._opener)
 
@@ -288,13 +290,13 @@ class Place:
         return self._opener is opener
 
     def expire(self, now: float) -> None:
-        """Write down which fenced machines have stopped by themselves."""
+        """Record which fenced machines have stopped by themselves."""
         contents = self.contents
         if contents.fenced_on and contents.held_until is not None and now >= contents.held_until:
             self.put(contents.lapsed(now))
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Change machines, in one step. One that stays as it is costs nothing."""
+        """Change machines in one step. Unchanged ones cost nothing."""
         known = self.contents.rows
         if len(rows) == 1 and known.get(rows[0].vm) == rows[0]:
             return
@@ -315,11 +317,11 @@ class Place:
         self._do([*steps, Kept(name, off, at)])
 
     def reinstate(self, name: str, row: Row) -> None:
-        """Let what is kept under `name` be this machine."""
+        """Put the machine kept under `name` back in service as this row."""
         self._do([Reinstated(name, row)])
 
     def discard(self, name: str) -> None:
-        """Delete what is kept under `name`."""
+        """Delete the machine kept under `name`."""
         self._do([Discarded(name)])
 
     def hold(self, until: float, now: float) -> None:
@@ -328,7 +330,7 @@ class Place:
         self._do([Held(until)])
 
     def power_off(self, now: float) -> None:
-        """The node loses its power: every machine goes off now, and whoever had the place open is dead."""
+        """Cut the node's power: every machine goes off now, and the opener is dead."""
         self.expire(now)
         on = [row for row in self.contents.rows.values() if row.on is not None]
         self.put([switched_off(row, now, detail="its node was switched off") for row in on])
@@ -336,7 +338,7 @@ class Place:
         self.disown()
 
     def intervals(self, vm: str, now: float) -> Sequence[Interval]:
-        """When the machines of that name ran, as it stands at `now`; may be asked whoever has it open."""
+        """Return when the machines of that name ran, as of `now`; any caller may ask."""
         ended = self.contents.intervals(vm)
         until = self.contents.held_until
         if ended and ended[-1][1] is None and vm in self.contents.fenced_on and until is not None and now >= until:
@@ -350,25 +352,25 @@ class Place:
         for step in steps:
             self.contents.apply(step)
 
-    # What kinds of places differ in
+    # Differences between kinds of places
 
     def _taken(self) -> Unavailable:
         return Unavailable("simulated machines: another driver has this place open; close that one first")
 
     def _load(self) -> None:
-        """Read what was there before."""
+        """Read the existing content."""
 
     def _release(self) -> None:
-        """Give up what opening took."""
+        """Release what opening acquired."""
 
     def _write(self, steps: Sequence[Step]) -> None:
         """Make the steps outlive the process. Unavailable: not done."""
 
 
 class MemoryPlace(Place):
-    """In this process: drivers that are opened on the same object one after the other find the same machines."""
+    """A place in this process: drivers opened on the same object one after the other find the same machines."""
 
-    def __init__(self, id: str = "memory") -> None:  # noqa: A002 - the name of what it is
+    def __init__(self, id: str = "memory") -> None:  # noqa: A002 - the property's name
         super().__init__()
         self._id = id
 
@@ -378,7 +380,7 @@ class MemoryPlace(Place):
 
     def put(self, rows: Sequence[Row]) -> None:
         known = self.contents.rows
-        for row in rows:  # nothing is written down, so there is no need for the shortest form
+        for row in rows:  # nothing is written, so the shortest form is not needed
             if known.get(row.vm) != row:
                 self.contents.apply(row)
 

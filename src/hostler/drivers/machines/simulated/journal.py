@@ -1,13 +1,13 @@
 """A place in a folder: a journal of steps, one JSON line each.
 
-    place       {"place": id, "boot": id}: made once; `boot` is the span in which the journal's instants mean something
+    place       {"place": id, "boot": id}: written once; `boot` is the boot on whose clock the journal's instants are
     journal     a head, then steps; each step is one write(2) to the end of the file
-    lock        flocked by the process that has the place open
+    lock        held with flock by the process that has the place open
 
-The journal is read and written anew, without its history, when it is opened and when it has grown to three times its
-size. A last line that lacks its end was never written. There is no fsync: what the kernel has taken outlives the
-process, and a power failure, which the kernel does not outlive, ends the machines too. Hence after a boot all machines
-are stopped, and a journal that the power failure damaged is good up to the damage.
+The journal is compacted, without its history, when it is opened and when it has grown to three times its size. A last
+line without a line end was never written. There is no fsync: what the kernel has accepted outlives the process, and a
+power failure, which the kernel does not outlive, ends the machines too. Hence after a boot all machines are stopped,
+and a journal that the power failure damaged is valid up to the damage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BATCH = 1_000
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The file `place`."""
+    """Content of the file `place`."""
 
     place: str
     boot: str
@@ -60,7 +60,7 @@ class Head(msgspec.Struct, frozen=True, tag="head", tag_field="is"):
 
 
 class Runs(msgspec.Struct, frozen=True, tag="runs", tag_field="is"):
-    """Intervals of a machine that were over when the journal was written anew."""
+    """Intervals of a machine that had ended when the journal was compacted."""
 
     vm: str
     ended: list[tuple[float, float]]
@@ -73,10 +73,13 @@ _encoder = msgspec.json.Encoder()
 
 
 class FilePlace(Place):
-    """In `folder`, which is made if it is not there. Another process sees the same machines once this one is done."""
+    """A place in `folder`, created if missing. Another process sees the same machines once this one has closed it."""
 
     def __init__(self, folder: str | Path, *, boot: str | None = None) -> None:
-        """`boot` names the span in which the clock's instants are comparable; the host's if not given."""
+        """Set up the place.
+
+        `boot` names the span in which the clock's instants are comparable; by default the host's boot.
+        """
         super().__init__()
         self._folder = Path(folder)
         self._boot = boot
@@ -87,13 +90,13 @@ class FilePlace(Place):
     @property
     def id(self) -> str:
         if self._known is None:
-            raise Closed(f"simulated machines in {self._folder}: their place is known once it was opened")
+            raise Closed(f"simulated machines in {self._folder}: their place id is known once the folder was opened")
         return self._known.place
 
     def _taken(self) -> Unavailable:
         return Unavailable(
-            f"simulated machines in {self._folder}: another process has them open; end that agent first, or give this"
-            " one a folder of its own"
+            f"simulated machines in {self._folder}: another process has them open; stop that agent first, or give this"
+            " one another folder"
         )
 
     def _load(self) -> None:
@@ -137,7 +140,7 @@ class FilePlace(Place):
         if self._journal >= 0:
             os.close(self._journal)
         if self._lock >= 0:
-            # Not by closing alone: a child forked meanwhile holds the same lock through its copy.
+            # Closing alone is not enough: a child forked since then holds the same lock through its copy.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
         self._lock = self._journal = -1
@@ -149,7 +152,7 @@ class FilePlace(Place):
         if self._size > 2 * self._compact_size + GROWTH_BYTES:
             try:
                 self._compact()
-            except OSError:  # the journal that there is serves as well; try again when it has grown as much again
+            except OSError:  # the existing journal is still valid; try again when it has grown as much again
                 self._compact_size = self._size
         try:
             written = os.write(self._journal, data)
@@ -160,20 +163,20 @@ class FilePlace(Place):
         self._size += written
 
     def _take_back(self, written: int) -> None:
-        """Remove a step of which only a part could be written. Unavailable, always."""
+        """Remove a step that was written only partly. Always raises Unavailable."""
         try:
             os.ftruncate(self._journal, self._size)
         except OSError as error:
-            os.close(self._journal)  # the part must stay the last line, or all that follows is damaged
+            os.close(self._journal)  # the part must stay the last line, or everything after it is damaged
             self._journal = -1
             raise _failed(self._folder, "cannot be written; open the place again", error) from None
         raise Unavailable(
-            f"simulated machines in {self._folder}: the disk took {written} bytes of a step and no more; nothing was"
-            " changed, make room and try again"
+            f"simulated machines in {self._folder}: the disk accepted only {written} bytes of a step; nothing was"
+            " changed, free some space and try again"
         )
 
     def _compact(self) -> None:
-        """Write the journal anew, without its history, and go on with that one."""
+        """Write a new journal without history, and continue with it."""
         name, temporary = self._folder / "journal", self._folder / "journal.tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -181,7 +184,7 @@ class FilePlace(Place):
             for data in _chunks(self.contents):
                 size += len(data)
                 if os.write(fd, data) != len(data):
-                    raise OSError("the disk took only a part")
+                    raise OSError("the disk accepted only a part")
             os.rename(temporary, name)
         except BaseException:
             os.close(fd)
@@ -194,9 +197,9 @@ class FilePlace(Place):
 
 
 def read_intervals(folder: str | Path, *, now: float | None = None) -> Mapping[str, Sequence[Interval]]:
-    """When each machine of a `FilePlace` ran, gone ones too, read while another process may have it open.
+    """Return when each machine of a `FilePlace` ran, deleted ones too; another process may have it open.
 
-    On the clock of this host (`SystemClock.now()`), as it stands at `now`. Empty if they ran before the last boot.
+    Instants are on the clock of this host (`SystemClock.now()`), as of `now`. Empty if they ran before the last boot.
     """
     folder = Path(folder)
     instant = SystemClock().now() if now is None else now
@@ -220,8 +223,8 @@ def _read_identity(folder: Path) -> Identity | None:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(
-            f"simulated machines: {folder}/place is not what Hostler wrote ({error}); name another folder, or delete"
-            " this one and its machines with it"
+            f"simulated machines: {folder}/place was not written by Hostler ({error}); use another folder, or delete"
+            " this one with its machines"
         ) from None
 
 
@@ -238,7 +241,7 @@ def _write_identity(folder: Path, identity: Identity) -> None:
 
 
 def _read_journal(folder: Path, *, whole: bool) -> Contents:
-    """What the journal says. `whole`: no power failure can have damaged it, so damage is an error."""
+    """Read the journal. `whole`: no power failure can have damaged it, so damage is an error."""
     contents = Contents()
     try:
         data = (folder / "journal").read_bytes()
@@ -268,13 +271,13 @@ def _decoded(folder: Path, data: bytes, *, whole: bool) -> Iterator[Line]:
             if not whole:
                 return
             raise Damaged(
-                f"simulated machines: {folder}/journal, line {number}, is not what Hostler wrote ({error}); remove that"
-                " line if you know what it was, or delete the folder and its machines with it"
+                f"simulated machines: {folder}/journal, line {number}, was not written by Hostler ({error}); remove"
+                " that line if you know what it was, or delete the folder with its machines"
             ) from None
 
 
 def _stop_all(contents: Contents) -> None:
-    """What a boot of the host does."""
+    """Apply the effect of a boot of the host."""
     contents.held_until = None
     for row in list(contents.rows.values()):
         if row.on is not None:
@@ -285,7 +288,7 @@ def _stop_all(contents: Contents) -> None:
 
 
 def _chunks(contents: Contents) -> Iterator[bytes]:
-    """The journal that has `contents` as its sum, in pieces."""
+    """Yield the journal whose sum is `contents`, in pieces."""
     pending: list[bytes] = []
     for line in _summary(contents):
         pending.append(_encoder.encode(line))
@@ -309,4 +312,4 @@ def _summary(contents: Contents) -> Iterator[Line]:
 def _failed(folder: Path, what: str, error: OSError) -> Unavailable | Invalid:
     if isinstance(error, NotADirectoryError | FileExistsError):
         return Invalid(f"simulated machines in {folder}: {what}: {error.strerror}; name a folder")
-    return Unavailable(f"simulated machines in {folder}: {what}: {error.strerror or error}; see to it and try again")
+    return Unavailable(f"simulated machines in {folder}: {what}: {error.strerror or error}; fix it and try again")

@@ -1,8 +1,8 @@
-"""Simulated machines that are handed from one place to another: what the two sides say to each other.
+"""Migration of simulated machines: the verbs and the messages between the two nodes.
 
-A message is one line of JSON through a door of the machine that arrives, answered by a line once what it holds is
-there for good. First the disk; then, if it runs, the machine stops here and its memory follows, which is the last
-instant. Who repeats a message that has arrived is answered the same.
+A message is one line of JSON through a channel of the incoming machine, answered by a line once its content is stored.
+First the disk is sent. Then, if it runs, the machine stops here and its memory follows, which is the final step. A
+repeated message gets the same answer.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _replace = msgspec.structs.replace
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes through a door, as one line."""
+    """A message of a migration, sent as one line."""
 
     number: int
-    """Of the move."""
+    """Number of the move."""
     disk: str | None = None
     """Its disk; None: this is the rest."""
     resets: int = 0
@@ -45,16 +45,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     disk_made_at: float = 0.0
     writes: int = 0
     last: bool = False
-    """With this, all of it is there."""
+    """With this message the machine is complete."""
     memory: bool = False
-    """It ran: what it was doing is part of this."""
+    """It was running: its memory is part of this message."""
 
 
 _decoder = msgspec.json.Decoder(Message)
 
 
 def sent(row: Row, message: Message) -> Row:
-    """The machine that arrives, with what the message brings."""
+    """Return the incoming machine with the content of the message."""
     if row.whole:
         return row
     fields: dict[str, object] = {"whole": message.last, "memory": message.memory, "boots": message.boots}
@@ -65,17 +65,17 @@ def sent(row: Row, message: Message) -> Row:
 
 
 class Receiver(Protocol):
-    """What a door for arrivals needs of its driver."""
+    """Methods that a migration channel needs of its driver."""
 
     async def expects(self, vm: str) -> None:
-        """Refused, NotFound, Unavailable: nothing arrives there."""
+        """Check that the machine is expected. Refused, NotFound, Unavailable: it is not."""
 
     async def takes(self, vm: str, message: Message) -> None:
-        """Make what the message brings part of the machine that arrives."""
+        """Apply the message to the incoming machine."""
 
 
 class SimulatedArrival:
-    """One connection to a door of a machine that arrives."""
+    """One connection to a channel of an incoming machine."""
 
     def __init__(self, receiver: Receiver, vm: str) -> None:
         self._receiver, self._vm = receiver, vm
@@ -94,7 +94,7 @@ class SimulatedArrival:
         self._end()
 
     async def read(self) -> bytes:
-        """The next answer; empty once nothing more will come."""
+        """Return the next answer; empty at the end."""
         while self._open and not self._answers:
             self._stir.clear()
             await self._stir.wait()
@@ -103,7 +103,7 @@ class SimulatedArrival:
         return said
 
     async def write(self, data: bytes) -> None:
-        """More of a message. What cannot be taken ends the connection."""
+        """Take more of a message. A message that cannot be applied ends the connection."""
         if not self._open:
             return
         self._line += data
@@ -127,23 +127,23 @@ def _decoded(line: bytes) -> Message:
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Invalid(f"arrival: not what a simulated machine sends: {error}") from None
+        raise Invalid(f"arrival: not a message of a simulated machine: {error}") from None
 
 
 async def say(channel: Channel, message: Message) -> None:
-    """Send a message, and wait until it was taken. Uncertain: nobody says so."""
-    async with channel as door:
-        await door.write(msgspec.json.encode(message) + b"\n")
+    """Send a message, and wait for its acknowledgement. Uncertain: none came."""
+    async with channel as opened:
+        await opened.write(msgspec.json.encode(message) + b"\n")
         answer = b""
         while not answer.endswith(b"\n"):
-            said = await door.read()
+            said = await opened.read()
             if not said:
-                raise Uncertain("the other side hung up before it said that it has all; inspect the machine")
+                raise Uncertain("the other node closed the connection before it acknowledged; inspect the machine")
             answer += said
 
 
 class Moving:
-    """The verbs by which machines are handed over, to another place or owner; the rest of the driver is in `driver`."""
+    """The verbs that move machines to another node or owner; `driver` has the other verbs."""
 
     _place: Place
     _images: Collection[str] | None
@@ -180,7 +180,7 @@ class Moving:
         async with self._verb("receive", vm) as draw:
             row = self._row(vm)
             if row is not None and (row.state is not MachineState.ARRIVING or row.label != plan.label):
-                raise Refused(f"machine {vm!r}: one of that name stands here, {row.state}; delete it first")
+                raise Refused(f"machine {vm!r}: it already exists here, {row.state}; delete it first")
             if row is None or row.moved != number:
                 await self._half(draw, "receive")
                 await self._do("receive", "done", lambda _: [self._expecting(plan, number)])
@@ -211,18 +211,18 @@ class Moving:
                 await self._do("send", "done", lambda _: [_replace(self._expected(vm), whole=True)])
             return self._machine(self._expected(vm))
 
-    # The other side
+    # Incoming side
 
     async def expects(self, vm: str) -> None:
-        """Whether something arrives there."""
+        """Check that the machine is expected."""
         row = self._row(vm)
         if row is None:
-            raise NotFound(f"machine {vm!r}: there is none of that name here")
+            raise NotFound(f"machine {vm!r}: not found on this node")
         if row.state is not MachineState.ARRIVING:
-            raise Unavailable(f"machine {vm!r}: it is {row.state}, nothing arrives there; wait until it is expected")
+            raise Unavailable(f"machine {vm!r}: it is {row.state}, so it is not expected; call receive first")
 
     async def takes(self, vm: str, message: Message) -> None:
-        """Make what the message brings part of the machine that arrives."""
+        """Apply the message to the incoming machine."""
         self._check_arrives(self._row(vm), vm, message)
         await self._do("receive", "taken", lambda _: [sent(self._check_arrives(self._row(vm), vm, message), message)])
 
@@ -241,9 +241,9 @@ class Moving:
         if row.state is MachineState.DEPARTED and row.moved != number:
             raise Refused(f"machine {row.vm!r}: it has departed as move {row.moved}; start or stop it first")
         if row.restoring is not None:
-            raise Refused(f"machine {row.vm!r}: a restore was begun, its disk is not whole; restore or start it first")
+            raise Refused(f"machine {row.vm!r}: its last restore was interrupted; restore or start it first")
         if not live and row.on is not None:
-            raise Refused(f"machine {row.vm!r}: it runs; stop it, or hand it over as it runs")
+            raise Refused(f"machine {row.vm!r}: it is running; stop it, or migrate it live")
 
     def _disk(self, vm: str, number: int) -> Message:
         row = self._expected(vm)
@@ -259,7 +259,7 @@ class Moving:
         )
 
     def _departed(self, vm: str, now: float) -> Row:
-        """It does not run from now on; what is on its disk by now is part of what is left to say."""
+        """Return the stopped row. The current content of its disk is sent with the rest."""
         row = self._expected(vm)
         return _replace(switched_off(row, now, MachineState.DEPARTED), memory=row.on is not None, whole=False)
 

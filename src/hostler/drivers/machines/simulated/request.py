@@ -1,4 +1,4 @@
-"""What callers may ask for: the same of all machines (`hostler.drivers.machines.validation`)."""
+"""Checks of arguments, the same for all drivers (`hostler.drivers.machines.validation`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step makes of a machine: rows in, rows out."""
+"""Effects of steps on a machine, as pure functions of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _replace = msgspec.structs.replace
 
 
 def begun(plan: MachinePlan, number: int) -> Row:
-    """A machine of which nothing is there yet but the intent."""
+    """Return the row of a machine that does not exist yet."""
     return Row(
         label=plan.label,
         number=number,
@@ -31,7 +31,7 @@ def begun(plan: MachinePlan, number: int) -> Row:
 
 
 def shaped(row: Row, plan: MachinePlan) -> Row:
-    """As planned, and off."""
+    """Return the row with the plan's spec, off."""
     return _replace(
         row,
         spec=plan.spec,
@@ -45,12 +45,12 @@ def shaped(row: Row, plan: MachinePlan) -> Row:
 
 
 def marked(row: Row, plan: MachinePlan) -> Row:
-    """Of whom the plan says, and otherwise as it is."""
+    """Return the row with the plan's label and tags, otherwise unchanged."""
     return _replace(row, label=plan.label, tags=plan.tags)
 
 
 def reinstated(row: Row, plan: MachinePlan) -> Row:
-    """In service again as the plan's machine. What was counted of another virtual machine does not count for it."""
+    """Return the row in service again as the plan's machine. Counters of another virtual machine are reset."""
     same = row.vm == plan.label.vm
     return _replace(
         row,
@@ -65,29 +65,29 @@ def reinstated(row: Row, plan: MachinePlan) -> Row:
 
 
 def cloned(row: Row, disk: str) -> Row:
-    """With that disk from its first boot on."""
+    """Return the row with that disk from its first boot on."""
     return _replace(row, disk=disk)
 
 
 def goes_on(row: Row) -> Row:
-    """One that was handed over and stays here, or has come: no longer on its way."""
+    """Return the row after its migration has ended, on the node that keeps the machine."""
     return _replace(row, over=row.state is MachineState.DEPARTED, whole=False, memory=False)
 
 
 def was_reset(row: Row, number: int) -> Row:
-    """After its reset of that number, which a machine that does not run only counts."""
+    """Return the row after a reset; a machine that does not run only records the number."""
     runs = row.state is MachineState.RUNNING
     return _replace(row, resets=number, boots=row.boots + runs, writes=row.writes + runs)
 
 
 def unmade(row: Row, now: float) -> Row:
-    """Off, without its disk: what there is of it can be made again or removed."""
-    off = switched_off(row, now, MachineState.CREATING, "its destruction was begun")
+    """Return the row off and without its disk, to be created again or removed."""
+    off = switched_off(row, now, MachineState.CREATING, "its deletion is incomplete")
     return _replace(off, snapshots={}, disk="", disk_id="", disk_made_at=0.0, writes=0, restoring=None)
 
 
 def with_snapshot(row: Row, name: str) -> Row:
-    """With its disk, as it is, kept under that name."""
+    """Return the row with its current disk kept under that name."""
     return _replace(row, snapshots=row.snapshots | {name: row.disk})
 
 
@@ -96,12 +96,12 @@ def without_snapshot(row: Row, name: str) -> Row:
 
 
 def restoring(row: Row, now: float, name: str, number: int) -> Row:
-    """Off, its disk about to be replaced."""
+    """Return the row off, with a restore begun."""
     return _replace(switched_off(row, now), restoring=(name, number))
 
 
 def restored(row: Row) -> Row:
-    """After the restore that was begun."""
+    """Return the row after the restore that was begun."""
     if row.restoring is None:
         return row
     name, number = row.restoring
@@ -109,11 +109,11 @@ def restored(row: Row) -> Row:
 
 
 def saved(row: Row, text: str) -> Row:
-    """With that on its disk."""
+    """Return the row with that text on its disk."""
     return _replace(row, disk=text, writes=row.writes + 1)
 
 
 def address(place: str, vm: str) -> str:
-    """An address from the private range, always the same for the same machine."""
+    """Return an address from the private range, stable for the same machine."""
     digest = hashlib.sha256(f"{place}\n{vm}".encode()).digest()
     return socket.inet_ntop(socket.AF_INET6, b"\xfd" + digest[:15])

@@ -1,4 +1,4 @@
-"""Takes an image that somebody else made: from a file or a web server."""
+"""Adds an image that was made elsewhere, from a file or a web server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of an image that is added. As it comes, it fits a cloud image."""
+    """Properties of an image that is added. The defaults suit a cloud image."""
 
     user: str = "hostler"
     probe: Probe = Probe.SSH
@@ -45,14 +45,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = MAX_BYTES
 
     def fields(self) -> dict[str, Any]:
-        """Those of `Image`."""
+        """Return the fields of `Image`."""
         names = ("user", "probe", "seeding", "memory_mib", "boot_seconds")
         append = self.append or (DEFAULT_APPEND if self.kernel else "")
         return {name: getattr(self, name) for name in names} | {"append": append}
 
 
 def wanted(options: Mapping[str, str]) -> Wanted:
-    """The options as values. Invalid: an unknown one, or one that cannot be."""
+    """Parse the options. Invalid: an unknown option, or a value that is not allowed."""
     for name in options:
         if name not in Wanted.__struct_fields__:
             raise Invalid(f"option {name!r}: unknown; known are {', '.join(Wanted.__struct_fields__)}")
@@ -71,17 +71,17 @@ def wanted(options: Mapping[str, str]) -> Wanted:
     if not found.append.isascii() or not found.append.isprintable() or len(found.append) > 1024:
         raise Invalid("append: must be one line of at most 1024 printable ASCII characters; correct it")
     if (found.initrd or found.append) and not found.kernel:
-        raise Invalid("initrd and append: they go with a kernel; give that, too, or none of them")
+        raise Invalid("initrd and append: they need a kernel; give one too, or none of them")
     return found
 
 
 def checked_sha256(sha256: str | None) -> str | None:
-    """The checksum in small letters. Invalid: it is none."""
+    """Return the checksum in lower case. Invalid: it is not a sha256."""
     if sha256 is None:
         return None
     found = sha256.strip().lower().removeprefix("sha256:")
     if not _SHA256.fullmatch(found):
-        raise Invalid(f"checksum {sha256!r}: must be a sha256, 64 digits of 0-9 and a-f; copy it whole")
+        raise Invalid(f"checksum {sha256!r}: must be a sha256, 64 digits of 0-9 and a-f; copy all of it")
     return found
 
 
@@ -94,7 +94,7 @@ class Addition:
         self._arrived = scratch.path / "arrived"
 
     async def from_file(self, source: str, sha256: str | None) -> Named:
-        """Take a copy of a file; it may change or go afterwards."""
+        """Add a copy of a file; the file may change or be deleted afterwards."""
         subject = f"image {source}"
         found = await self._copied(Path(source), self._arrived, subject)
         if sha256 is not None and found != sha256:
@@ -104,12 +104,12 @@ class Addition:
         return await self._settled(self._arrived, found, source)
 
     async def from_url(self, url: str, sha256: str) -> Named:
-        """Load a file, unless it is here already, under another name or with other options."""
+        """Download a file, unless its content already exists here under another name or with other options."""
         known = await asyncio.to_thread(self._folder.disk_with, sha256)
         if known is not None:
             if await self._copied(known, self._arrived, f"image {known}") == sha256:
                 return await self._settled(self._arrived, sha256, shown(url))
-            await asyncio.to_thread(self._arrived.unlink)  # that one is damaged
+            await asyncio.to_thread(self._arrived.unlink)  # the existing one is damaged
         async with AsyncExitStack() as stack:
             holding = held_part(self._folder.place, sha256)
             part = await asyncio.to_thread(holding.__enter__)
@@ -120,7 +120,7 @@ class Addition:
             return named
 
     async def _settled(self, arrived: Path, sha256: str, source: str) -> Named:
-        """Check what has arrived and let it be the image. It stays where it is until it is known to be good."""
+        """Check the received file and register it as the image. It is not moved before it is known to be good."""
         disk, subject, want = self._scratch.path / "disk", f"image {source}", self._want
         packing = await asyncio.to_thread(packed_by, arrived)
         if packing is not None:
@@ -151,7 +151,7 @@ class Addition:
 async def add(
     folder: ImageFolder, name: str, source: str, *, sha256: str | None, options: Mapping[str, str], progress: Progress
 ) -> Named:
-    """Let the image of that name be the one at `source`."""
+    """Add the image at `source` under that name."""
     want, sha256 = wanted(options), checked_sha256(sha256)
     if not source or "\0" in source:
         raise Invalid(f"image source {source!r}: must be a path or a URL")

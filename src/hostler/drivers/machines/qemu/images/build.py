@@ -1,4 +1,4 @@
-"""Makes an image from packages, unless the one that there is was made from the same."""
+"""Builds an image from packages, unless the existing one was built from the same packages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KINDS = ("tiny", "debian")
 
 
 def package_cache() -> Path:
-    """Where packages are kept: with the user's other caches, because every data folder can use them."""
+    """Return the folder of downloaded packages: among the user's caches, because every data folder can use them."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "hostler" / "packages"
 
 
 async def build(folder: ImageFolder, kind: str, name: str, progress: Progress) -> Named:
-    """Let the image of that name be one of that kind, of the newest packages."""
+    """Build an image of that kind from the newest packages, under that name."""
     if kind not in KINDS:
         raise Invalid(f"image kind {kind!r}: unknown; known are {', '.join(KINDS)}")
     async with folder.scratch() as scratch:

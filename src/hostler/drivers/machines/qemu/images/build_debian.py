@@ -1,10 +1,10 @@
-"""Makes a Debian guest: systemd, cloud-init, OpenSSH.
+"""Builds a Debian guest: systemd, cloud-init, OpenSSH.
 
-    kernel   the cloud kernel, unpacked, so that it starts at once
-    initrd   of our own: it finds the disk and hands over to Debian's init
-    disk     an ext4 of what mmdebstrap installs; it grows with the machine's disk
+    kernel   the cloud kernel, uncompressed, so that it starts at once
+    initrd   generated here: it finds the disk and switches to Debian's init
+    disk     an ext4 with what mmdebstrap installs; it grows with the machine's disk
 
-mmdebstrap needs root, or user namespaces with a range of subordinate users; nothing that it mounts is seen outside.
+mmdebstrap needs root, or user namespaces with a range of subordinate users. Its mounts are not visible outside.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hostler.ports.images import Progress
 
 RECIPE = 2
-"""Raised when this module makes another image of the same packages and files."""
+"""Increased when this module builds another image from the same packages and files."""
 SUITE = "bookworm"
 BUSYBOX = "busybox-static"
 INCLUDE = (
@@ -73,7 +73,7 @@ TOOLS = {
     "unshare": "util-linux",
     "apt-get": "apt",
 }
-"""What is needed, and which package has it."""
+"""Required programs, and the package of each."""
 _KERNEL_FILE = re.compile(r"^/boot/vmlinuz-")
 _MODULE = re.compile(r"^/lib/modules/")
 _BUSYBOX_FILE = re.compile(r"bin/busybox$")
@@ -85,14 +85,14 @@ class DebianBuild:
     """One build, in a scratch folder."""
 
     def __init__(self, scratch: Scratch, progress: Progress, *, cache: Path) -> None:
-        """Packages of the boot files are kept in `cache`. Refused: a tool is missing."""
+        """Set up the build. Packages of the boot files are kept in `cache`. Refused: a tool is missing."""
         _refuse_without_tools()
         self._path, self._lock, self._progress = scratch.path, scratch.lock, progress
         self._packages = Packages(cache)
         self._source = ""
 
     async def source(self) -> str:
-        """From what it would be made now: the release, its packages, and this recipe."""
+        """Return what it would be built from now: the release, its packages, and this recipe."""
         if self._source:
             return self._source
         self._progress("looking for packages", 0, None)
@@ -100,7 +100,7 @@ class DebianBuild:
         output = await self._mmdebstrap("--simulate", "--verbose", target="/dev/null")
         found = sorted(set(_INSTALLED.findall(output)))
         if not found:
-            raise Unavailable("debian image: mmdebstrap names no packages; run it again, or look at apt's sources")
+            raise Unavailable("debian image: mmdebstrap lists no packages; run it again, or check apt's sources")
         recipe = [*(debian.text(name) for name in sorted(debian.FILES.values())), debian.text("init"), APPEND.encode()]
         text = repr((RECIPE, image.version, found, LEFT_OUT, DISK_BYTES, recipe))
         mark = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -108,7 +108,7 @@ class DebianBuild:
         return self._source
 
     async def build(self) -> dict[str, Any]:
-        """Write `disk`, `kernel` and `initrd`; what they are as fields of `Image`."""
+        """Write `disk`, `kernel` and `initrd`; return their properties as fields of `Image`."""
         source = await self.source()
         image, busybox = await self._boot_packages()
         self._progress("kernel", 0, None)
@@ -139,7 +139,7 @@ class DebianBuild:
         }
 
     async def _boot_packages(self) -> tuple[Package, Package]:
-        """The kernel, and what the program of the initramfs is in."""
+        """Return the packages of the kernel and of the initramfs's program."""
         async with self._packages.locked():
             image, others = await self._packages.find(KERNEL, [BUSYBOX])
             busybox = next(package for package in others if package.name == BUSYBOX)
@@ -147,7 +147,7 @@ class DebianBuild:
         return image, busybox
 
     def _write_boot(self, files: Mapping[str, bytes], busybox: bytes) -> str:
-        """`kernel`, `initrd`, and `extra.tar`: what goes into the system beside its packages. The kernel's version."""
+        """Write `kernel`, `initrd`, and `extra.tar` with files besides the packages; return the kernel's version."""
         packed = next(path for path in files if path.startswith("/boot/vmlinuz-"))
         version = packed.removeprefix("/boot/vmlinuz-")
         (self._path / "kernel").write_bytes(kernel.unpacked(files[packed]))
@@ -171,7 +171,7 @@ class DebianBuild:
             (self._path / "debian.sources").write_text(SOURCES, encoding="ascii")
         outside = self._path / "tmp"
         outside.mkdir(exist_ok=True)
-        # As another user it is run in a name space that cannot come into this folder.
+        # Without root it runs in a namespace that cannot enter this folder.
         env = {"TMPDIR": str(outside)} if os.geteuid() == 0 else {}
         return await self._run(
             *_with_own_mounts(),
@@ -185,7 +185,7 @@ class DebianBuild:
         )
 
     async def _make_disk(self) -> None:
-        """The disk of `root.tar`. Where we are not root, owners are kept by a name space that has them."""
+        """Make the disk from `root.tar`. Without root, a user namespace preserves the owners of files."""
         (self._path / "tree").mkdir()
         raw = self._path / "disk.raw"
         with raw.open("wb") as file:
@@ -203,7 +203,10 @@ class DebianBuild:
         raw.unlink()
 
     async def _run(self, *argv: str, env: Mapping[str, str] | None = None) -> str:
-        """What a program says. It has the scratch folder as long as it lives, and is told to end if we do."""
+        """Run a program and return its output.
+
+        It holds the scratch folder's lock, and is ended when this process ends.
+        """
         path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         process = await asyncio.create_subprocess_exec(
             *ending_with_us(argv, signal.SIGTERM),
@@ -215,7 +218,7 @@ class DebianBuild:
             pass_fds=(self._lock,),
             limit=2**20,
         )
-        assert process.stdout is not None  # noqa: S101 - asked for above
+        assert process.stdout is not None  # noqa: S101 - requested above
         assert process.stderr is not None  # noqa: S101
         try:
             output, errors = await asyncio.gather(process.stdout.read(), self._told(process.stderr))
@@ -227,7 +230,7 @@ class DebianBuild:
         return (output + errors).decode(errors="replace")
 
     async def _told(self, errors: asyncio.StreamReader) -> bytes:
-        """What is said on standard error; mmdebstrap tells there what it is at."""
+        """Collect standard error, and report the progress that mmdebstrap prints there."""
         lines = []
         async for line in errors:
             lines.append(line)
@@ -237,9 +240,10 @@ class DebianBuild:
 
 
 def _with_own_mounts() -> Sequence[str]:
-    """What to run mmdebstrap under where it is root, so that all it mounts goes with it, however it ends.
+    """Return the command prefix that gives mmdebstrap, as root, its own mounts, which end with it in any case.
 
-    It mounts devices of this machine into the system that it makes: left behind, they would be swept with the rest.
+    It mounts devices of this host into the new system: left behind, they would be removed together with the scratch
+    folder.
     """
     return ("unshare", "--mount", "--propagation", "private", "--") if os.geteuid() == 0 else ()
 
@@ -258,7 +262,7 @@ def _refuse_without_tools() -> None:
 
 
 def _sources_here() -> str | None:
-    """This machine's own sources of that release: it may have no way to others."""
+    """Return this host's own package sources for that release: it may not reach others."""
     for path in (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")):
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -287,7 +291,7 @@ def _initrd(modules: Sequence[tuple[str, bytes]], busybox: bytes) -> bytes:
 def _failed(argv: Sequence[str], errors: str) -> Refused | Unavailable:
     tool = next((word for word in argv if word in TOOLS), argv[0])
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    last = lines[-1] if lines else "it did not say why"
+    last = lines[-1] if lines else "no reason given"
     told = next((line for line in lines if line.startswith("E:")), last)  # the others follow from the first
     text = f"debian image: {tool} failed: {told}"
     if re.search(r"fetch|resolve|connect|timed out|No space", errors, re.IGNORECASE):

@@ -1,8 +1,8 @@
-"""Whether a file that anybody may have made is a disk image that a machine may stand on.
+"""Checks whether an untrusted file is a disk image that a machine may use.
 
-First its bytes are looked at here; what cannot be told, or stands on other files, is refused. Only then `qemu-img` may
-read it: with the format told rather than guessed, as a user without rights where we have any to give up, bounded in
-memory and time, and through a descriptor, so that it needs no right to the folder.
+First its bytes are examined here. An unknown format, or one that refers to other files, is refused. Only then
+`qemu-img` may read it: with the format given instead of guessed, as an unprivileged user where possible, with limited
+memory and time, and through a descriptor, so that it needs no access to the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECTOR = 512
 NOBODY = 65534
 CHECK_WITHIN = 300.0
 LIMITS = ("--as=4294967296", "--cpu=300", "--fsize=0", "--core=0", "--nofile=64")
-"""Of qemu-img: it maps its libraries, and keeps a few bytes for each cluster."""
+"""Limits of qemu-img: it maps its libraries, and keeps a few bytes for each cluster."""
 
 _CONVERT = "convert it: qemu-img convert -f {} -O qcow2 IMAGE DISK, and add that"
 _FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
@@ -49,7 +49,7 @@ _FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it first: zstd -d"),
     (0, b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it first: lz4 -d"),
 )
-"""Where, what, how it is called, what to do. Negative: from the end."""
+"""Offset (negative: from the end), magic bytes, name, advice."""
 _FILE_SYSTEMS: tuple[tuple[int, bytes], ...] = (
     (1080, b"\x53\xef"),  # ext2, ext3, ext4
     (0, b"XFSB"),
@@ -61,7 +61,7 @@ _FILE_SYSTEMS: tuple[tuple[int, bytes], ...] = (
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """What a file turned out to be."""
+    """The format and size of a disk image."""
 
     format: str
     """qcow2 or raw."""
@@ -70,11 +70,11 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 def recognise(path: Path, subject: str) -> Disk:
-    """What it is, by its bytes alone. Refused: no disk, of a kind that is not taken, or one that names other files."""
+    """Identify a file by its bytes alone. Refused: not a disk, an unsupported format, or one that names other files."""
     with path.open("rb") as file:
         length = file.seek(0, 2)
         if length == 0:
-            raise Refused(f"{subject}: it is empty; get the file again")
+            raise Refused(f"{subject}: the file is empty; get it again")
         if _at(file, 0, 4) == qcow2.MAGIC:
             return Disk("qcow2", qcow2.virtual_bytes(file, subject))
         for at, magic, what, advice in _FOREIGN:
@@ -83,32 +83,32 @@ def recognise(path: Path, subject: str) -> Disk:
         if length % SECTOR == 0 and (_has_partitions(file) or _has_file_system(file)):
             return Disk("raw", length)
     raise Refused(
-        f"{subject}: it is no disk image: neither qcow2 nor raw with a partition table or a file system;"
+        f"{subject}: not a disk image: neither qcow2 nor raw with a partition table or a file system;"
         " add a cloud image (qcow2), such as a distribution offers for OpenStack"
     )
 
 
 async def check(path: Path, subject: str) -> Disk:
-    """What it is; sound as far as qemu-img can tell. Refused: see `recognise`, or it is damaged."""
+    """Identify a file and check it with qemu-img. Refused: see `recognise`, or it is damaged."""
     disk = await asyncio.to_thread(recognise, path, subject)
     info = await _qemu_img("info", path, disk.format, subject)
     if info.code:
         raise Refused(f"{subject}: qemu-img cannot read it: {info.complaint}; get the file again")
     told = msgspec.json.decode(info.output, type=_Info)
     if told.format != disk.format or told.backing_filename or told.virtual_size != disk.size:
-        raise Refused(f"{subject}: qemu-img sees another image in it than its header shows; get it from somewhere else")
+        raise Refused(f"{subject}: qemu-img reports another image than its header shows; get it from another source")
     if disk.format == "qcow2":
         checked = await _qemu_img("check", path, disk.format, subject)
-        if checked.code not in (0, 3):  # 3: bytes that nothing points to
+        if checked.code not in (0, 3):  # 3: leaked clusters
             raise Refused(f"{subject}: it is damaged: {checked.complaint}; get the file again")
     return disk
 
 
 def check_kernel(path: Path, subject: str) -> None:
-    """Refused: it is no kernel that QEMU can start."""
+    """Check that QEMU can start the file as a kernel. Refused: it cannot."""
     with path.open("rb") as file:
         if _at(file, 0x202, 4) != b"HdrS" and _at(file, 0, 4) != b"\x7fELF":
-            raise Refused(f"{subject}: it is no Linux kernel for x86 (neither a bzImage nor an ELF file); give another")
+            raise Refused(f"{subject}: not a Linux kernel for x86 (neither a bzImage nor an ELF file); give another")
 
 
 class _Info(msgspec.Struct):
@@ -134,7 +134,7 @@ async def _qemu_img(verb: str, path: Path, format: str, subject: str) -> _Ended:
     as_nobody = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--bounding-set=-all"]
     with path.open("rb") as file:
         if os.geteuid() == 0:
-            os.fchmod(file.fileno(), 0o444)  # nobody opens it anew; it is in a folder that is ours alone
+            os.fchmod(file.fileno(), 0o444)  # the unprivileged user opens it again; only the agent can enter its folder
         argv = [
             *("prlimit", *LIMITS, "--", "setpriv", "--no-new-privs", *(as_nobody if os.geteuid() == 0 else [])),
             *("qemu-img", verb, "--output=json", "-f", format, f"/proc/self/fd/{file.fileno()}"),
@@ -152,7 +152,7 @@ async def _qemu_img(verb: str, path: Path, format: str, subject: str) -> _Ended:
                 output, errors = await process.communicate()
         except TimeoutError:
             raise Refused(
-                f"{subject}: qemu-img {verb} did not end within {CHECK_WITHIN:.0f} s; get it from somewhere else"
+                f"{subject}: qemu-img {verb} did not end within {CHECK_WITHIN:.0f} s; get it from another source"
             ) from None
         finally:
             await end(process)

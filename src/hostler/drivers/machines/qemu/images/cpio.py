@@ -1,6 +1,6 @@
 """An archive in the format that the kernel unpacks at boot (`newc`), written without root and without tools.
 
-Owner, mode and device numbers are what we say they are, and nothing depends on the host or on the time.
+Owner, mode and device numbers are given by the caller. Nothing depends on the host or on the time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MODES = 0o7777
 
 
 class Archive:
-    """Files by their path, from `/`. Folders on the way are made, 0755 and root's, unless they were given before."""
+    """Files by their path from `/`. Missing parent folders are added with mode 0755, owned by root."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -21,26 +21,26 @@ class Archive:
         self._number = 0
 
     def file(self, path: str, content: bytes, mode: int = 0o644, *, uid: int = 0, gid: int = 0) -> None:
-        """A regular file; `mode` may hold the set-uid bit."""
+        """Add a regular file; `mode` may contain the set-uid bit."""
         self._entry(path, stat.S_IFREG | mode & MODES, content, uid=uid, gid=gid)
 
     def folder(self, path: str, mode: int = 0o755, *, uid: int = 0, gid: int = 0) -> None:
-        """A folder, empty so far."""
+        """Add an empty folder."""
         self._entry(path, stat.S_IFDIR | mode & MODES, b"", uid=uid, gid=gid)
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link."""
+        """Add a symbolic link."""
         self._entry(path, stat.S_IFLNK | 0o777, target.encode())
 
     def device(self, path: str, mode: int, major: int, minor: int) -> None:
-        """A character device, such as the console that init needs before it has mounted anything."""
+        """Add a character device, such as the console that init needs before it has mounted anything."""
         self._entry(path, stat.S_IFCHR | mode & MODES, b"", device=(major, minor))
 
     def __contains__(self, path: str) -> bool:
         return _relative(path) in self._paths
 
     def packed(self) -> bytes:
-        """The whole, with its trailer; to be asked for once."""
+        """Return the complete archive with its trailer; call it once."""
         self._write("TRAILER!!!", 0, b"", uid=0, gid=0, device=(0, 0))
         self._parts.append(b"\0" * (-self._size % 512))
         return b"".join(self._parts)
@@ -57,7 +57,7 @@ class Archive:
     ) -> None:
         name = _relative(path)
         if name in self._paths:
-            raise ValueError(f"{path}: it is in the archive already")
+            raise ValueError(f"{path}: already in the archive")
         for parent in reversed(PurePosixPath(name).parents):
             if str(parent) != "." and str(parent) not in self._paths:
                 self._paths.add(str(parent))

@@ -1,7 +1,7 @@
-"""Loads a file from a web server, going on where an earlier try ended.
+"""Downloads a file from a web server, and resumes where an earlier attempt ended.
 
-A file that changed there meanwhile is begun anew, as far as the server can tell (`If-Range`). Whatever it says, the
-checksum decides.
+If the file changed on the server, the download starts again, as far as the server reports that (`If-Range`). In any
+case the checksum decides.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 class _Anew(Exception):
-    """What was loaded is of no use: begin again."""
+    """The partial download is of no use: start again."""
 
 
 def checked_url(url: str) -> str:
-    """The URL. Invalid: it is none that can be loaded."""
+    """Check a URL. Invalid: it cannot be downloaded."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -45,7 +45,7 @@ def checked_url(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL without what may be secret in it: user, password, query."""
+    """Return the URL without parts that may be secret: user, password, query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -54,10 +54,10 @@ def shown(url: str) -> str:
 
 
 async def download(url: str, part: Part, *, limit: int, progress: Progress) -> None:
-    """Let the part be whole.
+    """Complete the partial download.
 
-    Refused: what is there has another checksum, or is too large; then nothing is kept. Unavailable: the server does not
-    answer, or stopped in the middle; then what has arrived is kept.
+    Refused: the file has another checksum, or is too large; nothing is kept. Unavailable: the server does not answer,
+    or stopped in the middle; the received part is kept.
     """
     subject = f"image {shown(url)}"
     await asyncio.to_thread(part.read)
@@ -77,12 +77,12 @@ async def download(url: str, part: Part, *, limit: int, progress: Progress) -> N
                     f"{subject}: wrong checksum: expected sha256 {part.sha256}, got {found};"
                     " check the checksum that you gave, or get it from another server"
                 )
-            await asyncio.to_thread(part.restart, "")  # it may have changed between the tries
+            await asyncio.to_thread(part.restart, "")  # the file may have changed between the attempts
         resumed = False
 
 
 async def _load(url: str, part: Part, limit: int, subject: str, progress: Progress) -> None:
-    """Load what is missing. _Anew: it cannot be gone on with."""
+    """Download the missing part. _Anew: the download cannot be resumed."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "hostler"}
     if part.length:
         version = await asyncio.to_thread(part.version)
@@ -98,9 +98,9 @@ async def _load(url: str, part: Part, limit: int, subject: str, progress: Progre
     except aiohttp.TooManyRedirects:
         raise Refused(f"{subject}: more than {REDIRECTS} redirects; check the URL") from None
     except aiohttp.InvalidURL:
-        raise Refused(f"{subject}: it leads to what is no URL; check it") from None
+        raise Refused(f"{subject}: it redirects to an invalid URL; check it") from None
     except TimeoutError:
-        raise _broken(subject, part, f"nothing came for {STALLED_AFTER:.0f} s") from None
+        raise _broken(subject, part, f"no data for {STALLED_AFTER:.0f} s") from None
     except (aiohttp.ClientError, ConnectionError) as error:
         raise _broken(subject, part, _why(error)) from None
 
@@ -108,7 +108,7 @@ async def _load(url: str, part: Part, limit: int, subject: str, progress: Progre
 async def _take(answer: aiohttp.ClientResponse, part: Part, limit: int, subject: str, progress: Progress) -> None:
     if answer.status == 416 and part.length:
         if answer.headers.get("Content-Range", "") == f"bytes */{part.length}":
-            return  # all of it is here
+            return  # the file is complete
         raise _Anew
     if answer.status == 206:
         place = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
@@ -140,13 +140,13 @@ def _refuse_unless_it_fits(part: Part, total: int | None, limit: int, subject: s
     free = shutil.disk_usage(part.path.parent).free
     if total - part.length > free:
         raise Unavailable(
-            f"{subject}: {total - part.length:,} bytes are to come, and only {free:,} are free in {part.path.parent};"
+            f"{subject}: {total - part.length:,} bytes are missing, but only {free:,} are free in {part.path.parent};"
             " free some space, then try again"
         )
 
 
 def _version_in(answer: aiohttp.ClientResponse) -> str:
-    """What `If-Range` may name: a strong ETag, else the time of the last change."""
+    """Return the value for `If-Range`: a strong ETag, otherwise the time of the last change."""
     tag = answer.headers.get("ETag", "")
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
 
@@ -155,21 +155,21 @@ def _not_given(subject: str, status: int) -> NotFound | Refused | Unavailable:
     if status in (404, 410):
         return NotFound(f"{subject}: the server has no such file ({status}); check the URL")
     if status in (408, 425, 429) or status >= 500:
-        return Unavailable(f"{subject}: the server cannot give it now ({status}); try again later")
-    return Refused(f"{subject}: the server does not give it ({status}); check the URL and whether it needs a login")
+        return Unavailable(f"{subject}: the server cannot deliver it now ({status}); try again later")
+    return Refused(f"{subject}: the server does not deliver it ({status}); check the URL and whether it needs a login")
 
 
 def _broken(subject: str, part: Part, why: str) -> Unavailable:
-    kept = f"the same command goes on after {part.length:,} bytes" if part.length else "try again later"
+    kept = f"the same command resumes after {part.length:,} bytes" if part.length else "try again later"
     return Unavailable(f"{subject}: {why}; {kept}")
 
 
 def _why(error: Exception) -> str:
-    """In a few words, without the URL, which may hold a secret."""
+    """Describe an error without the URL, which may contain a secret."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its server's name is not known"
+        return "the name of its server cannot be resolved"
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return "its server's certificate does not count"
+        return "the certificate of its server is not valid"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"its server cannot be reached: {error.os_error.strerror or 'no connection'}"
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError | ConnectionError):

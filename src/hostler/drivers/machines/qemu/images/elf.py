@@ -1,6 +1,4 @@
-"""What we must know of ELF files: the libraries that a program needs, what a kernel module says of itself, and how a
-program of a few instructions is written.
-"""
+"""Reads and writes ELF files: libraries of a program, properties of a kernel module, and tiny executables."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ _NEEDED, _STRING_TABLE = 1, 5
 _BASE = 0x400000
 _NOTE = 4
 _PVH_NOTE = 18
-"""The kernel's entry for a loader that starts it directly (`XEN_ELFNOTE_PHYS32_ENTRY`)."""
+"""Entry of the kernel for a loader that starts it directly (`XEN_ELFNOTE_PHYS32_ENTRY`)."""
 
 
 class NotElf(ValueError):
-    """These bytes are no 64-bit little-endian ELF file, or a damaged one."""
+    """The bytes are not a 64-bit little-endian ELF file, or it is damaged."""
 
 
 def program(code: bytes) -> bytes:
-    """A static executable for x86-64 Linux that begins at the first byte of `code`, which holds its constants too."""
+    """Return a static x86-64 Linux executable that starts at the first byte of `code`, which includes its constants."""
     offset = _HEADER.size + _PROGRAM.size
     size = offset + len(code)
     ident = b"\x7fELF" + bytes((2, 1, 1, 0)) + bytes(8)
@@ -35,7 +33,7 @@ def program(code: bytes) -> bytes:
 
 
 def needed(data: bytes) -> list[str]:
-    """The names of the shared libraries that it asks for."""
+    """Return the names of the shared libraries that it needs."""
     try:
         segments = list(_segments(data))
         dynamic = next((part for part in segments if part[0] == _DYNAMIC_SEGMENT), None)
@@ -51,7 +49,7 @@ def needed(data: bytes) -> list[str]:
 
 
 def interpreter(data: bytes) -> str | None:
-    """The path of the loader that it names; None: it is static."""
+    """Return the path of its loader; None: it is static."""
     for kind, _, offset, _, _, size, _, _ in _segments(data):
         if kind == _INTERPRETER:
             return data[offset : offset + size].rstrip(b"\0").decode()
@@ -59,7 +57,7 @@ def interpreter(data: bytes) -> str | None:
 
 
 def module_facts(data: bytes) -> dict[str, str]:
-    """What a kernel module says of itself (`.modinfo`); of a name that comes twice, the first."""
+    """Return the properties of a kernel module (`.modinfo`); of a repeated name, the first value."""
     facts: dict[str, str] = {}
     for item in _section(data, ".modinfo").split(b"\0"):
         name, separator, value = item.partition(b"=")
@@ -69,7 +67,7 @@ def module_facts(data: bytes) -> dict[str, str]:
 
 
 def boots_directly(data: bytes) -> bool:
-    """Whether this kernel says where a loader enters it without the setup code of a bzImage."""
+    """Return whether this kernel has an entry for a loader that skips the setup code of a bzImage."""
     for kind, _, offset, _, _, size, _, _ in _segments(data):
         if kind != _NOTE:
             continue

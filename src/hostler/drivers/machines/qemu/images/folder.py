@@ -1,8 +1,8 @@
-"""`ImageFolder`: the images of a machine, by their content.
+"""`ImageFolder`: the images of a host, identified by their content.
 
-An image is made in a scratch folder and gets its place by one rename, so there is never half of one. Its files do not
-change any more (0444), and machines stand on hard links to them: the number of links says whether it is in use, whoever
-made them and whatever became of who did.
+An image is made in a scratch folder and moved to its final place by one rename, so it is never incomplete. Its files
+never change (0444). Machines use hard links to them. The number of links shows whether an image is in use, even if
+the process that created the links is dead.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from hostler.ports.images import Progress
 
     Warmer = Callable[[Image, Path, int, int, Progress], Awaitable[None]]
-    """Keeps the image in that folder booted with so many cpus and MiB."""
+    """Keeps the image in that folder booted with that many CPUs and MiB."""
 
 T = TypeVar("T")
 
 LINKED = {"disk": "base", "kernel": "kernel", "initrd": "initrd"}
-"""An image's files, and their names in the folder of a machine."""
+"""Files of an image, and their names in the folder of a machine."""
 NOT_CONTENT = ("digest", "source", "made_at")
-"""Fields of an image that are about it: two that differ in them only are the same."""
+"""Fields that are not part of an image's content: two images that differ only in these are the same."""
 
 
 class ImageFolder:
-    """The port `Images`, in a folder. It holds nothing open, so it need not be closed."""
+    """The port `Images`, in a folder. It keeps nothing open, so it need not be closed."""
 
     def __init__(
         self,
@@ -54,7 +54,10 @@ class ImageFolder:
         clock: Clock | None = None,
         warmer: Warmer | None = None,
     ) -> None:
-        """`machines`: where nodes keep their machines, to tell who uses an image. `default`: what the name "" means."""
+        """Set up the folder. `machines`: where nodes keep their machines, to find users of an image.
+
+        `default`: the image of "".
+        """
         self.path = Path(path)
         self.default = default
         self._machines = machines
@@ -62,81 +65,81 @@ class ImageFolder:
         self._clock = clock or SystemClock()
         self._warmer = warmer
 
-    # What machines need
+    # Used by machines
 
     def find(self, name: str) -> tuple[Image, Path]:
-        """The image and the folder of its files. NotFound."""
+        """Return an image and the folder of its files. NotFound."""
         name = checked_name(name or self.default)
         with translated(self.path):
             digest = self.place.digest_of(name)
             if digest is None:
-                raise NotFound(f"image {name!r}: there is none of that name here; {self._known(name)}")
+                raise NotFound(f"image {name!r}: not found; {self._known(name)}")
             return self._read(digest), self.place.image(digest)
 
     def holding(self, digest: str) -> tuple[Image, Path]:
-        """The same by content, whatever it is called: one that machines stand on may have lost its name. NotFound."""
+        """Return an image by its content: an image in use may have lost its name. NotFound."""
         with translated(self.path):
             if digest not in self.place.digests():
                 raise NotFound(f"image {digest[:12]}: it is not here; add or build the same one")
             return self._read(digest), self.place.image(digest)
 
     async def link_into(self, name: str, folder: Path) -> Image:
-        """Let the folder of a machine have the image's files: `base`, `kernel`, `initrd`. Repeatable. NotFound."""
+        """Link the image's files into the folder of a machine: `base`, `kernel`, `initrd`. Repeatable. NotFound."""
         return await asyncio.to_thread(self._link_into, partial(self.find, name), folder)
 
     async def link_content_into(self, digest: str, folder: Path) -> Image:
-        """The same for an image by its content."""
+        """Do the same for an image by its content."""
         return await asyncio.to_thread(self._link_into, partial(self.holding, digest), folder)
 
     def files(self, name: str) -> Path:
-        """Where its files are. NotFound."""
+        """Return the folder of its files. NotFound."""
         return self.find(name)[1]
 
     # The port
 
     async def list(self) -> Sequence[Named]:
-        """All, in order of their names."""
+        """Return all images, sorted by name."""
         return await asyncio.to_thread(self._list)
 
     async def damaged(self) -> Mapping[str, str]:
-        """Those that cannot be read, and why."""
+        """Return the images that cannot be read, and why."""
         return await asyncio.to_thread(self._damaged)
 
     async def add(
         self, name: str, source: str, *, sha256: str | None, options: dict[str, str], progress: Progress
     ) -> Named:
-        """Take a disk image from a path or a URL. A URL needs its checksum. `options`: fields of `Image`, as text."""
+        """Add a disk image from a path or a URL. A URL needs its checksum. `options`: fields of `Image`, as text."""
         from hostler.drivers.machines.qemu.images.add import add
 
         with translated(self.path):
             return await add(self, checked_name(name), source, sha256=sha256, options=options, progress=progress)
 
     async def build(self, kind: str, name: str, *, progress: Progress) -> Named:
-        """Make one: `tiny` or `debian`. The same again is fast, unless there are newer packages."""
+        """Build an image: `tiny` or `debian`. Repeating it is fast, unless there are newer packages."""
         from hostler.drivers.machines.qemu.images.build import build
 
         with translated(self.path):
             return await build(self, kind, checked_name(name), progress)
 
     async def warm(self, name: str, *, cpus: int, memory_mib: int, progress: Progress) -> Named:
-        """Keep it booted in a shape, so that a machine of that shape starts in a fraction of the time."""
+        """Keep an image booted in a size, so that a machine of that size starts in a fraction of the time."""
         image, folder = self.find(name)
         if not image.warm:
-            raise Refused(f"image {name!r}: its guest cannot take an identity while it runs; warm an image of tiny")
+            raise Refused(f"image {name!r}: its guest does not support warming; only tiny images can be warmed")
         if self._warmer is None:
-            raise Refused(f"image {name!r}: nothing here keeps images warm; use the images of qemu machines")
+            raise Refused(f"image {name!r}: this folder does not support warm images; use the images of qemu machines")
         await self._warmer(image, folder, cpus, memory_mib, progress)
         return await asyncio.to_thread(self._look, checked_name(name or self.default))
 
     async def remove(self, name: str) -> None:
-        """Forget the name, and the content if that was its last. Refused: a machine stands on it."""
+        """Remove a name, and the content with its last name. Refused: a machine uses it."""
         await asyncio.to_thread(self._remove, checked_name(name))
 
-    # Making one
+    # Making an image
 
     @contextlib.asynccontextmanager
     async def scratch(self) -> AsyncIterator[Scratch]:
-        """A folder in which to make an image; gone at the end, unless it was registered."""
+        """Yield a folder to make an image in; removed at the end, unless it was registered."""
         await asyncio.to_thread(self.sweep)
         made = self.place.scratch()
         scratch = await asyncio.to_thread(made.__enter__)
@@ -153,24 +156,24 @@ class ImageFolder:
         *,
         digests: Mapping[str, str] | None = None,
     ) -> Named:
-        """Let the scratch folder, which holds the image's files, be the image of that name.
+        """Register the scratch folder, which contains the image's files, as the image of that name.
 
-        `fields` are those of `Image` without `digest`, `files` and `made_at`; `digests` of files, where they are known.
-        An image that is there already stays as it is.
+        `fields` are those of `Image` without `digest`, `files` and `made_at`; `digests` are of files where they are
+        known. An existing image with the same content is left unchanged.
         """
         path = scratch if isinstance(scratch, Path) else scratch.path
         return await asyncio.to_thread(self._register, checked_name(name), path, dict(fields), dict(digests or {}))
 
     async def made_from(self, source: str) -> str | None:
-        """The digest of an image that was made from just that, if there is one."""
+        """Return the digest of an image that was built from that source, if one exists."""
         return await asyncio.to_thread(self._made_from, source)
 
     async def call(self, name: str, digest: str) -> Named:
-        """Let an image that is there have that name, too."""
+        """Give an existing image an additional name."""
         return await asyncio.to_thread(self._call, checked_name(name), digest)
 
     def disk_with(self, sha256: str) -> Path | None:
-        """A disk of that checksum, if there is one here."""
+        """Return a disk with that checksum, if one exists here."""
         for digest in self.place.digests():
             with contextlib.suppress(Damaged):
                 if self._read(digest).files["disk"] == sha256:
@@ -178,12 +181,12 @@ class ImageFolder:
         return None
 
     def sweep(self) -> None:
-        """Remove what interrupted calls left, and images without a name that nobody uses."""
+        """Remove what interrupted calls left, and unnamed images that are not in use."""
         with self.place.locked(alone=True):
             self.place.sweep(self._clock.wall())
             self._drop_unnamed()
 
-    # Below: in a thread
+    # The rest runs in threads
 
     def _link_into(self, find: Callable[[], tuple[Image, Path]], folder: Path) -> Image:
         with self.place.locked(alone=False):
@@ -201,7 +204,7 @@ class ImageFolder:
         with self.place.locked(alone=False):
             users, found = Users(self._machines), []
             for name, digest in self.place.named().items():
-                with contextlib.suppress(Damaged):  # one that cannot be read hides no other
+                with contextlib.suppress(Damaged):  # an unreadable image does not hide the others
                     found.append(self._named(name, digest, users))
             return found
 
@@ -224,7 +227,7 @@ class ImageFolder:
     def _call(self, name: str, digest: str) -> Named:
         with self.place.locked(alone=True):
             if not self.place.image(digest).exists():
-                raise Unavailable(f"image {name!r}: it was removed meanwhile; try again")
+                raise Unavailable(f"image {name!r}: it was removed during the call; try again")
             self.place.call(name, digest)
             self._drop_unnamed()
             return self._named(name, digest, Users(self._machines))
@@ -238,7 +241,7 @@ class ImageFolder:
             self.place.sweep(self._clock.wall())
             digest = self.place.digest_of(name)
             if digest is None:
-                raise NotFound(f"image {name!r}: there is none of that name here; {self._known(name)}")
+                raise NotFound(f"image {name!r}: not found; {self._known(name)}")
             if list(self.place.named().values()).count(digest) == 1:
                 self._refuse_if_used(name, digest)
             self.place.forget(name)
@@ -256,7 +259,7 @@ class ImageFolder:
         with translated(self.path):
             files = {file: digests.get(file) or sha256_of(path / file) for file in LINKED if (path / file).exists()}
             if "disk" not in files:
-                raise Invalid(f"image {name!r}: it has no disk; this is a fault in what made it")
+                raise Invalid(f"image {name!r}: it has no disk; this is a bug in its builder")
             unsettled = msgspec.to_builtins(fields) | {
                 "files": files,
                 "made_at": self._clock.wall(),
@@ -290,7 +293,7 @@ class ImageFolder:
     def _usage(self, digest: str, users: Users) -> Usage:
         try:
             return users.of(self.place.image(digest))
-        except FileNotFoundError:  # damaged: nobody can use it
+        except FileNotFoundError:  # damaged: no machine can use it
             return Usage((), 0)
 
     def _read(self, digest: str) -> Image:
@@ -298,12 +301,12 @@ class ImageFolder:
         try:
             image = Image.decode(path.read_bytes())
         except PermissionError:
-            raise  # it may be whole
+            raise  # it may be intact
         except (OSError, Invalid) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise Damaged(f"image {path}: cannot be read: {why}; remove the image and add it again") from None
         if image.digest != digest:
-            raise Damaged(f"image {path}: it is of another image ({image.digest}); remove the image and add it again")
+            raise Damaged(f"image {path}: belongs to another image ({image.digest}); remove the image and add it again")
         return image
 
     def _named(self, name: str, digest: str, users: Users) -> Named:
@@ -319,23 +322,23 @@ class ImageFolder:
             return f"make it with hostler image build {name}"
         if not known:
             return "make one with hostler image build tiny"
-        return f"there are {', '.join(known[:10])}"
+        return f"existing: {', '.join(known[:10])}"
 
 
 def digest_of(image: Image) -> str:
-    """The digest of everything that makes it: its files and what is said of them."""
+    """Return the digest of an image's content: its files and their properties."""
     content = {key: value for key, value in msgspec.to_builtins(image).items() if key not in NOT_CONTENT}
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
 def warm_shapes(folder: Path) -> tuple[str, ...]:
-    """The shapes in which the image in that folder is kept booted."""
+    """Return the sizes in which the image in that folder is kept booted."""
     found = {state.parent.name for state in (folder / "warm").glob("*/*.state")}
     return tuple(sorted(found, key=lambda shape: [int(n) if n.isdecimal() else 0 for n in shape.split("x")]))
 
 
 def link_file(source: Path, target: Path) -> None:
-    """A hard link, or where there cannot be one a copy that is whole or not there."""
+    """Create a hard link, or where that is impossible a copy, atomically."""
     for leftover in target.parent.glob(f".{target.name}.copy"):
         leftover.unlink()
     try:

@@ -1,8 +1,8 @@
 """The system of the tiny guest, as an initrd: programs of Debian's packages, and the scripts of `guest`.
 
 /init                 the kernel's first program
-/system               what the machine's root is laid over; its disk holds only what differs
-/system/lib/modules   early: the same in all machines; identity: what looks at a machine's own things when loaded
+/system               lower layer of the machine's root; the disk stores only the differences
+/system/lib/modules   early: equal for all machines; identity: modules that read a machine's own properties when loaded
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 EARLY = ("virtio_pci", "virtio_net", "overlay", "button", "evdev")
-"""Modules of what is the same in all machines. A template is saved with these."""
+"""Modules that are equal for all machines. A template is saved with these loaded."""
 IDENTITY = ("qemu_fw_cfg", "virtio_blk")
-"""Modules that look at what is each machine's own when they are loaded: its identity, the size of its disk."""
+"""Modules that read the machine's own properties when they are loaded: its identity, the size of its disk."""
 USER = "hostler"
 USER_ID = 1000
 
@@ -39,7 +39,7 @@ _SETTINGS = {
 
 
 def initrd(files: Mapping[str, bytes], modules: Mapping[str, bytes], applets: Iterable[str]) -> bytes:
-    """From the files of packages by their paths, those of the kernel's package, and the names that busybox goes by."""
+    """Build the initrd from package files by path, files of the kernel's package, and busybox's applet names."""
     archive = Archive()
     for name in ("dev", "proc", "sys", "disk", "root"):
         archive.folder(name)
@@ -55,15 +55,15 @@ def initrd(files: Mapping[str, bytes], modules: Mapping[str, bytes], applets: It
 
 
 def executable(files: Mapping[str, bytes], name: str) -> bytes:
-    """A program of the packages."""
+    """Return a program of the packages."""
     for path, content in files.items():
         if path.endswith(f"bin/{name}") and content:
             return content
-    raise Refused(f"tiny image: no package has the program {name}; take a newer release of Hostler")
+    raise Refused(f"tiny image: no package has the program {name}; use a newer release of Hostler")
 
 
 def libraries_of(files: Mapping[str, bytes], programs: Iterable[bytes]) -> dict[str, bytes]:
-    """The shared libraries, by name, that the programs need, directly or not; the loader is one of them."""
+    """Return the shared libraries by name that the programs need, directly or not, including the loader."""
     known = {path.rsplit("/", 1)[-1]: content for path, content in files.items() if LIBRARY.search(path)}
     found: dict[str, bytes] = {}
     wanted = [name for content in programs for name in elf.needed(content)]
@@ -72,7 +72,7 @@ def libraries_of(files: Mapping[str, bytes], programs: Iterable[bytes]) -> dict[
         if name in found:
             continue
         if name not in known:
-            raise Refused(f"tiny image: no package has the library {name}; take a newer release of Hostler")
+            raise Refused(f"tiny image: no package has the library {name}; use a newer release of Hostler")
         found[name] = known[name]
         wanted += elf.needed(known[name])
     return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""The kernel of a package: the image that QEMU starts without a boot loader, and the modules that a guest needs."""
+"""Kernels of packages: the image that QEMU starts without a boot loader, and the modules that a guest needs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAGIC = b"HdrS"
 
 
 def unpacked(image: bytes) -> bytes:
-    """The ELF inside a bzImage, which starts faster by all the time that unpacking takes in an emulated machine.
+    """Return the ELF file inside a bzImage, which saves the time for unpacking it in an emulated machine.
 
-    Where it cannot be had, or could not be started directly, the image as it is: that boots too, only later.
+    If it cannot be extracted, or cannot be started directly, return the image unchanged: it boots too, only later.
     """
     if len(image) < 0x250 or image[0x202:0x206] != _MAGIC:
-        raise Refused("kernel: it is no Linux kernel for x86; take another package")
+        raise Refused("kernel: not a Linux kernel for x86; use another package")
     setup = (image[0x1F1] or 4) + 1
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = setup * 512 + offset
@@ -47,13 +47,13 @@ def _decompressed(data: bytes) -> bytes | None:
         return None
     for magic, tool in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if data.startswith(magic) and shutil.which(tool):
-            # What follows the stream (its size) is not of it: the tool says so, after it has written all.
+            # The stream is followed by its size: the tool complains about that, after it has written everything.
             return subprocess.run([tool, "-dc"], input=data, capture_output=True, check=False).stdout
     return None
 
 
 def in_order(modules: Mapping[str, bytes], builtin: Iterable[str], wanted: Iterable[str]) -> list[tuple[str, bytes]]:
-    """The wanted modules and those that they need, each after what it needs; what is built in is left out."""
+    """Return the wanted modules with their dependencies, in loading order, without built-in ones."""
     known = {_plain(path): content for path, content in modules.items()}
     inside = {_plain(path) for path in builtin}
     order: dict[str, bytes] = {}
@@ -62,7 +62,7 @@ def in_order(modules: Mapping[str, bytes], builtin: Iterable[str], wanted: Itera
         if name in order or name in inside:
             return
         if name not in known:
-            raise Refused(f"kernel: it has no module {name}, which the guest needs; take another kernel")
+            raise Refused(f"kernel: module {name}, which the guest needs, is missing; use another kernel")
         content = known[name]
         if content.startswith(b"\xfd7zXZ\0"):
             content = lzma.decompress(content)
@@ -77,6 +77,6 @@ def in_order(modules: Mapping[str, bytes], builtin: Iterable[str], wanted: Itera
 
 
 def _plain(path: str) -> str:
-    """A module's name as the kernel has it: `kernel/…/virtio-rng.ko.xz` is `virtio_rng`."""
+    """Return a module's name as the kernel spells it: `kernel/…/virtio-rng.ko.xz` is `virtio_rng`."""
     name = path.rsplit("/", 1)[-1]
     return name.split(".ko", 1)[0].replace("-", "_")

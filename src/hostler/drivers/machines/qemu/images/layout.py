@@ -1,12 +1,12 @@
-"""Where images are: layout, locks, and folders in which new ones are made.
+"""The folder of images: layout, locks, and scratch folders for new images.
 
-    {digest}/       an image: image.json, disk, kernel, initrd (0444); warm/ beside them
-    names/{name}    which digest a name stands for
-    scratch/        images that are being made: a folder and the lock of whoever makes it, each
-    parts/          downloads that have not ended, by their checksum
-    lock            shared: nobody removes or renames meanwhile; exclusive: nobody else looks
+    {digest}/       an image: image.json, disk, kernel, initrd (0444), and warm/
+    names/{name}    the digest that a name refers to
+    scratch/        images that are being made: for each a folder and the lock of its maker
+    parts/          unfinished downloads, by their checksum
+    lock            shared: nothing is removed or renamed; exclusive: no other process reads
 
-What a process that died left in `scratch` is nobody's: its lock is free. The next one that comes sweeps it.
+A scratch folder whose lock is free was left by a dead process. The next process removes it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 MOUNTS = "/proc/self/mountinfo"
 LOCK_WITHIN = 60.0
-"""Seconds to wait for others; what they do under the lock takes milliseconds, unless an image has to be copied."""
+"""Seconds to wait for the lock. It is held for milliseconds, unless an image has to be copied."""
 PARTS_KEPT = 14 * 86400.0
-"""Seconds after which a download that nobody went on with is thrown away."""
+"""Seconds after which an unfinished download is deleted."""
 
 
 def checked_name(name: str) -> str:
-    """The name. Invalid: it cannot be one."""
+    """Check a name. Invalid: it is not allowed."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Invalid(
             f"image {name!r}: a name has 1 to 63 of a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit;"
@@ -50,17 +50,19 @@ def checked_name(name: str) -> str:
 
 
 class Scratch:
-    """A folder of its maker's own, until it becomes an image or is thrown away."""
+    """A folder that belongs to its maker until it becomes an image or is removed."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self.lock = lock
-        """Open descriptor of its lock. A child that writes here inherits it, so that the folder outlives its maker
-        exactly as long as the child does."""
+        """Open descriptor of its lock.
+
+        A child that writes here inherits it, so that the folder stays locked as long as the child lives.
+        """
 
 
 class Place:
-    """The folder of images. Everything here blocks: call it in a thread."""
+    """The folder of images. All methods block: call them in a thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,19 +71,19 @@ class Place:
         self._scratch = path / "scratch"
 
     def image(self, digest: str) -> Path:
-        """The folder of an image."""
+        """Return the folder of an image."""
         return self.path / digest
 
     def make(self) -> None:
-        """Let the folder be there."""
-        for folder in (self.path.parent, self.path):  # its parent is the data folder, which is its owner's alone, too
+        """Create the folder, if missing."""
+        for folder in (self.path.parent, self.path):  # the parent is the data folder, which is private, too
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.names, self._scratch, self.parts):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     @contextlib.contextmanager
     def locked(self, *, alone: bool) -> Iterator[None]:
-        """Meanwhile nothing is renamed or removed; `alone`: nor linked. Unavailable: others are slow."""
+        """Hold the lock: nothing is renamed or removed; `alone`: nor linked. Unavailable: not acquired in time."""
         with translated(self.path):
             self.make()
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -105,7 +107,7 @@ class Place:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Scratch]:
-        """A new folder, removed at the end unless it has become an image."""
+        """Yield a new folder, removed at the end unless it has become an image."""
         with self.locked(alone=False):
             path = self._scratch / secrets.token_hex(8)
             lock = os.open(lock_of(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -118,7 +120,10 @@ class Place:
             release(lock)
 
     def sweep(self, now: float) -> None:
-        """Remove what dead processes left. Under the exclusive lock, so that no folder is just being made."""
+        """Remove what dead processes left.
+
+        The caller holds the exclusive lock, so that no folder is just being created.
+        """
         for unnamed in self.names.glob(".*"):
             unnamed.unlink(missing_ok=True)
         for lock_path in self._scratch.glob("*.lock"):
@@ -142,7 +147,7 @@ class Place:
     # Names
 
     def digest_of(self, name: str) -> str | None:
-        """What a name stands for; None: there is no such name."""
+        """Return the digest of a name; None: no such name."""
         try:
             text = (self.names / name).read_text(encoding="ascii").strip()
         except (FileNotFoundError, UnicodeDecodeError):
@@ -150,7 +155,7 @@ class Place:
         return text if DIGEST.fullmatch(text) else None
 
     def named(self) -> dict[str, str]:
-        """Every name and its digest, in order."""
+        """Return all names and their digests, sorted."""
         try:
             names = sorted(entry.name for entry in self.names.iterdir() if NAME.fullmatch(entry.name))
         except FileNotFoundError:
@@ -159,29 +164,32 @@ class Place:
         return {name: digest for name, digest in found.items() if digest is not None}
 
     def call(self, name: str, digest: str) -> None:
-        """Let the name stand for the digest. Under the exclusive lock."""
+        """Point a name to a digest. The caller holds the exclusive lock."""
         write_whole(self.names / name, f"{digest}\n".encode())
 
     def forget(self, name: str) -> None:
-        """Let the name stand for nothing. Under the exclusive lock."""
+        """Delete a name. The caller holds the exclusive lock."""
         (self.names / name).unlink(missing_ok=True)
         sync_folder(self.names)
 
     def digests(self) -> list[str]:
-        """Every image, named or not."""
+        """Return all images, named or not."""
         try:
             return sorted(entry.name for entry in self.path.iterdir() if DIGEST.fullmatch(entry.name))
         except FileNotFoundError:
             return []
 
     def keep(self, scratch: Path, digest: str) -> None:
-        """Let the folder, all of which is on disk, be the image, unless there is that one. Under the exclusive lock."""
+        """Turn a synced folder into the image, unless it exists. The caller holds the exclusive lock."""
         if not self.image(digest).exists():
             scratch.rename(self.image(digest))
             sync_folder(self.path)
 
     def drop(self, digest: str) -> None:
-        """Remove an image. Under the exclusive lock. It is gone in one step; its bytes follow."""
+        """Remove an image. The caller holds the exclusive lock.
+
+        It disappears atomically; its files are deleted after that.
+        """
         going = self._scratch / secrets.token_hex(8)
         self.image(digest).rename(going)
         sync_folder(self.path)
@@ -189,19 +197,19 @@ class Place:
 
 
 def lock_of(scratch: Path) -> Path:
-    """The file whose lock says that a scratch folder has an owner."""
+    """Return the file whose lock shows that a scratch folder has an owner."""
     return scratch.with_name(f"{scratch.name}.lock")
 
 
 def discard(scratch: Path) -> None:
-    """Remove a scratch folder and then its lock, which says until then that there is something to remove.
+    """Remove a scratch folder and then its lock file, which until then marks the folder for removal.
 
-    One in which something is mounted stays: what is there is not ours, and removing files would go right through to it.
+    A folder with something mounted in it stays: removing files would reach into the mounted file system.
     """
     if has_mounts(scratch):
         return
     shutil.rmtree(scratch, ignore_errors=True)
-    if scratch.exists() and as_subordinate_root():  # a build that was killed can leave files of subordinate users
+    if scratch.exists() and as_subordinate_root():  # a killed build can leave files of subordinate users
         with contextlib.suppress(OSError):
             subprocess.run([*as_subordinate_root(), "rm", "-rf", str(scratch)], check=False, capture_output=True)
     if not scratch.exists():
@@ -209,7 +217,7 @@ def discard(scratch: Path) -> None:
 
 
 def has_mounts(folder: Path) -> bool:
-    """Whether anything is mounted at the folder or in it, as far as this process can see."""
+    """Return whether anything is mounted at or in the folder, as far as this process can see."""
     top = os.path.realpath(folder)
     with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
         points = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in mounts]
@@ -217,12 +225,12 @@ def has_mounts(folder: Path) -> bool:
 
 
 def as_subordinate_root() -> Sequence[str]:
-    """What to run a command under so that it may own files as any user; nothing, where we are root."""
+    """Return the command prefix that lets a command own files as any user; empty as root."""
     return () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--map-auto", "--")
 
 
 def take(lock: int, kind: int) -> bool:
-    """Whether the lock could be had."""
+    """Try to take the lock; return whether that succeeded."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -231,13 +239,13 @@ def take(lock: int, kind: int) -> bool:
 
 
 def release(lock: int) -> None:
-    """Not by closing alone: a child forked meanwhile holds the same lock through its copy."""
+    """Release the lock. Closing alone is not enough: a child forked since then holds it through its copy."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody has the file locked."""
+    """Return whether a process has the file locked."""
     lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return not take(lock, fcntl.LOCK_EX)
@@ -246,14 +254,14 @@ def is_held(path: Path) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file, in hexadecimal."""
+    """Return the sha256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def translated(where: Path) -> Iterator[None]:
-    """Errors of the file system as ours."""
+    """Translate errors of the file system into Hostler's."""
     try:
         yield
     except HostlerError:
@@ -261,8 +269,8 @@ def translated(where: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             raise Refused(
-                f"images {where}: {error.strerror}; use a data folder of your own, or the account that owns this one"
+                f"images {where}: {error.strerror}; use another data folder, or the account that owns this one"
             ) from None
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free some space there, then try again" if full else "look at that disk, then try again"
+        advice = "free some space there, then try again" if full else "check that disk, then try again"
         raise Unavailable(f"images {where}: {error.strerror or error}; {advice}") from None

@@ -1,7 +1,7 @@
-"""Packages of Debian, without root: apt finds, loads and verifies them; nothing is installed.
+"""Debian packages without root: apt finds, downloads and verifies them; nothing is installed.
 
-The machine's own package lists are used where they know what is asked for and are fresh. Otherwise lists of our own are
-made beside the packages: from the machine's own sources on Debian, elsewhere from Debian's, signed by Debian's keys.
+The host's own package lists are used where they contain the packages and are fresh. Otherwise separate lists are made
+next to the packages: on Debian from the host's own sources, elsewhere from Debian's, signed by Debian's keys.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 FRESH = 7 * 86_400.0
-"""Seconds after which lists are made anew, if that can be."""
+"""Seconds after which lists are refreshed, if possible."""
 PACE = 0.3
-"""Seconds between two looks at how much has come."""
+"""Seconds between two progress updates."""
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _SOURCES = """\
 deb [signed-by={keyring}] http://deb.debian.org/debian bookworm main
@@ -46,7 +46,7 @@ _GOT_BY = {
 
 
 class Package(msgspec.Struct, frozen=True):
-    """One version of a package, as the lists have it."""
+    """One version of a package, as listed."""
 
     name: str
     version: str
@@ -60,21 +60,21 @@ class Package(msgspec.Struct, frozen=True):
 
 
 class Packages:
-    """Packages in a folder that is kept, and that several processes may use (`locked`)."""
+    """Packages in a persistent folder that several processes may use (`locked`)."""
 
     def __init__(self, folder: Path, *, architecture: str = "amd64") -> None:
         self._folder = folder
         self._architecture = architecture
         self._lists: tuple[str, ...] = ()
-        """What apt must be told to use our own lists; empty: it uses the machine's."""
+        """Options that make apt use the separate lists; empty: it uses the host's."""
 
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """One process at a time: two that load the same file would write into each other's."""
+        """Let one process at a time use the folder: two downloads of one file would overwrite each other."""
         await asyncio.to_thread((self._folder / "cache").mkdir, mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while True:  # not a thread that waits: it could not be called back
+            while True:  # not in a thread, whose wait could not be cancelled
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -85,7 +85,7 @@ class Packages:
             os.close(descriptor)
 
     async def find(self, newest: str, names: Sequence[str]) -> tuple[Package, list[Package]]:
-        """What `newest`, which only stands for another package, stands for; and `names` with their libraries."""
+        """Return the package that the metapackage `newest` depends on, and `names` with their libraries."""
         first = await self._known(newest, names)
         real = next(iter(first[newest].depends), "")
         found = {name: first[name] for name in names}
@@ -100,7 +100,7 @@ class Packages:
         return image, [found[name] for name in sorted(found)]
 
     async def fetch(self, packages: Sequence[Package], progress: Callable[[int, int], None]) -> None:
-        """Have them all here, verified, and no other versions of them. `progress` hears of bytes."""
+        """Download and verify all packages, and delete other versions of them. `progress` receives bytes."""
         total = sum(package.size for package in packages)
         lacking = [package for package in packages if not await self._is_here(package)]
         done = total - sum(package.size for package in lacking)
@@ -114,9 +114,9 @@ class Packages:
         self._forget_others(packages)
 
     async def files(self, package: Package, *wanted: re.Pattern[str]) -> dict[str, bytes]:
-        """Those of its files and symbolic links whose path (from `/`) is wanted, by path; a link has what it names."""
+        """Return the wanted files and symbolic links by path (from `/`); a link has the content of its target."""
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - it is read in a thread, and ended here
+            process = subprocess.Popen(  # noqa: ASYNC220 - read in a thread, and ended here
                 ["dpkg-deb", "--fsys-tarfile", str(self._folder / package.file)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -128,7 +128,7 @@ class Packages:
         try:
             found = await asyncio.shield(reading)
         except tarfile.TarError as error:
-            raise Refused(f"package {package}: it cannot be unpacked: {error}; remove it and try again") from None
+            raise Refused(f"package {package}: cannot be unpacked: {error}; remove it and try again") from None
         finally:
             process.kill()
             await asyncio.wait({reading})  # it ends with the process
@@ -136,7 +136,7 @@ class Packages:
         return found
 
     async def _known(self, newest: str, names: Sequence[str]) -> dict[str, Package]:
-        """All of these, from lists that have them and are fresh, or the freshest that can be had."""
+        """Return all of these from lists that contain them and are fresh, or the freshest available."""
         wanted = {newest, *names}
         theirs = await self._show(sorted(wanted))
         complete = wanted <= theirs.keys()
@@ -156,7 +156,7 @@ class Packages:
         except HostlerError:
             if not complete:
                 raise
-            self._lists = ()  # old ones are better than none: what they name may still be there
+            self._lists = ()  # old lists are better than none: their packages may still exist
             return theirs
         return shown
 
@@ -179,12 +179,12 @@ class Packages:
                 loading.cancel()
                 await asyncio.wait({loading})
         if status != 0:
-            (self._folder / "lists" / "made").unlink(missing_ok=True)  # perhaps they name what is no longer there
+            (self._folder / "lists" / "made").unlink(missing_ok=True)  # the lists may name packages that are gone
             raise Unavailable(f"packages: apt-get download failed: {_last(errors)}; check the network and try again")
         for package in lacking:
             if not await self._is_here(package):
                 (self._folder / package.file).unlink(missing_ok=True)
-                raise Unavailable(f"package {package}: what came is not what the signed lists promise; try again")
+                raise Unavailable(f"package {package}: the download does not match the signed lists; try again")
 
     def _forget_others(self, packages: Iterable[Package]) -> None:
         keep = {package.file for package in packages}
@@ -206,7 +206,10 @@ class Packages:
         return _size(path) == package.size and await asyncio.to_thread(sha256_of, path) == package.sha256
 
     def _options(self) -> tuple[str, ...]:
-        """A cache of our own makes each call some tenths of a second faster; `_apt` could not write into ours."""
+        """Return the options of apt.
+
+        A separate cache saves tenths of a second per call; `_apt` could not write to it.
+        """
         chosen = (
             f"APT::Architecture={self._architecture}",
             "APT::Sandbox::User=",
@@ -223,7 +226,7 @@ class Packages:
         if not machine_sources:
             if not _KEYRING.exists():
                 raise Refused(
-                    f"packages of Debian: without {_KEYRING} nothing can be verified; install the package"
+                    f"packages of Debian: {_KEYRING} is missing, so nothing can be verified; install the package"
                     " debian-archive-keyring"
                 )
             (own / "sources.list").write_text(_SOURCES.format(keyring=_KEYRING))
@@ -232,7 +235,7 @@ class Packages:
 
 
 async def run(*argv: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> tuple[int, bytes, str]:
-    """Exit status, output and errors of a program; it does not outlive the caller. Refused: it is not installed."""
+    """Run a program; return exit status, output and errors. It is ended with the caller. Refused: not installed."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -256,7 +259,7 @@ def _not_installed(name: str) -> Refused:
 
 
 def _lacking(name: str) -> Refused:
-    return Refused(f"package {name}: apt's sources do not have it; enable the main archive of Debian")
+    return Refused(f"package {name}: not in apt's sources; enable the main archive of Debian")
 
 
 def _libraries(packages: Iterable[Package]) -> set[str]:
@@ -264,7 +267,7 @@ def _libraries(packages: Iterable[Package]) -> set[str]:
 
 
 def _parsed(paragraph: str) -> Package | None:
-    """A paragraph of apt's lists."""
+    """Parse a paragraph of apt's lists."""
     fields: dict[str, str] = {}
     for line in paragraph.splitlines():
         name, separator, value = line.partition(": ")
@@ -323,4 +326,4 @@ def _is_debian() -> bool:
 
 def _last(errors: str) -> str:
     lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("W:")]
-    return lines[-1] if lines else "no reason was given"
+    return lines[-1] if lines else "no reason given"

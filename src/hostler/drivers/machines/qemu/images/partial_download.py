@@ -1,4 +1,4 @@
-"""A file that is being loaded: what has arrived of it, which version of it that is, and its checksum so far."""
+"""A partial download: the received bytes, the version that they belong to, and the checksum so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """Named for the checksum that the whole is to have. Everything here blocks: call it in a thread."""
+    """A partial download, named by the checksum of the complete file. All methods block: call them in a thread."""
 
     def __init__(self, place: Place, sha256: str) -> None:
         self.path = place.parts / f"{sha256}.part"
@@ -30,15 +30,15 @@ class Part:
         self.length = 0
 
     def is_whole(self) -> bool:
-        """Whether all has arrived, and is what it should be."""
+        """Return whether the file is complete and correct."""
         return self.length > 0 and self._hash.hexdigest() == self.sha256
 
     def checksum(self) -> str:
-        """Of what has arrived."""
+        """Return the checksum of the received bytes."""
         return self._hash.hexdigest()
 
     def read(self) -> None:
-        """Learn what has arrived so far."""
+        """Read the bytes received so far."""
         self._hash, self.length = hashlib.sha256(), 0
         with self.path.open("rb") as file:
             while data := file.read(CHUNK):
@@ -46,20 +46,20 @@ class Part:
                 self.length += len(data)
 
     def version(self) -> str:
-        """What the server called the version that has begun to arrive; empty: nothing."""
+        """Return the server's version of the received bytes; empty: none."""
         try:
             return self._version.read_text(encoding="ascii")
         except (FileNotFoundError, UnicodeDecodeError):
             return ""
 
     def restart(self, version: str) -> None:
-        """Forget what has arrived; a file of that version is coming. No byte of it is there before its version is."""
+        """Discard the received bytes and expect that version. The version is stored before any byte of it."""
         os.truncate(self.path, 0)
         self._hash, self.length = hashlib.sha256(), 0
         self._version.write_text(version, encoding="ascii", errors="ignore")
 
     def append(self, data: bytes) -> None:
-        """This has arrived next."""
+        """Append received bytes."""
         if self._file is None:
             self._file = self.path.open("ab", buffering=0)
         self._file.write(data)
@@ -72,7 +72,7 @@ class Part:
             self._file = None
 
     def forget(self) -> None:
-        """Throw everything away."""
+        """Delete the partial download."""
         self.close()
         self.path.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
@@ -80,9 +80,9 @@ class Part:
 
 @contextmanager
 def held_part(place: Place, sha256: str) -> Iterator[Part]:
-    """The part of that checksum, this caller's own meanwhile. Unavailable: another process loads the same."""
+    """Yield the partial download with that checksum, locked. Unavailable: another process downloads the same file."""
     part = Part(place, sha256)
-    with place.locked(alone=False):  # so that it is not swept between being opened and being locked
+    with place.locked(alone=False):  # so that it is not removed between opening and locking
         lock = os.open(part.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not take(lock, fcntl.LOCK_EX):
             os.close(lock)

@@ -1,8 +1,8 @@
-"""The header of a qcow2 file, read by us before any other program may open it.
+"""Reads the header of a qcow2 file before any other program may open it.
 
-A header can name other files: a backing file, an external data file. Programs that open the image then open those, with
-the rights of whoever runs them. So whatever names one is refused by what its bytes say, not by what a tool says that
-has followed them already.
+A header can name other files: a backing file or an external data file. Programs that open the image then open those
+files with their own rights. So an image that names one is refused because of its bytes, not because of the output of a
+tool that has already followed them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENCRYPTION_HEADER = 0x0537BE77
 _DIRTY, _CORRUPT, _DATA_FILE, _COMPRESSION, _EXTENDED_L2 = (1 << bit for bit in range(5))
 _KNOWN_FEATURES = _DIRTY | _CORRUPT | _DATA_FILE | _COMPRESSION | _EXTENDED_L2
 _RAW_DATA_FILE = 1 << 1
-"""Of the features that a writer that does not know them clears: the external data file is a raw image."""
+"""One of the autoclear features: the external data file is a raw image."""
 MAX_VIRTUAL_BYTES = 64 * 2**40
 _MAX_L1_ENTRIES = 32 * 2**20 // 8
 _MAX_SNAPSHOTS = 65_536
@@ -30,7 +30,7 @@ FLATTEN = "flatten it where it was made: qemu-img convert -O qcow2 IMAGE FLAT, a
 
 
 def virtual_bytes(file: IO[bytes], subject: str) -> int:
-    """The size of the disk that the guest sees. Refused: it stands on other files, or is not sound."""
+    """Return the size of the disk that the guest sees. Refused: it refers to other files, or is damaged."""
     file.seek(0, 2)
     length = file.tell()
     file.seek(0)
@@ -43,7 +43,7 @@ def virtual_bytes(file: IO[bytes], subject: str) -> int:
     if len(head) < HEAD_BYTES:
         raise Refused(f"{subject}: its qcow2 header is cut off; get the file again")
     if backing_at or backing_size:
-        raise Refused(f"{subject}: it stands on another file (a backing file), which is never followed; {FLATTEN}")
+        raise Refused(f"{subject}: it has a backing file, which is never followed; {FLATTEN}")
     if encryption:
         raise Refused(f"{subject}: it is encrypted; {FLATTEN}")
     extensions_at = _V2_BYTES if version == 2 else _check_features(head, subject)
@@ -53,7 +53,7 @@ def virtual_bytes(file: IO[bytes], subject: str) -> int:
 
 
 def _check_features(head: bytes, subject: str) -> int:
-    """Where the extensions of the header begin."""
+    """Check the feature bits; return where the header extensions begin."""
     incompatible, _, autoclear, refcount_order, header_bytes = struct.unpack(">QQQII", head[72:104])
     if incompatible & _DATA_FILE or autoclear & _RAW_DATA_FILE:
         raise Refused(f"{subject}: its data is in another file, which is never followed; {FLATTEN}")
@@ -90,7 +90,7 @@ def _check_layout(head: bytes, length: int, cluster_bits: int, size: int, subjec
 
 
 def _check_extensions(file: IO[bytes], at: int, end: int, subject: str) -> None:
-    """Nothing among them may name another file."""
+    """Check that no header extension names another file."""
     file.seek(at)
     data = file.read(max(0, end - at))
     position = 0

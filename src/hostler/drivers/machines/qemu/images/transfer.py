@@ -1,4 +1,4 @@
-"""Bytes of an image on their way into a scratch folder: copied or unpacked, hashed meanwhile, holes left as holes."""
+"""Copies or unpacks an image into a scratch folder, hashing it on the way and preserving holes."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 CHUNK = 2**20
 _ZEROS = bytes(CHUNK)
 _UNPACK_MEMORY = 512 * 2**20
-"""What the dictionary of a compressed file may take."""
+"""Maximum memory for the dictionary of a compressed file."""
 
 _PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2"}
 
 
 def packed_by(path: Path) -> str | None:
-    """What compressed the file, of what can be unpacked here; None: nothing did."""
+    """Return the compression of a file, if it can be unpacked here; None: not compressed."""
     with path.open("rb") as file:
         head = file.read(6)
     return next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
 
 
 def open_source(path: Path, subject: str) -> IO[bytes]:
-    """A file that somebody named. NotFound, Refused: it is a folder, a pipe or a device, or may not be read."""
+    """Open a file named by a user. NotFound. Refused: it is a folder, a pipe or a device, or may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise NotFound(f"{subject}: there is no such file; check the path") from None
+        raise NotFound(f"{subject}: no such file; check the path") from None
     except OSError as error:
-        raise Refused(f"{subject}: {error.strerror}; check the path and its rights") from None
+        raise Refused(f"{subject}: {error.strerror}; check the path and its permissions") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Refused(f"{subject}: it is no file; name the file of a disk image")
+        raise Refused(f"{subject}: not a regular file; name the file of a disk image")
     return os.fdopen(descriptor, "rb")
 
 
 async def copied(source: IO[bytes], target: Path, *, limit: int, subject: str, progress: Progress) -> str:
-    """Copy a file; the sha256 of its bytes. TooLarge: it has more than `limit`."""
+    """Copy a file; return the sha256 of its bytes. TooLarge: it has more than `limit` bytes."""
     total = os.fstat(source.fileno()).st_size
     if total > limit:
         raise too_large(subject, limit)
@@ -58,7 +58,7 @@ async def copied(source: IO[bytes], target: Path, *, limit: int, subject: str, p
 
 
 async def unpacked(source: Path, target: Path, kind: str, *, limit: int, subject: str, progress: Progress) -> str:
-    """Unpack a file; the sha256 of what was in it. Refused: it is damaged. TooLarge: more than `limit` is in it."""
+    """Unpack a file; return the sha256 of its content. Refused: it is damaged. TooLarge: more than `limit` bytes."""
     with source.open("rb") as file:
         total = os.fstat(file.fileno()).st_size
         blocks = _unpack(file, kind, subject)
@@ -66,11 +66,11 @@ async def unpacked(source: Path, target: Path, kind: str, *, limit: int, subject
 
 
 def too_large(subject: str, limit: int) -> TooLarge:
-    return TooLarge(f"{subject}: it has more than {limit:,} bytes; allow more with --max-size, or take another image")
+    return TooLarge(f"{subject}: it has more than {limit:,} bytes; allow more with --max-size, or use another image")
 
 
 class Sparse:
-    """Writes blocks one after another, and leaves out what is zero."""
+    """Writes blocks one after another, and leaves holes for zeros."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
@@ -86,7 +86,7 @@ class Sparse:
         self.length += len(data)
 
     def close(self) -> str:
-        """The sha256 of all of it."""
+        """Finish; return the sha256 of all blocks."""
         self._file.truncate(self.length)
         self._file.close()
         return self._hash.hexdigest()
@@ -124,13 +124,13 @@ def _unpack(file: IO[bytes], kind: str, subject: str) -> Iterator[bytes]:
         else:
             yield from _streams(file, bz2.BZ2Decompressor)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the bytes
+        if isinstance(error, OSError) and error.errno is not None:  # a disk error, not bad data
             raise
-        raise Refused(f"{subject}: it cannot be unpacked ({kind}): {error}; get the file again") from None
+        raise Refused(f"{subject}: cannot be unpacked ({kind}): {error}; get the file again") from None
 
 
 def _streams(file: IO[bytes], new: Callable[[], lzma.LZMADecompressor | bz2.BZ2Decompressor]) -> Iterator[bytes]:
-    """What is in a file of one compressed stream after another, never more than a chunk of it at a time."""
+    """Yield the content of consecutive compressed streams, at most a chunk at a time."""
     waiting = file.read(CHUNK)
     while waiting:
         stream = new()
@@ -138,7 +138,7 @@ def _streams(file: IO[bytes], new: Callable[[], lzma.LZMADecompressor | bz2.BZ2D
             if stream.needs_input and not waiting:
                 waiting = file.read(CHUNK)
                 if not waiting:
-                    raise EOFError("it ends too early")
+                    raise EOFError("the file ends too early")
             data = stream.decompress(waiting if stream.needs_input else b"", CHUNK)
             waiting = b""
             if data:

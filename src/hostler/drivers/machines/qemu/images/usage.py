@@ -1,4 +1,4 @@
-"""Who uses an image: machines that have a link to its disk, or a copy of it that their state file names."""
+"""Users of an image: machines with a link to its disk, or with a copy of it that their state file names."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What stands on an image."""
+    """Machines that use an image."""
 
     machines: tuple[str, ...]
-    """The machines that could be found, by their names."""
+    """Names of the machines that were found."""
     elsewhere: int
-    """Links to its disk that are in no folder that we know."""
+    """Links to its disk outside of the known folders."""
 
     @property
     def count(self) -> int:
@@ -37,14 +37,14 @@ class _Label(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """As much of a machine's state file as is needed to name it."""
+    """The part of a machine's state file that is needed to name it."""
 
     label: _Label = msgspec.field(default_factory=_Label)
     name: str = ""
 
 
 class Users:
-    """The machines of a data folder, read once, and asked about many images."""
+    """The machines of a data folder, read once and queried for many images."""
 
     def __init__(self, machines: Path | None) -> None:
         self._by_inode: dict[tuple[int, int], list[str]] = {}
@@ -58,18 +58,18 @@ class Users:
             self._states.append((name, state, base))
 
     def of(self, image: Path) -> Usage:
-        """Who uses the image in that folder."""
+        """Return the users of the image in that folder."""
         disk = (image / "disk").stat()
         key = (disk.st_dev, disk.st_ino)
         linked = self._by_inode.get(key, [])
-        own = sum((status.st_dev, status.st_ino) == key for status in statuses_in(image))  # what makes a warm state
+        own = sum((status.st_dev, status.st_ino) == key for status in statuses_in(image))  # of a template's folder
         digest = image.name.encode()
         named = [name for name, state, base in self._states if base != key and digest in state]
         return Usage(tuple(sorted([*linked, *named])), max(0, disk.st_nlink - own - len(linked)))
 
 
 def statuses_in(folder: Path) -> Iterator[os.stat_result]:
-    """Of all files below it, while others may come and go there: guests are kept warm without the folder's lock."""
+    """Yield the status of all files below the folder. Files may appear and vanish: warming does not hold the lock."""
     for place, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):

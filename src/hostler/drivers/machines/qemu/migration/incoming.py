@@ -1,8 +1,8 @@
-"""A machine that comes from elsewhere: room for it, its doors, and when it is whole.
+"""The incoming side of a migration: prepares a machine, opens its channels, and seals it when it is complete.
 
-Nothing of it is made before the other side has said what comes; then its QEMU waits for memory, and its disk is open
-for the other side to write. It may run only after it was sealed: what was sent is then on this disk, and in its process
-as long as that lives.
+Nothing is created before the source has announced the machine. Then QEMU waits for memory, and the disk is exported for
+the source to write. The machine may run only after it was sealed. The data is then on this disk, and the memory is in
+its process as long as that lives.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ CONNECTS_WITHIN = 10.0
 
 
 class Arrival:
-    """One machine that is expected as one move. Its verbs and what is said at its doors follow each other."""
+    """One machine that is expected as one move. Its verbs and the requests on its channels are serialized."""
 
     def __init__(self, machine: QemuMachine) -> None:
         self.machine = machine
         self.attempt = ""
-        """The present one; who seals another one is too late."""
+        """The current attempt; a seal of another attempt is too late."""
         self.live = False
         self.taken: dict[str, _ArrivalDoor] = {}
-        """Doors where somebody is."""
+        """Channels in use."""
 
     @property
     def number(self) -> int:
@@ -61,11 +61,11 @@ class Arrival:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether what is expected can still come, or has."""
+        """Whether the expected data can still arrive, or has arrived."""
         return self.machine.record.arrived or not self.attempt or self.machine.alive
 
     async def asked(self, line: bytes) -> tuple[Answer, bool]:
-        """The answer to a first line, and whether a stream follows."""
+        """Return the answer to a first line, and whether a stream follows."""
         vm = self.machine.vm
         try:
             request = Request.decode(line)
@@ -74,18 +74,18 @@ class Arrival:
                     return Answer(attempt=await self._opened(request.manifest)), request.manifest.live
                 if request.seal is not None:
                     return Answer(attempt=await self._sealed(request.seal)), False
-            raise Refused(f"machine {vm!r}: the other node asked for nothing that is known here; use the same release")
+            raise Refused(f"machine {vm!r}: the source node sent an unknown request; use one release on both")
         except Refused as error:
             return Answer(refused=str(error)), False
         except (HostlerError, OSError, TimeoutError) as error:
             return Answer(unavailable=f"{error}" or type(error).__name__), False
 
     async def _opened(self, manifest: Manifest) -> str:
-        """Make what is announced, empty, and wait for its content."""
+        """Create the announced machine, empty, and wait for its content."""
         machine, site = self.machine, self.machine.site
         self._check_expected()
         if machine.record.arrived:
-            raise Refused(f"machine {machine.vm!r}: it has arrived already, as move {self.number}")
+            raise Refused(f"machine {machine.vm!r}: it has already arrived as move {self.number}")
         if why := objection(manifest, machine.vm, self.number, await site.here()):
             raise Refused(why)
         self.attempt = ""
@@ -114,11 +114,11 @@ class Arrival:
         return self.attempt
 
     async def _sealed(self, seal: Seal) -> str:
-        """All of it was sent: let it be on this disk, and remember that it is whole."""
+        """Sync the sent data to disk, and record that the machine is complete."""
         machine, site = self.machine, self.machine.site
         self._check_expected()
         if not self.attempt or (seal.vm, seal.attempt) != (machine.vm, self.attempt):
-            raise Refused(f"machine {machine.vm!r}: what was sent is not here any more; send it again")
+            raise Refused(f"machine {machine.vm!r}: the sent data is no longer here; send it again")
         if machine.record.arrived:
             return self.attempt
         if not machine.alive:
@@ -126,13 +126,13 @@ class Arrival:
         await site.hook("receive.sealed:before")
         if self.live:
             await self._loaded()
-        # Whoever still writes is cut off: what it was asked to write has been answered long ago.
+        # Remaining writers are cut off: everything they were asked to write was acknowledged long ago.
         await machine.execute("block-export-del", {"id": EXPORT_ID, "mode": "hard"})
         await machine.execute("nbd-server-stop")
         if self.live:
-            await machine.execute("stop")  # it is stopped; this writes back what QEMU holds of the disk
+            await machine.execute("stop")  # it is already stopped; this flushes QEMU's caches of the disk
         else:
-            await machine.off()  # the same; there is no memory to keep
+            await machine.off()  # flushes as well; there is no memory to keep
             machine.change(failed=False, detail="")
         await whole(asyncio.to_thread(sync_file, machine.folder.path / DISK, follow=False))
         machine.change(arrived=True)
@@ -146,21 +146,21 @@ class Arrival:
                 if status == "completed" and (await self.machine.execute("query-status"))["status"] != "inmigrate":
                     return
                 if status == "failed":
-                    raise Refused(f"machine {self.machine.vm!r}: its memory could not be read here; send it again")
+                    raise Refused(f"machine {self.machine.vm!r}: its memory could not be loaded here; send it again")
                 await asyncio.sleep(0.005)
 
     def _check_expected(self) -> None:
         if self.machine.gone or not self.machine.record.arriving:
-            raise Refused(f"machine {self.machine.vm!r}: it is not expected here any more")
+            raise Refused(f"machine {self.machine.vm!r}: it is no longer expected here; start the move again")
 
     def check_disk(self) -> None:
-        """Unavailable: nothing can be written yet, or not any more."""
+        """Check that the disk can be written. Unavailable: not yet, or not any more."""
         if not self.attempt or not self.machine.alive or self.machine.record.arrived:
             raise Unavailable(f"machine {self.machine.vm!r}: its disk is not open; announce the machine first")
 
 
 class _ArrivalDoor:
-    """What both doors share: one at a time, and a socket of QEMU behind it."""
+    """Base of both channels: one user at a time, and a socket of QEMU behind it."""
 
     name = ""
 
@@ -173,13 +173,13 @@ class _ArrivalDoor:
     async def __aenter__(self) -> Self:
         there = self._arrival.taken.get(self.name)
         if there is not None and not there.is_over:
-            raise Unavailable(f"{self._subject}: somebody is at its door for {self.name}; wait until they are done")
+            raise Unavailable(f"{self._subject}: its channel for {self.name} is in use; try again later")
         self._arrival.taken[self.name] = self
         return self
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has heard all that it waited for: who was here may be slow to leave, but is done."""
+        """Whether QEMU has closed its side: the current user may be slow to leave, but is done."""
         return self._reader is not None and self._reader.at_eof()
 
     async def __aexit__(
@@ -202,16 +202,16 @@ class _ArrivalDoor:
                 connection.close()
                 raise
         except (OSError, Unavailable) as error:
-            raise Unavailable(f"{self._subject}: its process does not listen for {self.name}: {error}") from None
+            raise Unavailable(f"{self._subject}: its process does not accept {self.name}: {error}") from None
 
     async def _pass_on(self, data: bytes) -> None:
         if self._writer is None:
-            raise Unavailable(f"{self._subject}: nothing is taken at its door for {self.name}")
+            raise Unavailable(f"{self._subject}: its channel for {self.name} is not connected")
         try:
             self._writer.write(data)
             await self._writer.drain()
         except OSError as error:
-            raise Unavailable(f"{self._subject}: its process takes no more of {self.name}: {error}") from None
+            raise Unavailable(f"{self._subject}: its process does not accept more of {self.name}: {error}") from None
 
     async def _next(self) -> bytes:
         if self._reader is None:
@@ -223,7 +223,7 @@ class _ArrivalDoor:
 
 
 class DiskDoor(_ArrivalDoor):
-    """NBD: the new disk, to be written."""
+    """NBD channel to the new disk, for writing."""
 
     name = "its disk"
 
@@ -245,7 +245,7 @@ class DiskDoor(_ArrivalDoor):
 
 
 class StateDoor(_ArrivalDoor):
-    """A line and its answer; then QEMU's stream."""
+    """A line and its answer, then QEMU's stream."""
 
     name = "its memory"
 
@@ -290,16 +290,15 @@ class StateDoor(_ArrivalDoor):
 
 
 def socket_path(machine: QemuMachine, name: str) -> Path:
-    """Of a socket in its folder, short enough for the kernel."""
+    """Return the path of a socket in its folder, short enough for the kernel."""
     return Path(f"/proc/self/fd/{machine.folder.descriptor}/{name}")
 
 
 async def _link(machine: QemuMachine, digest: str) -> Image:
-    """Let it stand on the image of that content, whatever it is called here. Refused: it is not here."""
+    """Base the machine on the image with that content, under any name. Refused: it is not on this node."""
     try:
         return await machine.site.images.link_content_into(digest, machine.folder.path)
     except NotFound:
         raise Refused(
-            f"machine {machine.vm!r}: the image that it stands on ({digest[:12]}) is not on this node; add or build the"
-            " same one here"
+            f"machine {machine.vm!r}: its image ({digest[:12]}) is not on this node; add or build the same image here"
         ) from None

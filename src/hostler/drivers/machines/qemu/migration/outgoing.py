@@ -1,13 +1,13 @@
-"""A machine that goes elsewhere: what is done to its QEMU, and how it is taken back.
+"""The outgoing side of a migration: the steps on its QEMU, and how they are undone.
 
-The disk is copied while the guest writes to it, and every further write goes to both places. Then its memory is sent,
-again and again what changed meanwhile. When little is left QEMU stops the guest and waits: the copy of the disk is
-ended where both are equal, the rest of the memory goes, and the other QEMU says that it has read all of it. Until then
-nothing here has ended: `undo` lets the guest go on.
+The disk is copied while the guest writes to it, and every further write goes to both disks. Then the memory is sent,
+repeatedly for pages that changed. When little is left, QEMU stops the guest and waits. The copy of the disk is ended
+where both are equal, the rest of the memory is sent, and the other QEMU confirms that it has read everything. Until
+then nothing here has ended, and `undo` lets the guest continue.
 
-A guest that is emulated is stopped before its memory goes. QEMU before 9.0 loses sight of some of what such a guest
-writes meanwhile ("physmem: Fix migration dirty bitmap coherency with TCG memory access"), and it would arrive with
-old pages among the new: whole comes before soon.
+An emulated guest is stopped before its memory is sent. QEMU before 9.0 misses some of the writes of such a guest
+("physmem: Fix migration dirty bitmap coherency with TCG memory access"), and it would arrive with old pages among the
+new: correctness comes before a short downtime.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.machine import QemuMachine
 
     Look = Callable[[], Awaitable[tuple[bool, object]]]
-    """Whether it is so, and how far it is."""
+    """Returns whether the condition holds, and the progress."""
 
 DISK_GATE, STATE_GATE = "departure-disk.sock", "departure-state.sock"
 EXPORT = "disk"
@@ -33,13 +33,13 @@ JOB, THERE = "departure", "there"
 CAPABILITIES = ("return-path", "pause-before-switchover", "auto-converge")
 PARAMETERS = {"max-bandwidth": 2**40, "downtime-limit": 300}
 STALLED_AFTER = 60.0
-"""Seconds in which nothing at all was moved."""
+"""Seconds without any progress."""
 CONVERGES_WITHIN = 900.0
-"""Seconds for memory that the guest changes faster than it can be sent; it is slowed down more and more until then."""
+"""Seconds for memory that the guest changes faster than it can be sent; the guest is slowed down increasingly."""
 SWITCHES_WITHIN = 60.0
 ENDS_WITHIN = 30.0
 TOLD_WITHIN = 1.0
-"""QEMU says by itself why it lost the other side; and the end of a connection may be a good one."""
+"""Seconds to wait for QEMU's own reason when the connection is lost; its end may also be a regular one."""
 STOPPED_BY_US = ("postmigrate", "finish-migrate", "paused")
 OVER = ("completed", "failed", "cancelled", "none")
 
@@ -51,44 +51,47 @@ class Executor(Protocol):
 
 
 class Way(Protocol):
-    """Of bytes to the other side."""
+    """A byte stream to the other side."""
 
     def check(self) -> None:
-        """Unavailable: it has ended."""
+        """Raise Unavailable if the stream has ended."""
 
 
 class Departure:
-    """One machine's way out."""
+    """The migration of one machine away from this node."""
 
     def __init__(self, qemu: Executor, subject: str, *, disk: Way | None = None, state: Way | None = None) -> None:
         self._qemu, self._subject = qemu, subject
         self._disk, self._state = disk, state
 
     async def copy_disk(self) -> None:
-        """To the export behind the disk's gate, and keep both equal."""
+        """Copy the disk to the export behind the disk's socket, and keep both equal."""
         await self._execute(
             "blockdev-add",
             {"driver": "nbd", "node-name": THERE, "export": EXPORT, "server": {"type": "unix", "path": DISK_GATE}},
         )
         await self._execute(
             "blockdev-mirror",
-            # A write of the guest ends when both have it, so the copy is never behind by more than what is under way.
+            # A write of the guest ends when both disks have it, so the copy is behind only by writes in progress.
             {"job-id": JOB, "device": "disk", "target": THERE, "sync": "top", "copy-mode": "write-blocking",
              "auto-dismiss": False},
         )  # fmt: skip
         await self._until(self._disk_is_equal, "its disk", self._disk, self._state, every=0.02)
 
     async def hold(self) -> None:
-        """Stop a guest whose writes QEMU does not see reliably while its memory goes: one that is emulated."""
+        """Stop an emulated guest: QEMU does not reliably see its writes while its memory is sent."""
         if (await self._execute("query-kvm"))["enabled"]:
             return
         await self._execute("stop")
-        # One that has switched itself off, or waits for room on the disk, was not stopped by this.
+        # A guest that switched itself off, or waits for disk space, was not stopped by this.
         if (status := await self._status()) != "paused":
-            raise Unavailable(f"{self._subject}: it is {status}, so it cannot be handed over now; try again")
+            raise Unavailable(f"{self._subject}: it is {status}, so it cannot be migrated now; try again")
 
     async def send_memory(self) -> None:
-        """Through the state's gate, until little is left; the guest is stopped then. It was held before."""
+        """Send the memory through the state's socket until little is left and the guest is stopped.
+
+        Call `hold` before.
+        """
         await self._capabilities(on=True)
         await self._execute("migrate-set-parameters", PARAMETERS)
         await self._execute("migrate", {"uri": f"unix:{STATE_GATE}"})
@@ -98,9 +101,9 @@ class Departure:
             )
 
     async def switch(self) -> None:
-        """The guest is stopped: send what is left. The other QEMU has all of it when this returns."""
-        async with _deadline(SWITCHES_WITHIN, f"{self._subject}: the last of it could not be sent"):
-            await self._execute("block-job-cancel", {"device": JOB})  # one that is ready ends with both equal
+        """Send the rest while the guest is stopped. The other QEMU has everything when this returns."""
+        async with _deadline(SWITCHES_WITHIN, f"{self._subject}: the rest could not be sent"):
+            await self._execute("block-job-cancel", {"device": JOB})  # a ready job ends with both disks equal
             await self._until(self._disk_is_done, "its disk", self._disk, every=0.002)
             await self._execute("job-dismiss", {"id": JOB})
             await self._execute("blockdev-del", {"node-name": THERE})
@@ -108,9 +111,9 @@ class Departure:
             await self._until(lambda: self._memory_is("completed"), "its memory", self._state, every=0.002)
 
     async def undo(self, *, runs: bool) -> bool:
-        """Whatever was done up to here: no copy is made any more, and the guest runs if it shall.
+        """Undo all steps so far: end all copies, and let the guest run if `runs`.
 
-        Whether it was stopped for the move: then it does not know how long.
+        Return whether the guest was stopped for the move: then its clock is behind.
         """
         was_stopped = await self._status() in STOPPED_BY_US
         if not await self._is_over():
@@ -119,7 +122,7 @@ class Departure:
                 await self._come_true(self._is_over)
         await self._end_job()
         await self._capabilities(on=False)
-        # Not one that has switched itself off, or waits for room on the disk: the migration did not stop it.
+        # A guest that switched itself off, or waits for disk space, was not stopped by the migration.
         if runs and await self._status() in STOPPED_BY_US:
             await self._execute("cont")
         return was_stopped
@@ -172,7 +175,10 @@ class Departure:
         return status == wanted, found.get("ram", {}).get("transferred")
 
     async def _until(self, look: Look, what: str, *ways: Way | None, every: float) -> None:
-        """Look until it is so. Unavailable: the other side is lost, or nothing has moved for long."""
+        """Poll until the condition holds.
+
+        Unavailable: the other side is lost, or there was no progress for too long.
+        """
         clock = asyncio.get_running_loop().time
         seen, since, lost_at = None, clock(), None
         while True:
@@ -182,7 +188,7 @@ class Departure:
             if progress != seen:
                 seen, since = progress, clock()
             elif clock() - since > STALLED_AFTER:
-                raise Unavailable(f"{self._subject}: nothing of {what} was taken for {STALLED_AFTER:g} s; try again")
+                raise Unavailable(f"{self._subject}: no progress of {what} for {STALLED_AFTER:g} s; try again")
             try:
                 for way in ways:
                     if way is not None:
@@ -219,7 +225,7 @@ class Departure:
 
 
 class _deadline:  # noqa: N801 - used like `asyncio.timeout`
-    """Unavailable, with what was not done, when it takes longer."""
+    """Timeout that raises Unavailable and names the step that was not finished."""
 
     def __init__(self, within: float, what: str) -> None:
         self._within, self._what = within, what
@@ -237,30 +243,30 @@ class _deadline:  # noqa: N801 - used like `asyncio.timeout`
             raise Unavailable(f"{self._what} within {self._within:g} s; the machine stays where it is") from None
 
 
-# Of a machine, as the driver knows it
+# Functions on a machine of the driver
 
 
 async def undo(machine: QemuMachine) -> None:
-    """Let a machine that was sent, or was about to be, go on; its process lives."""
+    """Let a machine continue whose migration was done or in progress; its process lives."""
     was_stopped = await Departure(machine, f"machine {machine.vm!r}").undo(runs=True)
-    await announce(machine)  # the other one, when it had all, may have said that the address is there
+    await announce(machine)  # the target may have announced the address when it had everything
     if was_stopped:
         await tell_time(machine)
 
 
 def close_gates(machine: QemuMachine) -> None:
-    """What an agent that died while it sent has left open in the machine's folder. Before `departing` is taken away."""
+    """Remove sockets that a dead agent left in the machine's folder. Call it before `departing` is cleared."""
     for name in (DISK_GATE, STATE_GATE):
         (machine.folder.path / name).unlink(missing_ok=True)
 
 
 async def announce(machine: QemuMachine) -> None:
-    """Tell the network where its address is."""
+    """Announce the machine's address to the network."""
     await machine.execute("announce-self", {"initial": 50, "max": 550, "rounds": 5, "step": 100})
 
 
 async def tell_time(machine: QemuMachine) -> None:
-    """A guest that goes on in the middle of its life thinks that it is then."""
+    """Set the clock of a resumed guest, which is behind."""
     if machine.guest is not None:
         with suppress(HostlerError):
             await machine.guest.send(f"clock {machine.site.clock.wall():.0f}")

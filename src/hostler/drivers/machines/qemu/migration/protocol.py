@@ -1,13 +1,14 @@
-"""How a machine is handed over: what both sides say to each other. `departure` sends, `arrival` receives.
+"""The protocol of a migration. `outgoing` and `send` are the source, `incoming` is the target.
 
-The state's door speaks one line each way first. A `Manifest` asks for room: what comes, from where, and who it is; the
-answer names the attempt or says why not. Then QEMU's own stream follows, both ways. When all of it is there, the door
-is opened once more, with a `Seal` of that attempt: only its answer makes what arrived a machine that may run.
+The state channel begins with one line in each direction. A `Manifest` announces the machine: its content, origin and
+identity; the answer names the attempt or the reason of a refusal. Then QEMU's own stream follows, in both directions.
+When everything was sent, the channel is opened again with a `Seal` of that attempt. Only its answer turns the received
+data into a machine that may run.
 
-The disk's door is an NBD export of the new disk, which stands on the same image: only what differs from it is copied.
+The disk channel is an NBD export of the new disk, which is based on the same image: only the differences are copied.
 
-What a guest has said to others over QEMU's own network stack (`user`) is lost with the process that it ran in: those
-connections end. On a bridge it keeps its address, and its connections.
+Connections of a guest over QEMU's own network stack (`user`) end with its old process. On a bridge the guest keeps its
+address and its connections.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel
 
 LINE_BYTES = 4 * 2**20
-"""Of a first line: user-data is the largest part of it."""
+"""Maximum of a first line: user-data is its largest part."""
 LINE_WITHIN = 60.0
 PUMP_BYTES = 256 * 1024
 DISK_BYTES_AT_MOST = 2**60
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """What comes."""
+    """Announcement of a machine."""
 
     kind = "manifest of a move"
     concealed = frozenset({"host_key"})
@@ -44,36 +45,36 @@ class Manifest(Record, frozen=True, kw_only=True):
     vm: str
     number: Annotated[int, Meta(ge=1)]
     live: bool
-    """Memory and devices too; else the disk alone, of a machine that is off."""
+    """Whether memory and devices are sent too; otherwise only the disk of a machine that is off."""
     spec: VmSpec
-    """What it runs with."""
+    """The spec it runs with."""
     name: str = ""
     fit: Fit
     processor: str
-    """What the guest sees of it."""
+    """The processor as the guest sees it."""
     network: str
-    """The kind of network: QEMU keeps state for some of them."""
+    """Kind of network: QEMU keeps state for some of them."""
     digest: Digest
-    """Of the image."""
+    """Digest of the image."""
     disk_bytes: Annotated[int, Meta(ge=0, le=DISK_BYTES_AT_MOST)]
     resets: int = 0
     restored: int = 0
     instance: str
-    """What the guest knows itself by."""
+    """Instance id that the guest knows."""
     mac: Annotated[str, Meta(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
     host_key: str
-    """The private key of its SSH server: it stays the same machine."""
+    """Private key of its SSH server: the machine keeps its identity."""
 
 
 class Seal(Record, frozen=True, kw_only=True):
-    """All that was announced has been sent, and was taken."""
+    """Confirmation that everything announced was sent and accepted."""
 
     vm: str
     attempt: str
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """The first line. One of them."""
+    """The first line, with exactly one of the fields."""
 
     kind = "request of a move"
 
@@ -82,26 +83,26 @@ class Request(Record, frozen=True, kw_only=True):
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """The line that answers it."""
+    """The answer to the first line."""
 
     kind = "answer to a move"
 
     attempt: str = ""
-    """It may come, or it is whole."""
+    """The machine may be sent, or is complete."""
     refused: str = ""
     unavailable: str = ""
 
     def checked(self) -> str:
-        """The attempt. Refused, Unavailable: what the other side said."""
+        """Return the attempt. Refused, Unavailable: the answer of the other side."""
         if self.refused:
             raise Refused(self.refused)
         if self.unavailable or not self.attempt:
-            raise Unavailable(self.unavailable or "the other node did not say whether it takes the machine; try again")
+            raise Unavailable(self.unavailable or "the target node did not answer whether it accepts it; try again")
         return self.attempt
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """What matters of a place to memory that comes from another."""
+    """Properties of a node that incoming memory depends on."""
 
     accelerator: str
     version: str
@@ -110,9 +111,9 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 def objection(manifest: Manifest, vm: str, number: int, here: Place) -> str:
-    """Why that cannot come here; empty: it can."""
+    """Return why the machine cannot be received here; empty: it can."""
     if (manifest.vm, manifest.number) != (vm, number):
-        return f"machine {vm!r}: move {number} is expected, but {manifest.vm!r} came as move {manifest.number}"
+        return f"machine {vm!r}: move {number} is expected, but {manifest.vm!r} was announced as move {manifest.number}"
     if not manifest.live:
         return ""
     there = Place(
@@ -125,14 +126,14 @@ def objection(manifest: Manifest, vm: str, number: int, here: Place) -> str:
     for field, word in words.items():
         if getattr(there, field) != getattr(here, field):
             return (
-                f"its memory does not fit there: {word} is {getattr(there, field)!r} where it runs, and"
-                f" {getattr(here, field)!r} where it shall go; move it while it is off, or allow to stop it"
+                f"its memory does not fit there: {word} is {getattr(there, field)!r} on its node, but"
+                f" {getattr(here, field)!r} on the target; move it while it is off, or allow stopping it"
             )
     return ""
 
 
 def processor(accelerator: str, info: str | None = None) -> str:
-    """What a guest sees of the processor: with KVM the host's own, otherwise what QEMU makes of it."""
+    """Return the processor as a guest sees it: with KVM the host's, otherwise QEMU's model."""
     if accelerator != "kvm":
         return "max"
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace") if info is None else info
@@ -145,22 +146,22 @@ def processor(accelerator: str, info: str | None = None) -> str:
 
 
 class Lines:
-    """The first line of a stream that comes in pieces."""
+    """Collects the first line of a stream that arrives in pieces."""
 
     def __init__(self, subject: str) -> None:
         self._subject, self._held = subject, bytearray()
 
     def add(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """The line and what came behind it, once there is one. Invalid: it is longer than any can be."""
+        """Return the line and the rest once the line is complete. Invalid: it is too long."""
         self._held += data
         line, end, rest = bytes(self._held).partition(b"\n")
         if len(line) > LINE_BYTES:
-            raise Invalid(f"{self._subject}: its first line is longer than {LINE_BYTES} bytes; that is no move of ours")
+            raise Invalid(f"{self._subject}: its first line is longer than {LINE_BYTES} bytes; not a Hostler migration")
         return (line, rest) if end else None
 
 
 async def ask(channel: Channel, request: Request, subject: str) -> str:
-    """Say the first line; the attempt that the answer names. Refused, Unavailable: as it says, or it did not come."""
+    """Send the first line; return the attempt in the answer. Refused, Unavailable: the answer, or none came."""
     lines = Lines(subject)
     try:
         async with asyncio.timeout(LINE_WITHIN):
@@ -168,7 +169,7 @@ async def ask(channel: Channel, request: Request, subject: str) -> str:
             while True:
                 data = await channel.read()
                 if not data:
-                    raise Unavailable(f"{subject}: the other node ended the connection; see its log, and try again")
+                    raise Unavailable(f"{subject}: the other node closed the connection; check its log, and try again")
                 if found := lines.add(data):
                     return Answer.decode(found[0]).checked()
     except TimeoutError:
@@ -176,7 +177,7 @@ async def ask(channel: Channel, request: Request, subject: str) -> str:
 
 
 async def pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes both ways until the process behind reader and writer has ended its side, or the channel breaks."""
+    """Copy bytes both ways until the process behind reader and writer closes its side, or the channel breaks."""
 
     async def out() -> None:
         while data := await reader.read(PUMP_BYTES):
@@ -187,7 +188,7 @@ async def pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.S
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():
-            writer.write_eof()  # QEMU hears that nothing more comes, and ends its own side when it is done
+            writer.write_eof()  # QEMU sees the end of the stream, and closes its own side when it is done
 
     sending, receiving = asyncio.ensure_future(out()), asyncio.ensure_future(back())
     try:
@@ -202,17 +203,17 @@ async def pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.S
 
 
 class Gate:
-    """A socket in a machine's folder that leads to a channel: its process comes in once."""
+    """A socket in a machine's folder that leads to a channel: its process connects once."""
 
     def __init__(self, path: Path, channel: Channel, subject: str) -> None:
-        """`path` is short, or the kernel does not take it as a socket's."""
+        """Set up the gate. `path` must be short enough for a socket."""
         self._path, self._channel, self._subject = path, channel, subject
         self._server: asyncio.Server | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._closing = False
 
     async def open(self, group: int | None) -> None:
-        """Listen; only we and the group may come in."""
+        """Listen; only the agent and the group may connect."""
         self._path.unlink(missing_ok=True)
         try:
             self._server = await asyncio.start_unix_server(self._came, self._path)
@@ -224,14 +225,14 @@ class Gate:
             raise Unavailable(f"{self._subject}: {error.strerror}; nothing was changed, try again") from None
 
     def check(self) -> None:
-        """Unavailable: who came in has gone, or the channel has."""
+        """Raise Unavailable if the process or the channel has disconnected."""
         if self._pumping is not None and self._pumping.done():
             error = None if self._pumping.cancelled() else self._pumping.exception()
             why = "the connection ended" if error is None else f"{error}" or type(error).__name__
             raise Unavailable(f"{self._subject}: {why}; the machine stays where it is, try again")
 
     async def aclose(self) -> None:
-        """Let nobody in, and end who is."""
+        """Stop listening, and close the connection."""
         self._closing = True
         if self._server is not None:
             self._server.close()

@@ -1,7 +1,7 @@
-"""Sending a machine to another place. Called with the machine's lock held.
+"""Sends a machine to another node. The caller holds the machine's lock.
 
-Up to the last step everything can be taken back, and is when anything fails: `take_back` is also what an agent does
-that finds a machine whose sending was cut off by the death of another.
+Everything up to the last step can be undone, and is undone when anything fails. `take_back` is also called by an agent
+that finds a machine whose migration was interrupted by the death of the previous agent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger("hostler.qemu")
 
 
 async def send(machine: QemuMachine, number: int, connect: Connect, *, live: bool) -> None:
-    """Hand it over, as the port has it."""
+    """Send the machine, as defined by the port."""
     record = machine.record
     if record.departed and record.moved == number:
         return
@@ -62,7 +62,7 @@ async def send(machine: QemuMachine, number: int, connect: Connect, *, live: boo
         machine.change(departed=True, departing=False, available_at=None)
     except BaseException as error:
         if not isinstance(error, Refused):
-            _log.warning("%s: it stays, for its move %d failed: %r", _subject(machine), number, error)
+            _log.warning("%s: it stays because its move %d failed: %r", _subject(machine), number, error)
         await whole(take_back(machine))
         raise
     machine.calm()
@@ -70,7 +70,7 @@ async def send(machine: QemuMachine, number: int, connect: Connect, *, live: boo
 
 
 async def take_back(machine: QemuMachine) -> None:
-    """Let a machine whose sending was cut off be as it was. One that cannot be reached is left to be started."""
+    """Undo an interrupted migration. A machine whose QEMU does not answer is left for `start`."""
     try:
         if machine.alive and machine.status != SHUT_DOWN:
             try:
@@ -82,7 +82,7 @@ async def take_back(machine: QemuMachine) -> None:
         close_gates(machine)
         machine.note(departing=False)
     except HostlerError as error:
-        _log.warning("%s: it may be paused, for the end of its move could not be undone: %s", _subject(machine), error)
+        _log.warning("%s: it may be paused because its move could not be undone: %s", _subject(machine), error)
         machine.note(begun=Begun.STARTING)  # `start` tries again
 
 
@@ -91,17 +91,17 @@ def _check(machine: QemuMachine, number: int, *, live: bool) -> None:
     if number < record.moved or (number == record.moved and record.move_is_over):
         raise Refused(f"{subject}: move {number} is over; give the next one a higher number")
     if record.arriving or record.departed:
-        raise Refused(f"{subject}: it is handed over from place to place; start or stop it first")
+        raise Refused(f"{subject}: it is being migrated; start or stop it first")
     if record.restoring is not None:
-        raise Refused(f"{subject}: a restore was begun, its disk is not whole; restore or start it first")
+        raise Refused(f"{subject}: its last restore was interrupted; restore or start it first")
     if machine.alive and not live:
-        raise Refused(f"{subject}: it runs; stop it, or hand it over as it runs")
+        raise Refused(f"{subject}: it is running; stop it, or migrate it live")
     if machine.alive and (machine.state is not MachineState.RUNNING or machine.status != "running"):
-        raise Refused(f"{subject}: it is {machine.status or machine.state}, so it cannot be handed over now")
+        raise Refused(f"{subject}: it is {machine.status or machine.state}, so it cannot be migrated now; try again")
 
 
 async def _send_running(machine: QemuMachine, number: int, connect: Connect) -> str:
-    """Disk, memory and devices; the guest is stopped then. The attempt's name."""
+    """Send disk, memory and devices; the guest is stopped at the end. Return the attempt."""
     subject, site = _subject(machine), machine.site
     async with AsyncExitStack() as stack:
         state = await stack.enter_async_context(connect(Door.ARRIVAL_STATE))
@@ -126,7 +126,7 @@ async def _send_running(machine: QemuMachine, number: int, connect: Connect) -> 
 
 
 async def _send_disk(machine: QemuMachine, number: int, connect: Connect) -> str:
-    """The disk of a machine that is off. The attempt's name."""
+    """Send the disk of a machine that is off. Return the attempt."""
     subject = _subject(machine)
     async with AsyncExitStack() as stack:
         state = await stack.enter_async_context(connect(Door.ARRIVAL_STATE))

@@ -1,4 +1,4 @@
-"""The verbs by which machines are handed over, to another place or owner; the rest of the driver is in `driver`."""
+"""The verbs that move machines to another node or owner; `driver` has the other verbs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Moving:
-    """What it needs of the driver stands first."""
+    """Mixin of the driver. The attributes and methods that it needs of the driver come first."""
 
     _machines: dict[str, QemuMachine]
     _arrivals: dict[str, Arrival]
-    """Of machines that arrive, what this process has heard of it."""
+    """Incoming machines and what this process knows of them."""
 
     def _opened(self) -> Site:
         raise NotImplementedError
@@ -65,7 +65,7 @@ class Moving:
                 await self._destroy(machine)
                 machine = None
             if machine is not None and (not machine.record.arriving or machine.record.label != plan.label):
-                raise Refused(f"machine {vm!r}: one of that name stands here, {machine.state}; delete it first")
+                raise Refused(f"machine {vm!r}: it already exists here, {machine.state}; delete it first")
             if machine is None or not self._is_present(machine, number):
                 machine = await self._expect(site, plan, number, machine)
             return machine.seen()
@@ -90,7 +90,10 @@ class Moving:
             return machine.seen()
 
     def _is_present(self, machine: QemuMachine, number: int) -> bool:
-        """What is whole is never thrown away as long as it is that move: it may have been handed over by now."""
+        """Return whether that move can continue.
+
+        A complete machine is kept for its move: it may already own its identity.
+        """
         if machine.record.moved != number:
             return False
         arrival = self._arrivals.get(machine.vm)
@@ -112,11 +115,11 @@ class Moving:
         machine = self._expected(vm)
         arrival = self._arrivals.get(vm)
         if arrival is None or arrival.machine is not machine or not machine.record.arriving:
-            raise Unavailable(f"machine {vm!r}: it is not expected here at present; let it be received first")
+            raise Unavailable(f"machine {vm!r}: it is not expected here; call receive first")
         return StateDoor(arrival) if door is Door.ARRIVAL_STATE else DiskDoor(arrival)
 
     async def _settle_move(self, machine: QemuMachine) -> None:
-        """What the death of an agent cut off: half of one that arrives is of no use; one that was being sent stays."""
+        """Clean up after a dead agent: end an incomplete incoming machine, and keep one that was being sent."""
         record = machine.record
         if record.arriving and not record.arrived:
             await machine.off(within=0)
@@ -126,5 +129,5 @@ class Moving:
     def _here(self, vm: str) -> QemuMachine:
         machine = self._whole(vm)
         if machine.record.arriving or machine.record.departed:
-            raise Refused(f"machine {vm!r}: it is handed over from place to place; start or stop it first")
+            raise Refused(f"machine {vm!r}: it is being migrated; start or stop it first")
         return machine

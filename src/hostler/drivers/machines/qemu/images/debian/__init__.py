@@ -1,10 +1,10 @@
-"""What goes into the Debian guest beside its packages.
+"""Files that go into the Debian guest in addition to its packages.
 
 init            the initramfs: modules of the disk, then Debian's own init
-90_hostler.cfg  cloud-init: a NoCloud disk says who the machine is; only what is of use here
-ready.service   says on the guest's channel that sshd listens
+90_hostler.cfg  cloud-init: the identity comes from a NoCloud disk; only the modules that are useful here
+ready.service   reports on the guest's channel that sshd listens
 10-hostler.conf sshd: keys only, one host key
-wait.conf       the network is awaited, but not for ever
+wait.conf       limits the wait for the network
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FILES = {
     "/etc/systemd/system/systemd-networkd-wait-online.service.d/hostler.conf": "wait.conf",
     "/etc/ssh/sshd_config.d/10-hostler.conf": "10-hostler.conf",
 }
-"""Where each goes."""
+"""Target path of each file."""
 
 
 def text(name: str) -> bytes:
-    """One of the files above, as it goes into the guest."""
+    """Return one of the files above."""
     return (_HERE / name).read_bytes()

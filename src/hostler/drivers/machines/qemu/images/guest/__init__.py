@@ -1,16 +1,16 @@
-"""What runs inside the tiny guest.
+"""Programs that run inside the tiny guest.
 
-    init      the kernel's first program: modules, identity's door, the disk; then hands over to `start`
-    start     who this machine is: names, keys, addresses, sshd; then hands over to busybox's init (`inittab`)
+    init      the kernel's first program: modules, access to the identity, the disk; then executes `start`
+    start     applies the identity: names, keys, addresses, sshd; then executes busybox's init (`inittab`)
     channel   answers on the guest's channel
-    off       switched off by the power button, faster than busybox's init would be
+    off       shuts down on the power button, faster than busybox's init would
     sudo      root for the machine's user
-    first     the user's own script, once in the life of an instance
+    first     the user's own script, once per instance
 
-    program   the few system calls for which busybox has no applet, as programs of some instructions
+    guest_binaries   the few system calls for which busybox has no applet, as tiny programs
 
-Scripts are for busybox's shell and say `#!/bin/sh`; each fork costs some milliseconds where the guest is emulated, so
-they read files by `read` and write them by redirection.
+Scripts are for busybox's shell and begin with `#!/bin/sh`. A fork costs some milliseconds in an emulated guest, so they
+read files with `read` and write them by redirection.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 
 PROGRAMS = ("start", "channel", "off", "sudo", "first")
-"""Those that the machine finds in /lib/hostler."""
+"""Programs installed in /lib/hostler of the machine."""
 
 
 def text(name: str) -> bytes:
-    """One of the files above, as it goes into the guest."""
+    """Return one of the files above."""
     return (_HERE / f"{name}.sh").read_bytes()

@@ -1,6 +1,6 @@
-"""Programs of a few instructions, for what busybox's shell cannot ask the kernel.
+"""Tiny programs for system calls that busybox's shell cannot make.
 
-Each is a listing: the bytes of an instruction, then what it is. The right column is for people.
+Each is a listing: the bytes of an instruction, then its meaning. The right column is for readers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from hostler.drivers.machines.qemu.images import elf
 
 
 def assembled(listing: str) -> bytes:
-    """The executable of a listing: what stands left of the `;` in hexadecimal, or text in quotes, which gets a NUL."""
+    """Assemble a listing: the part left of `;` is hexadecimal, or text in quotes, to which a NUL is added."""
     code = bytearray()
     for line in listing.splitlines():
         left = line.partition(";")[0].strip()
@@ -59,8 +59,9 @@ RESEED = assembled("""
     eb f6                   ; jmp exit
     "/dev/urandom"          ; path
 """)
-"""`reseed < SEED`: the kernel's random numbers depend on these bytes from now on. Without it two machines restored from
-one memory would draw the same numbers.
+"""`reseed < SEED`: mixes these bytes into the kernel's random numbers.
+
+Without it two machines restored from one memory would draw the same numbers.
 """
 
 LOAD = assembled("""
@@ -96,7 +97,7 @@ LOAD = assembled("""
     0f 05                   ; syscall
     ""                      ; none
 """)
-"""`load MODULE.ko…`: inserted in this order by one process; exits with the number of those that could not be."""
+"""`load MODULE.ko…`: inserts modules in this order in one process; exits with the number of failures."""
 
 GROW = assembled("""
     48 8b 7c 24 10          ; mov rdi, [rsp+16]     argv[1]
@@ -133,7 +134,7 @@ GROW = assembled("""
     6a 01 5f                ; fail: mov edi, 1
     eb f6                   ; jmp exit
 """)
-"""`grow DEVICE MOUNTPOINT`: the mounted ext4 (blocks of 4 KiB) becomes as large as its device. The kernel does it."""
+"""`grow DEVICE MOUNTPOINT`: grows the mounted ext4 (blocks of 4 KiB) to the size of its device, by the kernel."""
 
 SUDO = assembled("""
     4c 8b 24 24             ; mov r12, [rsp]        argc
@@ -173,4 +174,4 @@ SUDO = assembled("""
     "/bin/sh"               ; shell
     "/lib/hostler/sudo"     ; script
 """)
-"""`sudo …`: the script `sudo` as root. Set-uid, and for the group of the machine's user alone."""
+"""`sudo …`: runs the script `sudo` as root. Set-uid, and executable only by the group of the machine's user."""
