@@ -299,7 +299,7 @@ async def test_the_client_starts_waits_extends_and_stops(api: Api) -> None:
         gone = asyncio.create_task(client.labs.wait("ada", gone=True, within=60))
         await api.store.delete("/hostler/v1/labs/ada")
         assert await gone is None
-        with pytest.raises(NotFound, match="there is none"):
+        with pytest.raises(NotFound, match="no lab"):
             await client.labs.wait("ada", available=True)
         assert (await client.labs.news("ada")).items == ()
         assert [offer.lab_id for offer in (await client.labs.offers()).items] == [5, 7]

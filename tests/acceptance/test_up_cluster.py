@@ -102,7 +102,7 @@ async def test_while_the_store_is_away_reads_say_how_old_they_are_and_writes_are
     company.etcd.suspend()
     try:
         stale = await well("vm", "list", "-o", "json", **data)
-        assert "out of reach" in stale.err
+        assert "unreachable" in stale.err
         assert " s ago" in stale.err
         assert [view["name"] for view in stale.json] == ["web"]
         refused = await hostler("vm", "create", "second", **data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -10,23 +11,31 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "hostler"
 
 BANNED_MODULES = frozenset(
-    """
-    absence agenda annals arrival aside attention attic bell board books breaking census consent crew departure discretion
-    doing door doors doubles electricity fit fleet floor form former fresh ground happening hearing helpers journey judgement
-    kept known ledger line lines look looking manager measured million moments moving offer outlook own part parts pieces
-    place places placing printed prompt reach right roll roster rounds scene seen sending shape share shelf shift shown side
-    sight silence site slot slowing smallest standing stock strays surroundings sweep tally telling together topic trouble
-    turn typed utils walk whole wire wish wishes word writing
-    """.split()
+    re.findall(
+        r"\w+",
+        """
+    absence agenda annals arrival aside attention attic bell board books breaking census consent crew departure
+    discretion doing door doors doubles electricity fit fleet floor form former fresh ground happening hearing
+    helpers journey judgement kept known ledger line lines look looking manager measured million moments moving
+    offer outlook own part parts pieces place places placing printed prompt reach right roll roster rounds scene
+    seen sending shape share shelf shift shown side sight silence site slot slowing smallest standing stock strays
+    surroundings sweep tally telling together topic trouble turn typed utils walk whole wire wish wishes word
+    writing
+        """,
+    )
 )
 """Private words for public ideas; the glossary has the word to use instead."""
 
 BANNED_CLASSES = frozenset(
-    """
-    Absences Agenda Annals Attention Attic Bell Board Books Census Chronicle Doors Doorway Fleet Floor Ground Handovers
-    Happening Hearing Keeper Kept Known Ledger Looks Outlook Place Roll Rolls Roster Rounds Scene Seen Shelf Shift Side Sight
-    Silence Site Slot Stock Strays Surroundings Tally Telling Topic Topics Wanted Way Wire Wish Wishes Writing
-    """.split()
+    re.findall(
+        r"\w+",
+        """
+    Absences Agenda Annals Attention Attic Bell Board Books Census Chronicle Doors Doorway Fleet Floor Ground
+    Handovers Happening Hearing Keeper Kept Known Ledger Looks Outlook Place Roll Rolls Roster Rounds Scene Seen
+    Shelf Shift Side Sight Silence Site Slot Stock Strays Surroundings Tally Telling Topic Topics Wanted Way Wire
+    Wish Wishes Writing
+        """,
+    )
 )
 STILL_BANNED: frozenset[str] = frozenset()
 """Classes that still have a banned name: `package.module.Class`. This list may only become shorter."""
