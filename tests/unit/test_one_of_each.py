@@ -63,11 +63,11 @@ def test_a_store_with_one_key_and_a_prefix_of_one(tmp_path: Path, capsys: pytest
     for words in (("put", "/a", "1"), ("check",), ("delete", "/a", "--prefix", "--yes")):
         assert main(["store", *words, *store]) == 0
     said = capsys.readouterr().out
-    assert "sound, 1 key read" in said
+    assert "no damage, 1 key read" in said
     assert "deleted 1 key\n" in said
 
 
 def test_an_invariant_that_was_looked_at_once() -> None:
     verdicts = [Verdict(invariant=name, looks=looks, found=0) for name, looks in (("a", 1), ("b", 2))]
     outcome: Any = SimpleNamespace(verdicts=verdicts)
-    assert list(verdict_lines(outcome)) == ["  a  holds (1 look)", "  b  holds (2 looks)"]
+    assert list(verdict_lines(outcome)) == ["  a  holds (1 check)", "  b  holds (2 checks)"]

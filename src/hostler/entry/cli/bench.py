@@ -104,7 +104,7 @@ def _measure(url: str, seconds: float, clients: tuple[int, ...], peer: str | Non
 
 
 def _million(folder: Path) -> dict[str, Any]:
-    from hostler.entry.bench.million import million
+    from hostler.entry.bench.many_keys import million
 
     return million(path_url("sqlite", folder / "million.db"), path_url("sqlite", folder / "empty.db"), MILLION)
 

@@ -1,7 +1,7 @@
 """A store of a million keys: the cost of opening, holding and reading it. Each part runs in its own process.
 
-python -m hostler.entry.bench.million fill URL COUNT     write the keys
-python -m hostler.entry.bench.million open URL COUNT     open, measure memory, read
+python -m hostler.entry.bench.many_keys fill URL COUNT     write the keys
+python -m hostler.entry.bench.many_keys open URL COUNT     open, measure memory, read
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def million(url: str, empty_url: str, count: int) -> dict[str, Any]:
 
 
 def _part(verb: str, url: str, count: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hostler.entry.bench.million", verb, url, str(count)]
+    command = [sys.executable, "-m", "hostler.entry.bench.many_keys", verb, url, str(count)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
