@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, SimulatedMachines
+from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.errors import Unavailable
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
@@ -25,7 +25,7 @@ from hostler.model.vm import MachineState, VmHandle, VmSpec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from hostler.drivers.machines.simulated import Place
+    from hostler.drivers.machines.simulated import SimulatedHost
     from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
     from hostler.model.node import Heartbeat
@@ -40,7 +40,7 @@ TTL, FENCING = 15.0, 30.0
 class Running:
     """One agent and its machines, as a process has them."""
 
-    def __init__(self, agent: Agent, machines: SimulatedMachines, place: Place) -> None:
+    def __init__(self, agent: Agent, machines: SimulatedMachines, place: SimulatedHost) -> None:
         self.agent, self.machines, self.place = agent, machines, place
         self.task = asyncio.create_task(agent.run(), name="agent")
 
@@ -69,7 +69,7 @@ class Stage:
         self,
         node: str = "a",
         *,
-        place: Place | None = None,
+        place: SimulatedHost | None = None,
         store: Store | None = None,
         faults: MachineFaults | None = None,
         step: Any = None,
@@ -78,14 +78,14 @@ class Stage:
         accept: bool = False,
         **plan: Any,
     ) -> Running:
-        place = place or MemoryPlace(f"place {next(self._ids)}")
+        place = place or MemoryHost(f"place {next(self._ids)}")
         clock = clock or self.clock
         machines = SimulatedMachines(place, clock=clock, rng=self.rng, faults=faults, step=step)
         await machines.__aenter__()
         agent = Agent(
             store or self.store,
             machines,
-            AgentPlan(node=node, **plan),
+            AgentConfig(node=node, **plan),
             clock=clock,
             rng=random.Random(self.rng.random()),
             new_id=lambda: f"id-{next(self._ids)}",

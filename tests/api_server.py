@@ -25,7 +25,7 @@ from yarl import URL
 
 import hostler
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.drivers.calling.connection_pool import TcpLines
+from hostler.drivers.calling.connection_pool import TcpConnectionPool
 from hostler.engine.decision_history import TraceService
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.idempotent_writer import Writer
@@ -47,7 +47,7 @@ from hostler.engine.workloads.service import WorkloadService
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
-from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.server.services import ServerConfig, Services
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
@@ -355,7 +355,7 @@ def _new_id() -> str:
 
 @asynccontextmanager
 async def api_on(
-    store: Store, plan: ServerPlan | None = None, *, sockets: bool = False, **more: Any
+    store: Store, plan: ServerConfig | None = None, *, sockets: bool = False, **more: Any
 ) -> AsyncIterator[Api]:
     """The API on an open store; `sockets`: behind a server."""
     async with AsyncExitStack() as stack:
@@ -366,7 +366,7 @@ async def api_on(
         nowhere = _nowhere()
         stack.callback(shutil.rmtree, nowhere, ignore_errors=True)
         if "calls" not in more:
-            lines = TcpLines(secrets.token_urlsafe())
+            lines = TcpConnectionPool(secrets.token_urlsafe())
             stack.push_async_callback(lines.aclose)
             router = Router(store, lines, clock=SystemClock(), rng=random.Random(1), why=Why(store, view))
             stack.push_async_callback(_ended, asyncio.create_task(router.run(), name="router"))
@@ -399,7 +399,7 @@ class Started:
 
 
 @asynccontextmanager
-async def serving(url: str = "memory://", plan: ServerPlan | None = None, **more: Any) -> AsyncIterator[Api]:
+async def serving(url: str = "memory://", plan: ServerConfig | None = None, **more: Any) -> AsyncIterator[Api]:
     """The API on a store of its own."""
     async with hostler.open_store(url) as store, api_on(store, plan, **more) as api:
         yield api

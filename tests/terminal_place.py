@@ -11,7 +11,7 @@ from doubles import DoorMachines
 from terminal_guest import ShellGuest
 
 from hostler.entry.lab_key import terminal_key
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
@@ -94,7 +94,7 @@ async def placed(tmp_path: Path, *, catalogue: LabCatalogue | None = None, **pla
     async with (
         ShellGuest() as guest,
         serving(
-            plan=ServerPlan(lab_key=key, **plan),
+            plan=ServerConfig(lab_key=key, **plan),
             machines_of=lambda node: doubles if node == "n1" else None,
             sockets=True,
             **({} if catalogue is None else {"catalogue": lambda: catalogue}),

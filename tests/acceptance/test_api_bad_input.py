@@ -13,7 +13,7 @@ from api_server import VM_BODY, Api, Reply, serving
 
 from hostler.entry.server.app import build
 from hostler.entry.server.serve import Server
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.errors import Invalid, Unavailable
 from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.vm import NAME, VM
@@ -383,7 +383,7 @@ async def test_a_fault_inside_is_told_without_its_inside(api: Api, monkeypatch: 
 
 async def test_a_port_in_use_is_one_clear_sentence(api: Api) -> None:
     await api.listen()
-    app = build(api.services, ServerPlan())
+    app = build(api.services, ServerConfig())
     with pytest.raises(Unavailable, match="port is in use; "):
         async with Server(app, port=api.server.port):
             pass

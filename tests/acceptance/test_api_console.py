@@ -18,7 +18,7 @@ from harness.pace import within
 
 from hostler import Client
 from hostler.client import Channel
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.entry.server import serve
 from hostler.errors import Closed, Forbidden, NotFound, Unauthenticated, Unavailable
 from hostler.kit.clock import SystemClock
@@ -39,7 +39,7 @@ async def api() -> AsyncIterator[Api]:
 async def with_machine() -> AsyncIterator[tuple[Api, SimulatedMachines, str]]:
     """A server whose process has the machine `one`."""
     async with (
-        SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as machines,
+        SimulatedMachines(MemoryHost(), clock=SystemClock(), rng=random.Random(1)) as machines,
         serving(machines_of={"n1": machines}.get, sockets=True) as api,
     ):
         yield api, machines, await run_machine(api, machines)

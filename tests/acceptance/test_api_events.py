@@ -17,7 +17,7 @@ from dose import dose
 from harness.pace import within
 
 import hostler
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.stream_quota import kept, share
 from hostler.keys.namespace import Namespace
 from hostler.keys.namespaced import NamespacedStore
@@ -27,7 +27,7 @@ from hostler.model.vm import MachineState, VmHandle
 from hostler.ports.store import Put, Store
 
 VMS = "/v1/orgs/acme/projects/web/vms"
-QUICK = ServerPlan(heartbeat=0.05)
+QUICK = ServerConfig(heartbeat=0.05)
 
 
 class Block(msgspec.Struct):
@@ -164,7 +164,7 @@ async def test_a_client_that_is_cut_off_anywhere_and_resumes_sees_every_event_on
         urls["etcd"] = lambda: request.getfixturevalue("etcd").url
     total = dose(test=60, full=1000)
     # A short memory, so that resuming has to read the store's history as well.
-    plan = ServerPlan(heartbeat=0.05, history=8)
+    plan = ServerConfig(heartbeat=0.05, history=8)
     seen: list[Any] = []
     async with (
         hostler.open_store(urls[engine]()) as store,
@@ -355,7 +355,7 @@ async def test_an_expired_token_ends_its_stream_though_nothing_happens(api: Api)
 
 
 async def test_more_streams_than_allowed_are_refused() -> None:
-    async with serving(plan=ServerPlan(max_streams=2), sockets=True) as api:
+    async with serving(plan=ServerConfig(max_streams=2), sockets=True) as api:
         async with listening(api), listening(api):
             answer = await api.call("GET", "/v1/events")
             assert answer.status == 503
@@ -367,7 +367,7 @@ async def test_more_streams_than_allowed_are_refused() -> None:
 
 
 async def test_an_account_that_has_its_share_of_streams_shuts_nobody_out() -> None:
-    async with serving(plan=ServerPlan(max_streams=100)) as api, AsyncExitStack() as opened:
+    async with serving(plan=ServerConfig(max_streams=100)) as api, AsyncExitStack() as opened:
         ann, bob = await api.user(Role.VIEWER, "acme", name="ann"), await api.user(Role.VIEWER, "acme", name="bob")
         session = (
             await api.call("POST", "/v1/sessions", token=None, json={"name": "Ann", "password": "password"})
@@ -393,7 +393,7 @@ async def test_an_account_that_has_its_share_of_streams_shuts_nobody_out() -> No
 
 
 async def test_administrators_find_places_where_others_find_none() -> None:
-    async with serving(plan=ServerPlan(max_streams=100)) as api:
+    async with serving(plan=ServerConfig(max_streams=100)) as api:
         ann = await api.user(Role.VIEWER, "acme")
         api.app.feed.streams = 100 - kept(100)
         async with asyncio.timeout(30):
@@ -413,7 +413,7 @@ def test_an_account_has_a_share_however_many_there_are() -> None:
 
 
 async def test_a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() -> None:
-    async with serving(plan=ServerPlan(history=50), sockets=True) as api:
+    async with serving(plan=ServerConfig(history=50), sockets=True) as api:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.connect(("127.0.0.1", api.server.port))

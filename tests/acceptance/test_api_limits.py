@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from api_server import VM_BODY, Api, run_machine, serving
 
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
-from hostler.engine.access.budget import BudgetPlan
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
+from hostler.engine.access.budget import BudgetConfig
 from hostler.engine.request import Caller
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import GUESSES, RelayApp
 from hostler.entry.server import long_reads, protocol
 from hostler.entry.server.serve import Server
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.keys.node import CLUSTER
 from hostler.kit import connections
 from hostler.kit.clock import SystemClock
@@ -217,7 +217,7 @@ async def test_administrators_of_some_orgs_do_not_take_the_places_in_reserve() -
 
 
 async def test_administrators_of_some_orgs_leave_streams_to_those_of_all() -> None:
-    async with serving(plan=ServerPlan(max_streams=10)) as api:
+    async with serving(plan=ServerConfig(max_streams=10)) as api:
         chiefs = [await api.user(Role.ADMIN, "acme") for _ in range(3)]
         async with AsyncExitStack() as stack:
 
@@ -231,7 +231,7 @@ async def test_administrators_of_some_orgs_leave_streams_to_those_of_all() -> No
 
 async def test_a_message_that_never_ends_ends_the_stream_and_a_silent_stream_stays() -> None:
     async with (
-        SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as machines,
+        SimulatedMachines(MemoryHost(), clock=SystemClock(), rng=random.Random(1)) as machines,
         serving(machines_of={"n1": machines}.get, sockets=True) as api,
     ):
         await run_machine(api, machines)
@@ -252,8 +252,8 @@ async def test_a_message_that_never_ends_ends_the_stream_and_a_silent_stream_sta
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    budget = BudgetPlan(write_rate=0.01, write_burst=5, request_rate=0.01, request_burst=20)
-    async with serving(plan=ServerPlan(budget=budget)) as api:
+    budget = BudgetConfig(write_rate=0.01, write_burst=5, request_rate=0.01, request_burst=20)
+    async with serving(plan=ServerConfig(budget=budget)) as api:
         yield api
 
 
@@ -344,7 +344,7 @@ async def test_long_reads_of_an_account_wait_for_each_other_and_those_of_adminis
 
 
 async def test_requests_without_an_account_have_a_budget_by_address() -> None:
-    plan = ServerPlan(budget=BudgetPlan(address_rate=0.01, address_burst=5), trusted_proxies=("127.0.0.0/8",))
+    plan = ServerConfig(budget=BudgetConfig(address_rate=0.01, address_burst=5), trusted_proxies=("127.0.0.0/8",))
     async with serving(plan=plan) as api:
 
         async def got(path: str, source: str, token: str | None = None) -> int:
@@ -448,4 +448,4 @@ def test_the_plan_has_the_defaults_of_the_settings() -> None:
     from hostler.settings import load
 
     settings = load({}, {}, toml="")
-    assert msgspec.structs.asdict(budget_of(settings)) == msgspec.structs.asdict(BudgetPlan())
+    assert msgspec.structs.asdict(budget_of(settings)) == msgspec.structs.asdict(BudgetConfig())

@@ -8,7 +8,7 @@ from http.cookies import SimpleCookie
 import pytest
 from api_server import Api, Reply, serving
 
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.model.access import Role
 
 PATH = "/v1/sessions/browser"
@@ -18,7 +18,7 @@ PATH = "/v1/sessions/browser"
 async def behind(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Api, bool]]:
     """A server, and whether it trusts who calls it here."""
     trusted = ("127.0.0.0/8",) if request.param else ("192.0.2.1/32",)
-    async with serving(plan=ServerPlan(trusted_proxies=trusted, open_metrics=None)) as api:
+    async with serving(plan=ServerConfig(trusted_proxies=trusted, open_metrics=None)) as api:
         await api.user(Role.MEMBER, "acme", name="ann")
         yield api, request.param
 

@@ -13,7 +13,7 @@ from blueprint_scene import believing, blueprint, spec
 from hostler.engine.inventory.inventory_file import inventory_in
 from hostler.engine.request import HOSTLER, Request
 from hostler.entry.server.route import Answer, Asked, Route
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.table import table
 from hostler.keys.node import BRAKE, COMMAND, FENCING, RETAINED
 from hostler.model.access import Role
@@ -257,7 +257,7 @@ ROUTES = {route.name: route for route in table(_handler, _handler)}
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(plan=ServerPlan(site=tmp_path)) as api:
+    async with serving(plan=ServerConfig(site=tmp_path)) as api:
         yield api
 
 
@@ -478,7 +478,7 @@ async def test_metrics_want_the_token_of_any_account_even_on_this_machine(api: A
 
 
 async def test_metrics_can_be_opened_to_this_very_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(plan=ServerPlan(open_metrics=None)) as api:
+    async with serving(plan=ServerConfig(open_metrics=None)) as api:
         nobody_much = await api.user(Role.VIEWER)
         assert (await api.call("GET", "/metrics", token=None)).status == 200
         for proxied in ({"X_Forwarded_For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}):
@@ -495,6 +495,6 @@ async def test_metrics_can_be_opened_to_this_very_machine(monkeypatch: pytest.Mo
 
 
 async def test_metrics_can_be_opened_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(plan=ServerPlan(open_metrics=True)) as api:
+    async with serving(plan=ServerConfig(open_metrics=True)) as api:
         monkeypatch.setattr("hostler.entry.server.app.source_of", _from("192.0.2.1"))
         assert (await api.call("GET", "/metrics", token=None)).status == 200

@@ -21,7 +21,7 @@ import hostler
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
 from hostler.entry.server.serve import Server
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.keys.deployment import ALERT
 from hostler.model.access import Role
 from hostler.model.deployment import AlertMetric, AlertRule
@@ -76,7 +76,7 @@ async def test_a_server_answers_as_the_app_in_this_process_does(tmp_path: Path) 
 
     async def exchanged(*, sockets: bool) -> tuple[list[Any], list[Any]]:
         asked: list[Any] = []
-        plan = ServerPlan(site=tmp_path, trusted_proxies=("127.0.0.0/8",), max_body=1 << 20)
+        plan = ServerConfig(site=tmp_path, trusted_proxies=("127.0.0.0/8",), max_body=1 << 20)
         async with serving(plan=plan, sockets=sockets) as api:
             await api.user(Role.MEMBER, "acme", name="ann")
             believe = api.app._proxies.believe

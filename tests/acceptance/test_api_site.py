@@ -14,7 +14,7 @@ import pytest
 from api_server import Api, Reply, serving
 from harness.pace import patience
 
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 
 INDEX = b'<!doctype html><meta name="hostler-nonce" content="__NONCE__"><script src="/assets/app-1.js"></script>'
 SCRIPT = b"console.log(1);" * 40
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def api(folder: Path) -> AsyncIterator[Api]:
-    async with serving(plan=ServerPlan(site=folder)) as api:
+    async with serving(plan=ServerConfig(site=folder)) as api:
         yield api
 
 
@@ -214,7 +214,7 @@ async def test_files_are_read_once(api: Api, folder: Path) -> None:
 
 async def test_where_nothing_was_built_the_page_says_what_to_do_and_looks_again(tmp_path: Path) -> None:
     folder = tmp_path / "site"
-    async with serving(plan=ServerPlan(site=folder)) as api:
+    async with serving(plan=ServerConfig(site=folder)) as api:
         reply = await got(api, "/")
         assert (reply.status, reply.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
         assert b"make web" in reply.body

@@ -17,7 +17,7 @@ from doubles import DoorMachines, SocketChannel
 from harness import pace
 
 from hostler import Client
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.relay import RelayApp
@@ -75,7 +75,7 @@ async def placed(url: str = "memory://") -> AsyncIterator[Place]:
     clock = SystemClock()
     doubles = DoorMachines({})
     async with (
-        SimulatedMachines(MemoryPlace(), clock=clock, rng=random.Random(1)) as simulated,
+        SimulatedMachines(MemoryHost(), clock=clock, rng=random.Random(1)) as simulated,
         echoing() as port,
         serving(url, machines_of=lambda node: doubles if node == "n1" else None, sockets=True) as api,
     ):
@@ -360,7 +360,7 @@ async def elsewhere(**tls: Path) -> AsyncIterator[tuple[Api, ProcessPeers, Relay
     clock = SystemClock()
     doubles = DoorMachines({})
     async with (
-        SimulatedMachines(MemoryPlace(), clock=clock, rng=random.Random(1)) as simulated,
+        SimulatedMachines(MemoryHost(), clock=clock, rng=random.Random(1)) as simulated,
         echoing() as port,
         serving(sockets=True) as api,
     ):

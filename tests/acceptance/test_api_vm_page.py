@@ -16,7 +16,7 @@ from terminal_guest import Browser
 from terminal_place import Place, placed
 
 from hostler import Client
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
@@ -109,7 +109,7 @@ async def test_images_are_those_of_nodes_on_duty_with_what_is_enough_for_each(ap
 
 async def test_what_a_console_said_is_told_of_a_machine_that_is_off_too() -> None:
     async with (
-        SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as machines,
+        SimulatedMachines(MemoryHost(), clock=SystemClock(), rng=random.Random(1)) as machines,
         serving(machines_of={"n1": machines}.get, sockets=True) as api,
         Client(api.url, api.admin) as client,
     ):

@@ -24,7 +24,7 @@ from api_server import Api, run_machine, serving
 from doubles import DoorMachines, Guest
 from harness import pace
 
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.entry.lab_key import terminal_key
 from hostler.entry.ssh_key import own_key, own_public, public_text
 from hostler.keys.vm import HANDLE
@@ -101,7 +101,7 @@ async def placed(tmp_path: Path, org: str = "acme", project: str = "web") -> Asy
     inside.mkdir()
     doubles = DoorMachines({})
     async with (
-        SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as simulated,
+        SimulatedMachines(MemoryHost(), clock=SystemClock(), rng=random.Random(1)) as simulated,
         Guest(str(inside)) as guest,
         serving(machines_of=lambda node: doubles if node == "n1" else None, sockets=True) as api,
     ):

@@ -22,7 +22,7 @@ from vm_history import Remembered, Request, State, Told, Wish, check, resolved, 
 
 import hostler
 from hostler.client import Client
-from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, read_intervals
+from hostler.drivers.machines.simulated import FileHost, SimulatedMachines, read_intervals
 from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
@@ -231,7 +231,7 @@ async def _machines_are_as_wished(plane: Plane, store: Store) -> None:
     for node, folder in plane.nodes.items():
         for vm, intervals in read_intervals(folder).items():
             ran[vm] += [(start, float("inf") if end is None else end) for start, end in intervals]
-        async with SimulatedMachines(FilePlace(folder)) as machines:
+        async with SimulatedMachines(FileHost(folder)) as machines:
             for machine in await machines.list():
                 running = machine.state is MachineState.RUNNING
                 seen = (node, running, machine.resets, machine.restored, set(machine.snapshots))

@@ -14,7 +14,7 @@ from harness import pace
 
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Label, MachinePlan
-from hostler.testing import FilePlace, MemoryPlace, SimulatedMachines
+from hostler.testing import FileHost, MemoryHost, SimulatedMachines
 
 COUNT = dose(test=20_000, full=100_000)
 SPEC = VmSpec(cpus=1, memory_mib=64)
@@ -31,7 +31,7 @@ async def run(machines: SimulatedMachines, count: int) -> None:
 def test_many_machines_in_one_process_are_cheap() -> None:
     async def spent(count: int) -> float:
         began = time.process_time()
-        async with SimulatedMachines(MemoryPlace()) as m:
+        async with SimulatedMachines(MemoryHost()) as m:
             await run(m, count)
             for number in range(count):
                 await m.inspect(f"vm-{number}")
@@ -50,13 +50,13 @@ def test_many_machines_in_one_process_are_cheap() -> None:
 async def test_many_machines_open_soon(tmp_path: Path) -> None:
     async def spent(folder: Path, count: int) -> tuple[float, float]:
         began = time.process_time()
-        async with SimulatedMachines(FilePlace(folder)) as m:
+        async with SimulatedMachines(FileHost(folder)) as m:
             await run(m, count)
         made = time.process_time()
-        async with SimulatedMachines(FilePlace(folder)) as m:
+        async with SimulatedMachines(FileHost(folder)) as m:
             first = time.process_time()
             assert len(m._place.contents.rows) == count
-        async with SimulatedMachines(FilePlace(folder)):
+        async with SimulatedMachines(FileHost(folder)):
             pass
         return made - began, max(first - made, time.process_time() - first)
 

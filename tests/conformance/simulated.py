@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from hostler.ports.machines import Door
-from hostler.testing import MachineSetup, MemoryPlace, SimulatedMachines
+from hostler.testing import MachineSetup, MemoryHost, SimulatedMachines
 
 if TYPE_CHECKING:
-    from hostler.drivers.machines.simulated import Place
+    from hostler.drivers.machines.simulated import SimulatedHost
     from hostler.ports.machines import Machines
 
 IMAGES = ("", "tiny")
@@ -51,7 +51,7 @@ SETUP = MachineSetup(
     save=save,
     show=show,
     boots=boots,
-    elsewhere=lambda: simulated(MemoryPlace("elsewhere")),
+    elsewhere=lambda: simulated(MemoryHost("elsewhere")),
     power_off=power_off,
 )
 
@@ -61,6 +61,8 @@ async def pause(_: str) -> None:
     await asyncio.sleep(0)
 
 
-def simulated(place: Place, kind: type[SimulatedMachines] = SimulatedMachines, **options: Any) -> SimulatedMachines:
+def simulated(
+    place: SimulatedHost, kind: type[SimulatedMachines] = SimulatedMachines, **options: Any
+) -> SimulatedMachines:
     """A driver that waits at each of its steps."""
     return kind(place, **({"images": IMAGES, "step": pause} | options))

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from hostler.drivers.inbox import memory
-from hostler.drivers.inbox.memory import Dead, MemoryBoard, MemoryDoor, MemoryInbox, ordered_user
+from hostler.drivers.inbox.memory import Dead, MemoryInbox, MemoryLabRecords, MemoryRedis, ordered_user
 from hostler.errors import Invalid
 from hostler.model.lab import LabServer
 from hostler.ports.inbox import Published, Shown, Taken
 from hostler.testing import check_inbox, inbox_claims, run_virtual
 from hostler.testing.inbox.drivers import MemoryLabDoor
 
-Mutant = type[MemoryDoor] | type[MemoryInbox] | type[MemoryBoard]
+Mutant = type[MemoryRedis] | type[MemoryInbox] | type[MemoryLabRecords]
 MUTANTS: list[tuple[Mutant, str]] = []
 
 
@@ -30,7 +30,7 @@ def found_by(claim: str) -> Callable[[Mutant], Mutant]:
 
 def door_with(mutant: Mutant) -> Callable[[], MemoryLabDoor]:
     door = type("Door", (MemoryLabDoor,), {})
-    part = {MemoryDoor: "made_of", MemoryInbox: "inbox_of", MemoryBoard: "board_of"}[mutant.__mro__[1]]
+    part = {MemoryRedis: "made_of", MemoryInbox: "inbox_of", MemoryLabRecords: "board_of"}[mutant.__mro__[1]]
     setattr(door, part, mutant)
     return door
 
@@ -41,7 +41,7 @@ def door_with(mutant: Mutant) -> Callable[[], MemoryLabDoor]:
 @found_by("a_users_next_request_comes_only_after_the_one_before")
 @found_by("many_workers_work_each_request_once_and_each_users_in_order")
 @found_by("a_users_order_outlives_a_worker")
-class KeepsNoOrder(MemoryDoor):
+class KeepsNoOrder(MemoryRedis):
     def take(self, worker: str, limit: int) -> list[Taken]:
         for queue in self.queues.values():
             queue.busy.clear()
@@ -49,14 +49,14 @@ class KeepsNoOrder(MemoryDoor):
 
 
 @found_by("the_two_queues_do_not_hold_each_other_up")
-class OneOrderForBothQueues(MemoryDoor):
+class OneOrderForBothQueues(MemoryRedis):
     def flush(self) -> None:
         super().flush()
         self.queues["decommission"].busy = self.queues["provision"].busy
 
 
 @found_by("a_users_request_can_be_taken_out_of_its_turn")
-class TakesTwoOfAUser(MemoryDoor):
+class TakesTwoOfAUser(MemoryRedis):
     def take_of(self, worker: str, name: memory.QueueName, user: str) -> Taken | bool:  # type: ignore[name-defined]
         self.queues[name].busy.pop(user, None)
         return super().take_of(worker, name, user)
@@ -69,7 +69,7 @@ class ReadsOnlyTheQueue(MemoryInbox):
 
 
 @found_by("requests_of_nobody_are_not_held_up")
-class OrdersWhatItCannotRead(MemoryDoor):
+class OrdersWhatItCannotRead(MemoryRedis):
     def take(self, worker: str, limit: int) -> list[Taken]:
         taken = super().take(worker, limit)
         if any(ordered_user(one.raw) is None for one in taken):
@@ -79,13 +79,13 @@ class OrdersWhatItCannotRead(MemoryDoor):
 
 
 @found_by("a_take_hands_out_no_more_than_was_asked_for")
-class TakesAll(MemoryDoor):
+class TakesAll(MemoryRedis):
     def take(self, worker: str, limit: int) -> list[Taken]:
         return super().take(worker, limit * 100)
 
 
 @found_by("neither_queue_keeps_the_other_waiting")
-class ProvisionsFirst(MemoryDoor):
+class ProvisionsFirst(MemoryRedis):
     def take(self, worker: str, limit: int) -> list[Taken]:
         other = self.queues.pop("decommission")
         taken = super().take(worker, limit)
@@ -94,7 +94,7 @@ class ProvisionsFirst(MemoryDoor):
 
 
 @found_by("every_delivery_has_a_token_of_its_own")
-class TokensOfTheRequest(MemoryDoor):
+class TokensOfTheRequest(MemoryRedis):
     def _hand(self, queue: memory.QueueName, worker: str, user: str | None, raw: bytes) -> Taken:  # type: ignore[name-defined]
         made = super()._hand(queue, worker, user, raw)
         named = Taken(queue, f"{worker} {raw!r}", raw)
@@ -106,7 +106,7 @@ class TokensOfTheRequest(MemoryDoor):
 @found_by("nobody_acknowledges_what_another_holds")
 @found_by("a_worker_that_was_released_has_nothing_to_say")
 @found_by("after_a_flush_nothing_old_stands_in_the_way")
-class AcknowledgesBlindly(MemoryDoor):
+class AcknowledgesBlindly(MemoryRedis):
     def acknowledge(self, worker: str, done: Taken) -> Taken | None:
         following = super().acknowledge(worker, done)
         if following is None:
@@ -118,7 +118,7 @@ class AcknowledgesBlindly(MemoryDoor):
 
 
 @found_by("the_same_request_pushed_often_is_worked_as_often")
-class MergesTheSame(MemoryDoor):
+class MergesTheSame(MemoryRedis):
     def push(self, queue: memory.QueueName, raw: bytes) -> None:  # type: ignore[name-defined]
         if raw not in self.queues[queue].waiting:
             super().push(queue, raw)
@@ -126,7 +126,7 @@ class MergesTheSame(MemoryDoor):
 
 @found_by("what_a_dead_worker_held_goes_back_to_the_front_in_order")
 @found_by("a_users_order_outlives_a_worker")
-class ReleasesToTheEnd(MemoryDoor):
+class ReleasesToTheEnd(MemoryRedis):
     def release(self, worker: str, done: Sequence[Taken]) -> int:
         count = super().release(worker, done)
         for queue in self.queues.values():
@@ -136,14 +136,14 @@ class ReleasesToTheEnd(MemoryDoor):
 
 @found_by("what_a_dead_worker_had_done_does_not_come_back")
 @found_by("workers_that_die_lose_nothing_and_double_nothing")
-class ReleasesWhatIsDone(MemoryDoor):
+class ReleasesWhatIsDone(MemoryRedis):
     def release(self, worker: str, done: Sequence[Taken]) -> int:
         return super().release(worker, done[:0])
 
 
 @found_by("what_a_dead_worker_had_done_does_not_come_back")
 @found_by("workers_that_die_lose_nothing_and_double_nothing")
-class ForgetsWhatFollows(MemoryDoor):
+class ForgetsWhatFollows(MemoryRedis):
     def release(self, worker: str, done: Sequence[Taken]) -> int:
         for one in done:
             queue = self.queues[one.queue]
@@ -154,7 +154,7 @@ class ForgetsWhatFollows(MemoryDoor):
 
 
 @found_by("a_worker_that_was_released_is_known_no_more_until_it_takes_again")
-class ForgetsWhoTookBefore(MemoryDoor):
+class ForgetsWhoTookBefore(MemoryRedis):
     def take(self, worker: str, limit: int) -> list[Taken]:
         known = getattr(self, "known", set())
         taken = super().take(worker, limit)
@@ -165,7 +165,7 @@ class ForgetsWhoTookBefore(MemoryDoor):
 
 
 @found_by("who_waits_is_woken_by_either_queue")
-class LooksNowAndThen(MemoryDoor):
+class LooksNowAndThen(MemoryRedis):
     async def pushed(self) -> None:
         await asyncio.sleep(4)
 
@@ -177,14 +177,14 @@ class DoesNotWait(MemoryInbox):
 
 
 @found_by("what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody")
-class HandsOutWhatIsTooLong(MemoryDoor):
+class HandsOutWhatIsTooLong(MemoryRedis):
     def _too_long(self, queue: memory.QueueName, worker: str, raw: bytes) -> Dead:  # type: ignore[name-defined]
         self._hand(queue, worker, None, raw)
         return super()._too_long(queue, worker, raw)
 
 
 @found_by("what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody")
-class KeepsAllThatIsTooLong(MemoryDoor):
+class KeepsAllThatIsTooLong(MemoryRedis):
     def _too_long(self, queue: memory.QueueName, worker: str, raw: bytes) -> Dead:  # type: ignore[name-defined]
         return replace(super()._too_long(queue, worker, raw), request=raw)
 
@@ -207,14 +207,14 @@ class HoldsInAnyOrder(MemoryInbox):
 
 
 @found_by("an_older_state_never_replaces_a_newer_one")
-class LastWriterWins(MemoryBoard):
+class LastWriterWins(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         self._door.generations.clear()
         return await super().publish(changes)
 
 
 @found_by("an_older_state_never_replaces_a_newer_one")
-class ForgetsTheRevisionWithTheRecord(MemoryBoard):
+class ForgetsTheRevisionWithTheRecord(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         count = await super().publish(changes)
         for change in changes:
@@ -224,14 +224,14 @@ class ForgetsTheRevisionWithTheRecord(MemoryBoard):
 
 
 @found_by("what_another_store_published_is_forgotten_and_nothing_else")
-class ForgetsWhatIsNewerToo(MemoryBoard):
+class ForgetsWhatIsNewerToo(MemoryLabRecords):
     async def forget(self, user: str, revision: int) -> bool:
         known = self._door.generations.get(user, 0)
         return known >= revision and await super().forget(user, known)
 
 
 @found_by("what_another_store_published_is_forgotten_and_nothing_else")
-class KeepsTheNewsOfAnotherStore(MemoryBoard):
+class KeepsTheNewsOfAnotherStore(MemoryLabRecords):
     async def forget(self, user: str, revision: int) -> bool:
         news = self._door.news.get(user, [])
         forgotten = await super().forget(user, revision)
@@ -240,13 +240,13 @@ class KeepsTheNewsOfAnotherStore(MemoryBoard):
 
 
 @found_by("what_another_store_published_is_forgotten_and_nothing_else")
-class DoesNotSayWhatNewsIsTold(MemoryBoard):
+class DoesNotSayWhatNewsIsTold(MemoryLabRecords):
     async def shown(self) -> dict[str, Shown]:
         return {user: replace(shown, news=0) for user, shown in (await super().shown()).items()}
 
 
 @found_by("each_piece_of_news_is_told_once_and_in_order")
-class TellsAllNewsAgain(MemoryBoard):
+class TellsAllNewsAgain(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         count = await super().publish(changes)
         for change in changes:
@@ -255,14 +255,14 @@ class TellsAllNewsAgain(MemoryBoard):
 
 
 @found_by("publishing_again_changes_nothing")
-class CountsEveryone(MemoryBoard):
+class CountsEveryone(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         await super().publish(changes)
         return len(changes)
 
 
 @found_by("only_the_last_news_is_kept")
-class KeepsAllNews(MemoryBoard):
+class KeepsAllNews(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         before = {user: list(news) for user, news in self._door.news.items()}
         count = await super().publish(changes)
@@ -273,7 +273,7 @@ class KeepsAllNews(MemoryBoard):
 
 
 @found_by("who_waits_stands_in_the_order_of_asking")
-class LetsThemWaitForever(MemoryBoard):
+class LetsThemWaitForever(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         before = dict(self._door.waiting)
         count = await super().publish(changes)
@@ -282,25 +282,25 @@ class LetsThemWaitForever(MemoryBoard):
 
 
 @found_by("a_record_of_nothing_is_withdrawn_unless_there_is_a_newer_one")
-class WithdrawsAnything(MemoryBoard):
+class WithdrawsAnything(MemoryLabRecords):
     async def withdraw(self, user: str, revision: int) -> bool:
         return await super().withdraw(user, revision + 100)
 
 
 @found_by("the_epoch_is_another_once_everything_was_lost")
-class OneEpochForEver(MemoryBoard):
+class OneEpochForEver(MemoryLabRecords):
     async def epoch(self) -> str:
         return "always"
 
 
 @found_by("those_without_a_record_are_told_when_lives_are_renewed")
-class MissesNobody(MemoryBoard):
+class MissesNobody(MemoryLabRecords):
     async def refresh(self, users: Sequence[str]) -> Sequence[str]:
         return [*await super().refresh(users)][:0]
 
 
 @found_by("what_is_published_is_seen_by_all_and_what_is_taken_back_is_not")
-class KeepsRecords(MemoryBoard):
+class KeepsRecords(MemoryLabRecords):
     async def servers(self) -> dict[str, LabServer | None]:
         kept: dict[str, LabServer | None] = getattr(self._door, "kept", {})
         kept.update(await super().servers())
@@ -309,7 +309,7 @@ class KeepsRecords(MemoryBoard):
 
 
 @found_by("a_user_who_cannot_stand_in_a_name_is_refused")
-class PublishesBeforeItLooks(MemoryBoard):
+class PublishesBeforeItLooks(MemoryLabRecords):
     async def publish(self, changes: Sequence[Published]) -> int:
         try:
             return await super().publish(changes)

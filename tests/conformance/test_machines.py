@@ -13,11 +13,11 @@ from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.ports.machines import Machines
 from hostler.testing import (
-    FilePlace,
+    FileHost,
     MachineClaim,
     MachineFaults,
     MachineSetup,
-    MemoryPlace,
+    MemoryHost,
     check_machines,
     machine_claims,
 )
@@ -35,14 +35,14 @@ DRIVERS = ("memory", "folder")
 
 def opener(driver: str, folder: Path) -> Callable[[], Machines]:
     if driver == "memory":
-        place = MemoryPlace()
+        place = MemoryHost()
         return lambda: simulated(place, clock=VirtualClock())
-    return lambda: simulated(FilePlace(folder / "machines"), clock=VirtualClock())
+    return lambda: simulated(FileHost(folder / "machines"), clock=VirtualClock())
 
 
 def virtual(setup: MachineSetup) -> MachineSetup:
     """In virtual time nothing is late."""
-    return replace(setup, late=0.1, elsewhere=lambda: simulated(MemoryPlace("elsewhere"), clock=VirtualClock()))
+    return replace(setup, late=0.1, elsewhere=lambda: simulated(MemoryHost("elsewhere"), clock=VirtualClock()))
 
 
 @pytest.mark.parametrize("claim", machine_claims(), ids=str)
@@ -53,7 +53,7 @@ def test_claim(driver: str, claim: MachineClaim, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", seeds(test=3, pool=30))
 def test_all_claims_hold_in_virtual_time_of_machines_that_take_theirs(seed: int) -> None:
-    place = MemoryPlace()
+    place = MemoryHost()
     slow = {"create": 2.0, "start": 7.0, "stop": 3.0, "delete": 1.0, "restore": 4.0, "snapshot": 1.0, "reset": 0.5}
     setup = replace(virtual(SETUP), within=60, grace=5.0, stops_within=10.0, hold=20.0)
 
@@ -79,4 +79,4 @@ async def test_all_claims_hold_of_what_the_wiring_opens(fences: bool, tmp_path: 
 
 
 def test_the_driver_is_one_of_the_port() -> None:
-    assert isinstance(simulated(MemoryPlace()), Machines)
+    assert isinstance(simulated(MemoryHost()), Machines)

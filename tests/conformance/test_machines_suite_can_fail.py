@@ -16,7 +16,7 @@ from hostler.drivers.machines.simulated.host import switched_off
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door
-from hostler.testing import MemoryPlace, SimulatedMachines, check_machines, machine_claims
+from hostler.testing import MemoryHost, SimulatedMachines, check_machines, machine_claims
 
 from .simulated import SETUP, simulated
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from hostler.ports.machines import Channel, Machine, MachinePlan, Offer, RetainedMachine
 
-MUTANTS: list[tuple[type[SimulatedMachines], type[MemoryPlace], str]] = []
+MUTANTS: list[tuple[type[SimulatedMachines], type[MemoryHost], str]] = []
 replace = msgspec.structs.replace
 
 
-def found_by(claim: str, place: type[MemoryPlace] = MemoryPlace) -> Callable[[Any], Any]:
+def found_by(claim: str, place: type[MemoryHost] = MemoryHost) -> Callable[[Any], Any]:
     def register(mutant: Any) -> Any:
         if issubclass(mutant, SimulatedMachines):
             MUTANTS.append((mutant, place, claim))
@@ -466,7 +466,7 @@ class ClosingStops(Sound):
 
 
 @found_by("a_destroyed_machine_does_not_come_back")
-class Ghosts(MemoryPlace):
+class Ghosts(MemoryHost):
     def _load(self) -> None:
         for row in getattr(self, "buried", []):
             self.contents.apply(row)
@@ -484,7 +484,7 @@ class NamelessPlace(Sound):
 
 
 @found_by("a_place_is_open_once")
-class AnybodyMay(MemoryPlace):
+class AnybodyMay(MemoryHost):
     def open(self, opener: object) -> None:
         self.disown()
         super().open(opener)
@@ -892,7 +892,7 @@ class ReinstatesACopy(Sound):
 CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[2][:40]}") for case in MUTANTS]
 
 
-def check(mutant: type[SimulatedMachines], place: MemoryPlace, only: set[str]) -> None:
+def check(mutant: type[SimulatedMachines], place: MemoryHost, only: set[str]) -> None:
     # In virtual time: a mutant whose machines never stop is found as soon as its time is over.
     setup = replace(
         SETUP,
@@ -900,7 +900,7 @@ def check(mutant: type[SimulatedMachines], place: MemoryPlace, only: set[str]) -
         grace=0.5,
         hold=5.0,
         late=0.5,
-        elsewhere=lambda: simulated(MemoryPlace("elsewhere"), mutant, clock=VirtualClock()),
+        elsewhere=lambda: simulated(MemoryHost("elsewhere"), mutant, clock=VirtualClock()),
     )
 
     async def main() -> None:
@@ -910,7 +910,7 @@ def check(mutant: type[SimulatedMachines], place: MemoryPlace, only: set[str]) -
 
 
 @pytest.mark.parametrize(("mutant", "place", "claim"), CASES)
-def test_a_defect_is_found(mutant: type[SimulatedMachines], place: type[MemoryPlace], claim: str) -> None:
+def test_a_defect_is_found(mutant: type[SimulatedMachines], place: type[MemoryHost], claim: str) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         check(mutant, place(), {claim})
     (failure,) = caught.value.exceptions
@@ -918,7 +918,7 @@ def test_a_defect_is_found(mutant: type[SimulatedMachines], place: type[MemoryPl
 
 
 def test_what_the_mutants_are_made_of_is_sound() -> None:
-    check(Sound, MemoryPlace(), {claim for *_, claim in MUTANTS})
+    check(Sound, MemoryHost(), {claim for *_, claim in MUTANTS})
 
 
 def test_claims_have_names_of_their_own() -> None:

@@ -18,16 +18,16 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.status_reporter import Reports
 from hostler.engine.agent.worker import Workers
-from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
-from hostler.engine.controllers.heartbeat_monitor import Silence
+from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.labs import decide as labs
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.controller import LabController
-from hostler.engine.labs.lab_cache import Sight
+from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.placement import Decision
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
@@ -38,18 +38,18 @@ from hostler.kit.backoff import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState
 from hostler.ports.store import Version
-from hostler.sim.world import Making, Parts
+from hostler.sim.world import Factories, Making
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.engine.agent.agent import Agent
-    from hostler.engine.agent.config import AgentPlan
-    from hostler.engine.agent.status_reporter import Known
+    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.status_reporter import ReportedMachine
     from hostler.engine.controllers.decision import Duty
-    from hostler.engine.controllers.snapshot import Seen
-    from hostler.engine.labs.transactions import Seen as LabSeen
-    from hostler.engine.placement import NodeState, Wanted
+    from hostler.engine.controllers.snapshot import VmSnapshot
+    from hostler.engine.labs.transactions import LabSnapshot as LabSeen
+    from hostler.engine.placement import NodeState, PlacementRequest
     from hostler.engine.service import Service
     from hostler.engine.transfer.restore import Backup, Restored
     from hostler.engine.view import View
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Store
 
 T = TypeVar("T")
-SOUND = Parts()
+SOUND = Factories()
 
 
 @dataclasses.dataclass(frozen=True)
 class Defect:
     """What is wrong, the scenario that finds it, and the invariant that is broken then."""
 
-    parts: Callable[[], Parts]
+    parts: Callable[[], Factories]
     scenario: str
     invariant: str
 
@@ -83,10 +83,10 @@ class Defect:
 DEFECTS: list[Defect] = []
 
 
-def found_by(scenario: str, invariant: str) -> Callable[[Callable[[], Parts]], Callable[[], Parts]]:
+def found_by(scenario: str, invariant: str) -> Callable[[Callable[[], Factories]], Callable[[], Factories]]:
     """One more defect."""
 
-    def add(parts: Callable[[], Parts]) -> Callable[[], Parts]:
+    def add(parts: Callable[[], Factories]) -> Callable[[], Factories]:
         DEFECTS.append(Defect(parts, scenario, invariant))
         return parts
 
@@ -103,8 +103,8 @@ def _turned(made: Any, kind: type[T]) -> T:
     return turned
 
 
-def _machines(kind: type[MachineController]) -> Parts:
-    return Parts(machines=lambda making, view: _turned(_controller(making, view), kind))
+def _machines(kind: type[MachineController]) -> Factories:
+    return Factories(machines=lambda making, view: _turned(_controller(making, view), kind))
 
 
 def _controller(making: Making, view: View) -> MachineController:
@@ -114,16 +114,16 @@ def _controller(making: Making, view: View) -> MachineController:
     return made
 
 
-def _books(kind: type[Books]) -> Parts:
+def _books(kind: type[Allocations]) -> Factories:
     def machines(making: Making, view: View) -> Service:
         made = _controller(making, view)
         _turned(made.books, kind)
         return made
 
-    return Parts(machines=machines)
+    return Factories(machines=machines)
 
 
-def _labs(kind: type[LabController], sight: type[Sight] = Sight) -> Parts:
+def _labs(kind: type[LabController], sight: type[LabCache] = LabCache) -> Factories:
     def made(making: Making, view: View) -> Sequence[Service]:
         services = SOUND.labs(making, view)
         for service in services:
@@ -132,16 +132,16 @@ def _labs(kind: type[LabController], sight: type[Sight] = Sight) -> Parts:
                 _turned(service._sight, sight)
         return services
 
-    return Parts(labs=made)
+    return Factories(labs=made)
 
 
-def _agents(broken: Callable[[Agent], object]) -> Parts:
-    def agent(making: Making, machines: Machines, plan: AgentPlan, peers: Peers | None) -> Agent:
+def _agents(broken: Callable[[Agent], object]) -> Factories:
+    def agent(making: Making, machines: Machines, plan: AgentConfig, peers: Peers | None) -> Agent:
         made = SOUND.agent(making, machines, plan, peers)
         broken(made)
         return made
 
-    return Parts(agent=agent)
+    return Factories(agent=agent)
 
 
 # Leaders
@@ -153,9 +153,9 @@ class _NoGuard(StoreTtlStorage):
 
 
 @found_by("leader-cut-off-while-taking", "no_stale_leader_write")
-def no_fence_check() -> Parts:
+def no_fence_check() -> Factories:
     """What a leader writes does not depend on whether it still leads."""
-    return Parts(storage=_NoGuard)
+    return Factories(storage=_NoGuard)
 
 
 class _Deaf(Mirror[T]):
@@ -176,7 +176,7 @@ class _Deaf(Mirror[T]):
 
 
 @found_by("watches-lost", "wishes_met")
-def event_lost_on_reconnect() -> Parts:
+def event_lost_on_reconnect() -> Factories:
     """A mirror that has missed something watches on from there, and does not read it all again."""
 
     def view(making: Making) -> View:
@@ -185,40 +185,40 @@ def event_lost_on_reconnect() -> Parts:
             _turned(mirror, _Deaf)
         return made
 
-    return Parts(view=view)
+    return Factories(view=view)
 
 
-class _Blindfolded(Books):
+class _Blindfolded(Allocations):
     def _state(self, node: str, record: NodeRecord) -> NodeState:
         return replace(super()._state(node, record), rack=node, pdus=(node,), tors=(node,))
 
 
 @found_by("anti-affinity-rack-lost", "rules_kept")
-def fault_domain_ignored() -> Parts:
+def fault_domain_ignored() -> Factories:
     """Placement takes every node for one in a rack, on a pdu and behind a tor of its own."""
     return _books(_Blindfolded)
 
 
 class _Impatient(MachineController):
-    def _case(self, seen: Seen) -> NodeCase:
+    def _case(self, seen: VmSnapshot) -> NodeCase:
         found = super()._case(seen)
         return NodeCase.LONG_SILENT if found is NodeCase.SILENT else found
 
 
 @found_by("tor-loss", "no_vm_twice")
-def restart_before_the_old_node_is_dead() -> Parts:
+def restart_before_the_old_node_is_dead() -> Factories:
     """Fenced machines are taken from a node as soon as it is silent."""
     return _machines(_Impatient)
 
 
 class _Credulous(MachineController):
-    def _case(self, seen: Seen) -> NodeCase:
+    def _case(self, seen: VmSnapshot) -> NodeCase:
         found = super()._case(seen)
         return NodeCase.OFF if found in (NodeCase.SILENT, NodeCase.LONG_SILENT) else found
 
 
 @found_by("labs-behind-a-dead-tor", "no_vm_twice")
-def silence_taken_for_off() -> Parts:
+def silence_taken_for_off() -> Factories:
     """A node that is silent counts as switched off, so machines that should wait for it are started elsewhere."""
     return _machines(_Credulous)
 
@@ -230,20 +230,20 @@ class _Tidy(Workers):
 
 
 @found_by("mass-failure-without-power", "disks_kept")
-def disk_given_up_unasked() -> Parts:
+def disk_given_up_unasked() -> Factories:
     """Machines that should wait are taken from unreachable nodes, which delete their disks when they are back."""
     agents = _agents(lambda agent: _turned(agent._workers, _Tidy))
     return dataclasses.replace(_machines(_Credulous), agent=agents.agent)
 
 
 @found_by("node-back-after-recreate", "disks_kept")
-def destroyed_without_a_command() -> Parts:
+def destroyed_without_a_command() -> Factories:
     """A machine without a command is destroyed with its disk."""
     return _agents(lambda agent: _turned(agent._workers, _Tidy))
 
 
 class _Twice(MachineController):
-    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
         step = super()._decided(seen, duty)
         handle, command = seen.handle, seen.command
         if step.act is not Act.NOTHING or handle is None or command is None or handle.value.node != seen.node:
@@ -253,13 +253,13 @@ class _Twice(MachineController):
 
 
 @found_by("leader-killed-while-machines-boot", "no_vm_twice")
-def double_adoption() -> Parts:
+def double_adoption() -> Factories:
     """A new leader places what does not run yet once more, though a node was told to have it."""
     return _machines(_Twice)
 
 
 class _Released(MachineController):
-    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
         vm, command = seen.vm, seen.command
         if vm is not None and command is not None and command.value.deleting and not vm.value.deleting:
             return Step(Act.RELEASE)
@@ -267,36 +267,36 @@ class _Released(MachineController):
 
 
 @found_by("drain-by-making-anew", "no_vm_twice")
-def placed_before_it_is_gone() -> Parts:
+def placed_before_it_is_gone() -> Factories:
     """A machine that leaves a node is placed elsewhere before its node has said that it is gone."""
     return _machines(_Released)
 
 
 class _Careless(MachineController):
-    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
         step = super()._decided(seen, duty)
         return Step(Act.FORGET_LOST) if step.act is Act.TAKE else step
 
 
 @found_by("pdu-loss", "no_vm_lost")
-def forgotten_with_its_node() -> Parts:
+def forgotten_with_its_node() -> Factories:
     """What was on a node that is lost is forgotten, the wish for it included."""
     return _machines(_Careless)
 
 
 class _Silent(MachineController):
-    def _chosen(self, seen: Seen, vm: VirtualMachine, wanted: Wanted) -> Decision:
+    def _chosen(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
         found = super()._chosen(seen, vm, wanted)
         return found if found.node is not None else Decision(node=None, score=0.0)
 
 
 @found_by("full-cluster", "pending_has_reason")
-def pending_without_a_reason() -> Parts:
+def pending_without_a_reason() -> Factories:
     """A machine that no node will do for waits, and nobody says why."""
     return _machines(_Silent)
 
 
-class _NoObjection(Books):
+class _NoObjection(Allocations):
     def _state(self, node: str, record: NodeRecord) -> NodeState:
         state = super()._state(node, record)
         objected = self._view.inventory.objection(node)
@@ -304,7 +304,7 @@ class _NoObjection(Books):
 
 
 @found_by("zone-disabled", "inventory_heeded")
-def inventory_ignored() -> Parts:
+def inventory_ignored() -> Factories:
     """Machines are placed on nodes that the inventory has taken out of use."""
     return _books(_NoObjection)
 
@@ -313,7 +313,7 @@ _COUNTS: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 """Of each world, by its store: since when each node is silent."""
 
 
-class _Inherited(Silence):
+class _Inherited(HeartbeatMonitor):
     known: dict[str, float]
 
     def look(self, node: str) -> None:
@@ -326,7 +326,7 @@ class _Inherited(Silence):
 
 
 @found_by("flapping-while-nobody-leads", "no_vm_twice")
-def silence_counted_by_a_former_leader() -> Parts:
+def silence_counted_by_a_former_leader() -> Factories:
     """A new leader goes on counting a node's silence where the last one was."""
 
     def machines(making: Making, view: View) -> Service:
@@ -336,7 +336,7 @@ def silence_counted_by_a_former_leader() -> Parts:
         counted.known = _COUNTS.setdefault(world._store, {})
         return made
 
-    return Parts(machines=machines)
+    return Factories(machines=machines)
 
 
 class _NoBrake(Brake):
@@ -345,9 +345,9 @@ class _NoBrake(Brake):
 
 
 @found_by("mass-failure-with-power", "brake_kept")
-def no_brake() -> Parts:
+def no_brake() -> Factories:
     """Nodes are switched off, and machines taken from them, however many became unreachable together."""
-    return Parts(brake=lambda making, view: _turned(SOUND.brake(making, view), _NoBrake))
+    return Factories(brake=lambda making, view: _turned(SOUND.brake(making, view), _NoBrake))
 
 
 class _Forgetful(Janitor):
@@ -358,13 +358,13 @@ class _Forgetful(Janitor):
 
 
 @found_by("node-back-after-recreate", "disks_kept")
-def retention_ignored() -> Parts:
+def retention_ignored() -> Factories:
     """Retained machines are garbage-collected at once."""
-    return Parts(janitor=lambda making, view: _turned(SOUND.janitor(making, view), _Forgetful))
+    return Factories(janitor=lambda making, view: _turned(SOUND.janitor(making, view), _Forgetful))
 
 
 @found_by("restore-under-load", "no_stale_leader_write")
-def fence_reused_after_restore() -> Parts:
+def fence_reused_after_restore() -> Factories:
     """A restore writes the fences as the backup has them."""
 
     async def with_old_fences(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
@@ -374,11 +374,11 @@ def fence_reused_after_restore() -> Parts:
                 await store.put(kv.key, kv.value)
         return done
 
-    return Parts(restore=with_old_fences)
+    return Factories(restore=with_old_fences)
 
 
 @found_by("restore-under-load", "no_vm_twice")
-def commands_of_a_backup_obeyed() -> Parts:
+def commands_of_a_backup_obeyed() -> Factories:
     """A restore lets nodes create machines at once, though they may be on other nodes since the backup."""
 
     async def confirmed(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
@@ -387,7 +387,7 @@ def commands_of_a_backup_obeyed() -> Parts:
             await COMMAND.replace(store, entry, replace(entry.value, unconfirmed=False))
         return done
 
-    return Parts(restore=confirmed)
+    return Factories(restore=confirmed)
 
 
 # Workloads and labs
@@ -399,7 +399,7 @@ class _Unaimed(Targets):
 
 
 @found_by("drain-rack", "wishes_met")
-def target_left_behind() -> Parts:
+def target_left_behind() -> Factories:
     """The target of an instance stays as it is when its machine is handed over to another node."""
 
     def workloads(making: Making, view: View) -> Service:
@@ -407,7 +407,7 @@ def target_left_behind() -> Parts:
         _turned(made._targets, _Unaimed)
         return made  # type: ignore[no-any-return]
 
-    return Parts(workloads=workloads)
+    return Factories(workloads=workloads)
 
 
 class _Unbounded:
@@ -428,7 +428,7 @@ class _Unbounded:
 
 
 @found_by("rolling-update", "rollout_kept")
-def updated_all_at_once() -> Parts:
+def updated_all_at_once() -> Factories:
     """An update takes all instances away before the new ones serve, whatever the rollout says."""
 
     def workloads(making: Making, view: View) -> Service:
@@ -436,7 +436,7 @@ def updated_all_at_once() -> Parts:
         unbounded.workloads = _Unbounded(view.workloads)
         return SOUND.workloads(making, unbounded)
 
-    return Parts(workloads=workloads)
+    return Factories(workloads=workloads)
 
 
 class _Ahead:
@@ -453,14 +453,14 @@ class _Ahead:
 
 
 @found_by("machines-expire", "no_early_end")
-def ended_before_its_time() -> Parts:
+def ended_before_its_time() -> Factories:
     """Machines that expire are deleted too early."""
 
     def janitor(making: Making, view: View) -> Service:
         ahead: Any = _Ahead(making.clock)
         return SOUND.janitor(dataclasses.replace(making, clock=ahead), view)
 
-    return Parts(janitor=janitor)
+    return Factories(janitor=janitor)
 
 
 class _Generous(LabController):
@@ -471,13 +471,13 @@ class _Generous(LabController):
         return super()._decided(record, seen)
 
 
-class _NoStrays(Sight):
+class _NoStrays(LabCache):
     def _strays(self, user: str, own: str) -> tuple[Entry[VirtualMachine], ...]:  # noqa: ARG002 - that is the defect
         return ()
 
 
 @found_by("lab-switch", "one_lab_per_user")
-def lab_given_twice() -> Parts:
+def lab_given_twice() -> Factories:
     """A user gets the machine of another lab before that of the last one is gone."""
     return _labs(_Generous, _NoStrays)
 
@@ -488,7 +488,7 @@ class _Proud(LabController):
 
 
 @found_by("labs-behind-a-dead-tor", "no_unreachable_endpoint")
-def lab_shown_though_its_node_is_silent() -> Parts:
+def lab_shown_though_its_node_is_silent() -> Factories:
     """A lab stays available when its node gives no sign of life any more."""
     return _labs(_Proud)
 
@@ -503,7 +503,7 @@ class _HoldsOn(Session):
 
 
 @found_by("flapping-node", "no_vm_twice")
-def fenced_machines_held_too_long() -> Parts:
+def fenced_machines_held_too_long() -> Factories:
     """An agent holds its fenced machines for longer than it told the leader."""
     return _agents(lambda agent: _turned(agent.session, _HoldsOn))
 
@@ -517,17 +517,17 @@ class _Hasty(Workers):
 
 
 @found_by("handovers-on-a-bad-network", "no_vm_twice")
-def started_before_it_was_handed_over() -> Parts:
+def started_before_it_was_handed_over() -> Factories:
     """A machine that has arrived is started while it still is the other node's."""
     return _agents(lambda agent: _turned(agent._workers, _Hasty))
 
 
 class _Embellished(Reports):
-    async def send(self, known: Known, entry: Entry[VmCommand], handle: VmHandle) -> bool:
+    async def send(self, known: ReportedMachine, entry: Entry[VmCommand], handle: VmHandle) -> bool:
         return await super().send(known, entry, replace(handle, disk_since=0.0))
 
 
 @found_by("node-back-after-recreate", "data_kept")
-def new_disk_not_told() -> Parts:
+def new_disk_not_told() -> Factories:
     """Agents do not say that a machine has a new disk."""
     return _agents(lambda agent: _turned(agent._workers.reports, _Embellished))

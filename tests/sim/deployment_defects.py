@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from hostler.engine.deployments import controller, instance_index, rebalance, spread
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.slices.decide import Show
-from hostler.engine.slices.status_writer import Ledger
-from hostler.sim.world import Making, Parts
+from hostler.engine.slices.status_writer import StatusWriter
+from hostler.sim.world import Factories, Making
 
 from .defects import SOUND, _agents, _NoGuard, _turned
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hostler.engine.service import Service
     from hostler.engine.view import View
 
-    Breaking = Callable[[pytest.MonkeyPatch], Parts]
+    Breaking = Callable[[pytest.MonkeyPatch], Factories]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +55,14 @@ def found_by(scenario: str, invariant: str) -> Callable[[Breaking], Breaking]:
     return add
 
 
-def _deployments(kind: type[DeploymentController]) -> Parts:
+def _deployments(kind: type[DeploymentController]) -> Factories:
     def made(making: Making, view: View) -> Service:
         return _turned(SOUND.deployments(making, view), kind)
 
-    return Parts(deployments=made)
+    return Factories(deployments=made)
 
 
-def _ledgers(kind: type[Ledger]) -> Parts:
+def _ledgers(kind: type[StatusWriter]) -> Factories:
     def broken(agent: Any) -> None:
         if agent.slices is not None:
             _turned(agent.slices.ledger, kind)
@@ -70,24 +70,24 @@ def _ledgers(kind: type[Ledger]) -> Parts:
     return _agents(broken)
 
 
-class _Clinging(Ledger):
+class _Clinging(StatusWriter):
     def _shown(self, entry: Any, change: Any, lease: int | None) -> Any:
         return [] if change.show is Show.DROP else super()._shown(entry, change, lease)
 
 
 @found_by("deploy-first", "no_unreachable_endpoint")
-def endpoint_not_withdrawn(_: pytest.MonkeyPatch) -> Parts:
+def endpoint_not_withdrawn(_: pytest.MonkeyPatch) -> Factories:
     """An agent stops instances whose endpoints it leaves where they are."""
     return _ledgers(_Clinging)
 
 
-class _Shy(Ledger):
+class _Shy(StatusWriter):
     def _shown(self, entry: Any, change: Any, lease: int | None) -> Any:
         return [] if change.show is Show.PUT else super()._shown(entry, change, lease)
 
 
 @found_by("deploy-first", "endpoints_before_active")
-def active_without_endpoints(_: pytest.MonkeyPatch) -> Parts:
+def active_without_endpoints(_: pytest.MonkeyPatch) -> Factories:
     """An agent says that an instance is active, and shows none of its methods."""
     return _ledgers(_Shy)
 
@@ -98,15 +98,15 @@ class _Hasty(DeploymentController):
 
 
 @found_by("deploy-dependencies", "needs_kept")
-def activated_without_what_it_needs(_: pytest.MonkeyPatch) -> Parts:
+def activated_without_what_it_needs(_: pytest.MonkeyPatch) -> Factories:
     """Instances are told to become active though what they need is not."""
     return _deployments(_Hasty)
 
 
 @found_by("deploy-leader-cut-off", "no_stale_leader_write")
-def slices_placed_by_a_former_leader(_: pytest.MonkeyPatch) -> Parts:
+def slices_placed_by_a_former_leader(_: pytest.MonkeyPatch) -> Factories:
     """What a leader writes does not depend on whether it still leads."""
-    return Parts(storage=_NoGuard)
+    return Factories(storage=_NoGuard)
 
 
 class _Forgetful(instance_index.Numbers):
@@ -115,14 +115,14 @@ class _Forgetful(instance_index.Numbers):
 
 
 @found_by("deploy-pdu-loss", "instance_numbers_unique")
-def two_instances_with_one_number(patch: pytest.MonkeyPatch) -> Parts:
+def two_instances_with_one_number(patch: pytest.MonkeyPatch) -> Factories:
     """New instances are numbered from 1, whatever is there."""
     patch.setattr(instance_index, "Numbers", _Forgetful)
-    return Parts()
+    return Factories()
 
 
 @found_by("deploy-rolling-node-loss", "min_available_kept")
-def all_may_go_at_once(patch: pytest.MonkeyPatch) -> Parts:
+def all_may_go_at_once(patch: pytest.MonkeyPatch) -> Factories:
     """Every ready instance may be stopped, however few are left."""
     sound = controller.aim
 
@@ -132,22 +132,22 @@ def all_may_go_at_once(patch: pytest.MonkeyPatch) -> Parts:
         return replace(found, spare=tuple((side, count.ready) for side, count in counts.items()))
 
     patch.setattr(controller, "aim", generous)
-    return Parts()
+    return Factories()
 
 
 @found_by("deploy-rolling-node-loss", "blueprints_met")
-def dead_nodes_keep_their_slices(patch: pytest.MonkeyPatch) -> Parts:
+def dead_nodes_keep_their_slices(patch: pytest.MonkeyPatch) -> Factories:
     """What was on a node that is dead counts as being there."""
 
     async def left(*_: Any) -> None:
         return
 
     patch.setattr(DeploymentController, "_bury", left)
-    return Parts()
+    return Factories()
 
 
 @found_by("deploy-drain-under-upgrade", "blueprints_met")
-def a_drain_stops_halfway(patch: pytest.MonkeyPatch) -> Parts:
+def a_drain_stops_halfway(patch: pytest.MonkeyPatch) -> Factories:
     """The first instance of a slice leaves a node that is drained, and the others stay."""
     sound, moved = controller.decide, dict[int, bool]()
 
@@ -159,11 +159,11 @@ def a_drain_stops_halfway(patch: pytest.MonkeyPatch) -> Parts:
         return plan
 
     patch.setattr(controller, "decide", tired)
-    return Parts()
+    return Factories()
 
 
 @found_by("deploy-first", "spread_kept")
-def everything_on_one_node(patch: pytest.MonkeyPatch) -> Parts:
+def everything_on_one_node(patch: pytest.MonkeyPatch) -> Factories:
     """All instances of a slice go where the first of them goes, and rebalancing finds no better node either."""
     sound = spread.assign
 
@@ -172,7 +172,7 @@ def everything_on_one_node(patch: pytest.MonkeyPatch) -> Parts:
 
     patch.setattr(spread, "assign", piled)
     patch.setattr(rebalance, "better", lambda *_: None)
-    return Parts()
+    return Factories()
 
 
 class _Oblivious(DeploymentController):
@@ -182,6 +182,6 @@ class _Oblivious(DeploymentController):
 
 
 @found_by("deploy-retries-new-leader", "retries_heeded")
-def retries_forgotten_by_a_new_leader(_: pytest.MonkeyPatch) -> Parts:
+def retries_forgotten_by_a_new_leader(_: pytest.MonkeyPatch) -> Factories:
     """Who comes to lead does not know what failed before, and tries it again at once."""
     return _deployments(_Oblivious)

@@ -11,7 +11,7 @@ from hostler.sim.invariants import Invariants
 from hostler.sim.invariants.blueprints import unmet_blueprints
 from hostler.sim.invariants.converged import unmet
 from hostler.sim.scenario.scenario import INVARIANTS
-from hostler.sim.world import BladePlan, WorldPlan
+from hostler.sim.world import BladeConfig, WorldConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,11 +29,11 @@ def spec(version: str, instances: int, base: str = CART, **more: Any) -> SliceSp
     return SliceSpec(artifact=f"{base}:{version}", instances=instances, **more)
 
 
-def plan(nodes: int, **more: Any) -> WorldPlan:
+def plan(nodes: int, **more: Any) -> WorldConfig:
     """Blades of one rack each, so that nothing is known of their cables."""
-    blades = tuple(BladePlan(node=f"r{n}-b1") for n in range(1, nodes + 1))
+    blades = tuple(BladeConfig(node=f"r{n}-b1") for n in range(1, nodes + 1))
     settings = {"replicas": 1, "leadership_ttl": 3.0, "node_ttl": 4.0, "fencing_time": 8.0, "log": False} | more
-    return WorldPlan(blades=blades, slices=True, **settings)
+    return WorldConfig(blades=blades, slices=True, **settings)
 
 
 async def apply(world: World, name: str, wanted: Blueprint) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostler.drivers.store.memory import MemoryStore
     from hostler.sim.scenario.run import Outcome
     from hostler.sim.scenario.scenario import Scenario
-    from hostler.sim.world import World, WorldPlan
+    from hostler.sim.world import World, WorldConfig
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def name_run(error: BaseException, run: str, store: MemoryStore | None) -> None:
         keep("history", history(store))
 
 
-def run_named_world(plan: WorldPlan, story: Callable[[World], Awaitable[T]], *, seed: int, run: str) -> T:
+def run_named_world(plan: WorldConfig, story: Callable[[World], Awaitable[T]], *, seed: int, run: str) -> T:
     """`run_world`, whose failure names the run and its seed."""
     worlds: list[World] = []
 

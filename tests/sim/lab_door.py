@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from harness.artefacts import keep
 
-from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
+from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import LabWorker
 from hostler.keys.lab import LAB, user_of_request
@@ -25,7 +25,7 @@ from hostler.kit.simulated_process import ProcessLoop
 from hostler.kit.task_group import run_together
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.lab import LabCatalogue
-from hostler.sim.faulty_link import Weather, Wire
+from hostler.sim.faulty_link import FaultyLink, Weather
 
 from .evidence import name_run
 
@@ -43,7 +43,7 @@ PATIENCE = 120.0
 class InboxWire:
     """An inbox, as one process sees it: what is asked is on its way whatever becomes of who asks."""
 
-    def __init__(self, inbox: MemoryInbox, wire: Wire) -> None:
+    def __init__(self, inbox: MemoryInbox, wire: FaultyLink) -> None:
         self._inbox, self.wire = inbox, wire
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
@@ -99,8 +99,8 @@ class Host:
         door.lives += 1
         self.process = f"{name}#{door.lives}"
         self.rng = random.Random(f"{door.seed} {self.process}")
-        self.store = Wire(door.store, self.rng, door.weather)
-        self.inbox = Wire(door.store, self.rng, door.inbox_weather)
+        self.store = FaultyLink(door.store, self.rng, door.weather)
+        self.inbox = FaultyLink(door.store, self.rng, door.inbox_weather)
         self.store.step, self.inbox.step = self._stepper("store"), self._stepper("inbox")
         self.store.fate = lambda _: door.fate(self, "store")
         self.inbox.fate = lambda _: door.fate(self, "inbox")
@@ -178,7 +178,7 @@ class Door:
             async with AsyncExitStack() as stack:
                 self.store = await stack.enter_async_context(MemoryStore(clock=self.clock, rng=self.rng))
                 await self.store.grant(1e8)  # the storage's own task must belong to nobody
-                self.door = MemoryDoor()
+                self.door = MemoryRedis()
                 self.client = await stack.enter_async_context(MemoryInbox(self.door))
                 for number in range(1, self.workers + 1):
                     self.spawn(f"w{number}")

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
+from hostler.drivers.inbox.memory import MemoryLabRecords, MemoryRedis
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.decide import kept_until
@@ -27,7 +27,7 @@ LIFE, GRACE, WARN = 1800.0, 60.0, 300.0
 SMALL = LabTemplate(cpus=1, memory_mib=256, life=LIFE, grace=GRACE, warn=WARN)
 
 
-class HostBoard(MemoryBoard):
+class HostBoard(MemoryLabRecords):
     """The board as one process sees it, which can be killed at each verb."""
 
     def __init__(self, plane: LabPlane, host: Host) -> None:
@@ -51,7 +51,7 @@ class LabPlane(Plane):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.door = MemoryDoor()
+        self.door = MemoryRedis()
 
     def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:
         clock, rng = self.clock, host.rng

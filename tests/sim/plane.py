@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, SimulatedMachines
+from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, SimulatedMachines
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
@@ -35,7 +35,7 @@ from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.kit.simulated_process import ProcessLoop, outside
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, Power
-from hostler.sim.faulty_link import Weather, Wire
+from hostler.sim.faulty_link import FaultyLink, Weather
 
 from .evidence import name_run
 
@@ -112,7 +112,7 @@ class Host:
         plane.lives += 1
         self.process = f"{name}#{plane.lives}"
         self.rng = random.Random(f"{plane.seed} {self.process}")
-        self.wire = Wire(plane.store, self.rng, plane.weather)
+        self.wire = FaultyLink(plane.store, self.rng, plane.weather)
         self.wire.step = self.step
         self.wire.fate = lambda writes: plane.fate(self, writes)
         self.dead = False
@@ -227,7 +227,7 @@ class AgentHost(Host):
         machines = SimulatedMachines(
             plane.places[self.node], clock=plane.clock, rng=self.rng, faults=plane.faults, step=self.step
         )
-        plan = AgentPlan(node=self.node, node_ttl=NODE_TTL, fencing_time=FENCING_TIME, stop_grace=2.0, rack="r1")
+        plan = AgentConfig(node=self.node, node_ttl=NODE_TTL, fencing_time=FENCING_TIME, stop_grace=2.0, rack="r1")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(machines)
             self.machines = machines
@@ -312,7 +312,7 @@ class Plane:
     loss: Loss | None = None
     loop: ProcessLoop = field(init=False)
     store: MemoryStore = field(init=False)
-    places: dict[str, MemoryPlace] = field(init=False)
+    places: dict[str, MemoryHost] = field(init=False)
     hosts: dict[str, Host] = field(default_factory=dict)
     weather: Weather = field(default_factory=Weather)
     failure: Exception | None = None
@@ -324,7 +324,7 @@ class Plane:
         self.clock = VirtualClock()
         self.rng = random.Random(self.seed)
         self.faults = MachineFaults()
-        self.places = {f"r1-{number}": MemoryPlace(f"place-{number}") for number in range(1, self.nodes + 1)}
+        self.places = {f"r1-{number}": MemoryHost(f"place-{number}") for number in range(1, self.nodes + 1)}
         self._restarts: set[asyncio.Task[None]] = set()
         self._keys = 0
 

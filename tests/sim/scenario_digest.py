@@ -13,7 +13,7 @@ import msgspec
 
 from hostler.sim.scenario import library
 from hostler.sim.scenario.run import run_scenario
-from hostler.sim.world.event_log import Chronicle
+from hostler.sim.world.event_log import EventLog
 
 if TYPE_CHECKING:
     from hostler.ports.store import Event
@@ -32,17 +32,17 @@ class _Written:
 
 def told(name: str, seed: int) -> str:
     """What came of it: digests of the log, of all that was written, and of what was counted and found."""
-    written, happened = _Written(), Chronicle._happened
+    written, happened = _Written(), EventLog._happened
 
-    def heard(self: Chronicle, event: Event) -> None:
+    def heard(self: EventLog, event: Event) -> None:
         written.heard(event)
         happened(self, event)
 
-    Chronicle._happened = heard  # type: ignore[method-assign]
+    EventLog._happened = heard  # type: ignore[method-assign]
     try:
         outcome = run_scenario(library.find(name), seed)
     finally:
-        Chronicle._happened = happened  # type: ignore[method-assign]
+        EventLog._happened = happened  # type: ignore[method-assign]
     rest = msgspec.json.encode([outcome.counters, outcome.verdicts, [moment.document() for moment in outcome.moments]])
     parts = (outcome.log_lines(), rest)
     digests = [written.digest.hexdigest(), *(hashlib.sha256(part).hexdigest() for part in parts)]

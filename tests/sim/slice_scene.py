@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
-from hostler.drivers.slices.simulated import SimulatedSlices, SlicePlace, SliceTimes
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
+from hostler.drivers.slices.simulated import SimulatedSlices, SliceHost, SliceTimes
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.engine.deployments.state_machine import moved
 from hostler.engine.deployments.timeouts import Limits
 from hostler.keys.deployment import ENDPOINT, SLICE
@@ -105,7 +105,7 @@ def _readable(event: Event) -> bool:
 class Scene:
     def __init__(self, bare: MemoryStore, store: FaultyStore, clock: VirtualClock, rng: random.Random) -> None:
         self.bare, self.store, self.clock, self.rng = bare, store, clock, rng
-        self.machines_at, self.place = MemoryPlace("place"), SlicePlace("a.example")
+        self.machines_at, self.place = MemoryHost("place"), SliceHost("a.example")
         self.times = SliceTimes()
         self.agent: Agent
         self.slices: SimulatedSlices
@@ -122,7 +122,7 @@ class Scene:
         self.agent = Agent(
             store or self.store,
             machines,
-            AgentPlan(node=NODE, node_ttl=TTL, **plan),
+            AgentConfig(node=NODE, node_ttl=TTL, **plan),
             clock=self.clock,
             rng=random.Random(self.rng.random()),
             new_id=lambda: f"id-{next(self._ids)}",

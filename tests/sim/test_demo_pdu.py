@@ -19,7 +19,7 @@ from hostler.model.trace_api import WhyView
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
 from hostler.sim.fault import PowerFault
 from hostler.sim.log import LogEntry
-from hostler.sim.world import World, WorldPlan, run_world
+from hostler.sim.world import World, WorldConfig, run_world
 
 RACKS = """
 racks:
@@ -148,5 +148,5 @@ def test_a_pdu_fails_and_every_step_tells_why() -> None:
         assert f"{rack}/pdu1" in silence.why, story_
 
     racks = read_inventory(RACKS)
-    plan = WorldPlan(inventory=racks, labs=True, slices=True, power=True, power_grace=5.0, brake_share=0.5)
+    plan = WorldConfig(inventory=racks, labs=True, slices=True, power=True, power_grace=5.0, brake_share=0.5)
     run_world(plan, story, seed=7)

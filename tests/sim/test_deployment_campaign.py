@@ -28,7 +28,7 @@ from hostler.sim.fault import (
     StoreUnavailable,
     WatchLost,
 )
-from hostler.sim.world import BladePlan, World, WorldPlan
+from hostler.sim.world import BladeConfig, World, WorldConfig
 from hostler.sim.world.traffic import Rate
 
 from .deployments import Watch, apply, delete, rollback
@@ -244,8 +244,8 @@ class Churn:
 def told(
     seed: int, *, nodes: int, blueprints: int, moments: int, most: int, agents: Literal["real", "light"] = "light"
 ) -> None:
-    blades = tuple(BladePlan(node=f"r{n // 20}-b{n % 20}", labels={"zone": "ab"[n % 2]}) for n in range(nodes))
-    plan = WorldPlan(blades=blades, replicas=2, agents=agents, slices=True, log=False)
+    blades = tuple(BladeConfig(node=f"r{n // 20}-b{n % 20}", labels={"zone": "ab"[n % 2]}) for n in range(nodes))
+    plan = WorldConfig(blades=blades, replicas=2, agents=agents, slices=True, log=False)
 
     async def story(world: World) -> None:
         watch = Watch(world)

@@ -22,7 +22,7 @@ from hostler.model.api import Drain
 from hostler.model.blueprint_api import RolloutSelection, RolloutVerb
 from hostler.model.deployment import Strategy
 from hostler.model.rollout import Phase
-from hostler.sim.world.store_link import WorldWire
+from hostler.sim.world.store_link import StoreLink
 
 from .deployments import CART, Watch, apply, blueprint, plan, rollback, spec
 from .evidence import run_named_world
@@ -50,7 +50,7 @@ class Trip:
         self.passed = 0
         self.where = ""
 
-    def steps(self, world: World, wire: WorldWire, when: str, then: Any) -> bool:
+    def steps(self, world: World, wire: StoreLink, when: str, then: Any) -> bool:
         """Whether the process is dead now."""
         if not self.armed or self.where:
             return False
@@ -67,9 +67,9 @@ class Trip:
 
 @contextmanager
 def tripping(trip: Trip, worlds: list[World]) -> Iterator[None]:
-    sound = WorldWire.txn
+    sound = StoreLink.txn
 
-    async def txn(self: WorldWire, when: Any, then: Any, otherwise: Any = ()) -> Any:
+    async def txn(self: StoreLink, when: Any, then: Any, otherwise: Any = ()) -> Any:
         about = any(getattr(operation, "key", "").startswith(ABOUT) for operation in then)
         if about and trip.steps(worlds[0], self, "before", then):
             await asyncio.Event().wait()
@@ -79,7 +79,7 @@ def tripping(trip: Trip, worlds: list[World]) -> Iterator[None]:
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WorldWire, "txn", txn)
+        patch.setattr(StoreLink, "txn", txn)
         yield
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.drivers.machines.simulated import MemoryHost
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.migration import migrate
@@ -36,7 +36,7 @@ SPEC = VmSpec(cpus=1, memory_mib=64)
 
 def plane_of(*nodes: str, seed: int = 1) -> Plane:
     plane = Plane(seed=seed, nodes=0)
-    plane.places = {node: MemoryPlace(f"place of {node}") for node in nodes}
+    plane.places = {node: MemoryHost(f"place of {node}") for node in nodes}
     return plane
 
 
@@ -125,7 +125,7 @@ def test_a_machine_comes_up_at_another_place_of_its_node_only_once_the_old_one_i
         await reaches(plane, Phase.RUNNING, "r1-1")
         plane.supervised = False
         plane.kill("r1-1")
-        old, new = plane.places["r1-1"], MemoryPlace("a new disk")
+        old, new = plane.places["r1-1"], MemoryHost("a new disk")
         plane.places["r1-1"] = new
         plane.spawn("r1-1")
         await asyncio.sleep(600)

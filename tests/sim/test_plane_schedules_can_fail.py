@@ -10,7 +10,7 @@ import pytest
 from dose import mutants_to_run
 
 from hostler.engine.agent import worker
-from hostler.engine.agent.migration import Given, Handovers
+from hostler.engine.agent.migration import Given, Migrations
 from hostler.engine.agent.session import Session
 from hostler.engine.controllers import decision, machines
 from hostler.engine.controllers.decision import NodeCase
@@ -73,24 +73,24 @@ def taken_early(patch: pytest.MonkeyPatch) -> None:
 
 def handed_over_blindly(patch: pytest.MonkeyPatch) -> None:
     """A machine is handed over whatever became of command, arrival and handle meanwhile."""
-    given = Handovers._given
+    given = Migrations._given
 
     async def blind(self: Any, when: list[Any], then: list[Any], target: Any) -> Any:
         kept = [self._session.guard(), ALIVE.exists(node=target.parts["node"])]
         return await given(self, kept, then, target)
 
-    patch.setattr(Handovers, "_given", blind)
+    patch.setattr(Migrations, "_given", blind)
 
 
 def hopeful(patch: pytest.MonkeyPatch) -> None:
     """A handover whose outcome is not known is taken for one that did not happen: the machine goes on here."""
-    give = Handovers.give
+    give = Migrations.give
 
     async def sure(self: Any, *rest: Any) -> Given:
         given = await give(self, *rest)
         return Given.KEPT if given is Given.UNKNOWN else given
 
-    patch.setattr(Handovers, "give", sure)
+    patch.setattr(Migrations, "give", sure)
 
 
 def forgetful(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from hostler.drivers.machines.simulated.host import MemoryPlace
+from hostler.drivers.machines.simulated.host import MemoryHost
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
@@ -294,7 +294,7 @@ def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_
         (entry,) = await retained(plane)
         plane.supervised = False
         plane.kill(A)
-        old, plane.places[A] = plane.places[A], MemoryPlace("another disk")
+        old, plane.places[A] = plane.places[A], MemoryHost("another disk")
         plane.spawn(A)
         at = service(plane)
         await until(plane, lambda: _is_lost(at, entry.value.name))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.drivers.machines.simulated import MemoryPlace, Odds
+from hostler.drivers.machines.simulated import MemoryHost, Odds
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.request import HOSTLER, Request
 from hostler.keys.node import COMMAND, RETAINED
@@ -38,7 +38,7 @@ class Brief(Plane):
 
 def brief(*nodes: str) -> Plane:
     plane = Brief(seed=1, nodes=0)
-    plane.places = {node: MemoryPlace(f"place of {node}") for node in nodes}
+    plane.places = {node: MemoryHost(f"place of {node}") for node in nodes}
     return plane
 
 
@@ -79,7 +79,7 @@ def test_a_vm_whose_disk_is_not_on_the_node_that_came_back_says_that_it_has_a_ne
         write(plane, A)
         await lose(plane, A, confirm=True)
         await reaches(plane, Phase.PENDING, None)
-        plane.places[A] = MemoryPlace("a new disk")
+        plane.places[A] = MemoryHost("a new disk")
         plane.spawn(A)
         await reaches(plane, Phase.RUNNING, A)
         assert "precious" not in disks(plane, A).values()

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from hostler.engine import vm_changes as machine_wish
 from hostler.engine.controllers import janitor
-from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.transactions import Txn
 from hostler.engine.labs import decide as labs_decide
 from hostler.engine.labs import state_machine as labs
-from hostler.engine.labs.lab_cache import Sight
+from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.nodes import NodeService
 from hostler.engine.workloads import changes, decide, transactions
 from hostler.engine.workloads.controller import WorkloadController
@@ -64,7 +64,7 @@ def lab_gone_without_its_machine(patch: pytest.MonkeyPatch) -> None:
         return LabUser(user=user, changed_at=now)
 
     patch.setattr(labs, "stop", hasty)
-    patch.setattr(Sight, "_strays", lambda *_: ())
+    patch.setattr(LabCache, "_strays", lambda *_: ())
 
 
 def lab_ended_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -127,25 +127,25 @@ def activation_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def node_labels_ignored(patch: pytest.MonkeyPatch) -> None:
     """Every node has every label that anybody asks for."""
-    state = Books._state
+    state = Allocations._state
 
     def labelled(self: Any, node: str, record: Any) -> Any:
         found = state(self, node, record)
         return replace(found, labels={**found.labels, "disk": "ssd"})
 
-    patch.setattr(Books, "_state", labelled)
+    patch.setattr(Allocations, "_state", labelled)
 
 
 def inventory_ignored(patch: pytest.MonkeyPatch) -> None:
     """Nodes that the inventory has taken out of use are as good as others."""
-    state = Books._state
+    state = Allocations._state
 
     def willing(self: Any, node: str, record: Any) -> Any:
         found = state(self, node, record)
         objected = self._view.inventory.objection(node)
         return replace(found, on_duty=True, why_not="") if objected and found.why_not == objected else found
 
-    patch.setattr(Books, "_state", willing)
+    patch.setattr(Allocations, "_state", willing)
 
 
 def update_takes_all_down(patch: pytest.MonkeyPatch) -> None:

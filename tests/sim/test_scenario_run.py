@@ -30,7 +30,7 @@ from hostler.sim.scenario.format import read_scenario, written
 from hostler.sim.scenario.minimize import smallest
 from hostler.sim.scenario.run import run_scenario
 from hostler.sim.scenario.scenario import INVARIANTS
-from hostler.sim.world import Parts, WorldPlan, run_world
+from hostler.sim.world import Factories, WorldConfig, run_world
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -228,7 +228,7 @@ def test_a_process_that_ends_by_an_error_is_a_finding_and_no_accident() -> None:
         raise RuntimeError("a defect")
 
     short = read_scenario(HEAD.replace("length: 60", "length: 8") + "settle: 2\n")
-    outcome = run_scenario(short, parts=Parts(nodes=broken))
+    outcome = run_scenario(short, parts=Factories(nodes=broken))
     assert "nothing_broke" in outcome.broken
     assert "RuntimeError: a defect" in [
         found.text for verdict in outcome.verdicts for found in verdict.violations if found.invariant == "nothing_broke"
@@ -252,7 +252,7 @@ def watched(story: Callable[[World], Awaitable[None]], *, labs: bool = False) ->
             if not verdict.held
         }
 
-    plan = WorldPlan(inventory=scenario().inventory, replicas=1, labs=labs, node_ttl=5.0, fencing_time=10.0)
+    plan = WorldConfig(inventory=scenario().inventory, replicas=1, labs=labs, node_ttl=5.0, fencing_time=10.0)
     return run_world(plan, main)
 
 

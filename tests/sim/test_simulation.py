@@ -26,7 +26,7 @@ from hostler.model.sim_api import (
 from hostler.sim import simulation as module
 from hostler.sim.fault import FAULTS
 from hostler.sim.simulation import Simulation, Story
-from hostler.sim.world import World, WorldPlan
+from hostler.sim.world import World, WorldConfig
 
 RACKS = """
 racks:
@@ -43,7 +43,7 @@ async def simulated(
     play: Play | None = None, *, mode: Mode = Mode.MANUAL, rate: float | None = None
 ) -> AsyncIterator[tuple[Simulation, list[str]]]:
     told: list[str] = []
-    plan = WorldPlan(inventory=read_inventory(RACKS, "racks.yaml"))
+    plan = WorldConfig(inventory=read_inventory(RACKS, "racks.yaml"))
     simulation = Simulation(Story(name="test", seed=3, plan=plan, play=play), told=told.append)
     await simulation.start()
     try:
@@ -206,7 +206,7 @@ async def test_a_world_that_cannot_begin_says_why() -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise Invalid("world: it cannot be")
 
-    plan = WorldPlan(inventory=read_inventory(RACKS, "racks.yaml"))
+    plan = WorldConfig(inventory=read_inventory(RACKS, "racks.yaml"))
     simulation = Simulation(Story(name="test", plan=plan), told=lambda _: None)
     before, module.World = module.World, broken  # type: ignore[misc,assignment]
     try:

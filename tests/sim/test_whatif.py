@@ -15,7 +15,7 @@ from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
 from hostler.ports.store import Put
 from hostler.sim.fault import PowerFault
 from hostler.sim.whatif import Answer, Copied, Fate, Question, ask, copied
-from hostler.sim.world import World, WorldPlan, run_world
+from hostler.sim.world import World, WorldConfig, run_world
 
 TWO_RACKS = """
 racks:
@@ -50,7 +50,7 @@ def living(*wanted: VmCreate, inventory: str = TWO_RACKS) -> tuple[Copied, dict[
         assert await everything(world.store) == before
         return copy, before
 
-    return run_world(WorldPlan(inventory=read_inventory(inventory)), story, seed=3)
+    return run_world(WorldConfig(inventory=read_inventory(inventory)), story, seed=3)
 
 
 async def everything(store: MemoryStore) -> dict[str, bytes]:
@@ -121,7 +121,7 @@ def test_a_node_that_is_silent_already_takes_nothing() -> None:
         await world.sleep(120)
         return await copied(world.store)
 
-    copy = run_world(WorldPlan(inventory=read_inventory(TWO_RACKS)), story, seed=5)
+    copy = run_world(WorldConfig(inventory=read_inventory(TWO_RACKS)), story, seed=5)
     answer = ask(copy, Question(drain=("r2",)))
     assert answer.silent == ("r1-b1",)
     assert all(machine.after in ("r1-b2", "r1-b3") for machine in answer.affected)

@@ -9,7 +9,7 @@ from hostler.keys.deployment import SLICE
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.sim.fault import PowerFault
 from hostler.sim.whatif import Copied, Question, ask, copied
-from hostler.sim.world import World, WorldPlan, run_world
+from hostler.sim.world import World, WorldConfig, run_world
 
 RACKS = """
 racks:
@@ -38,7 +38,7 @@ def living(spec: SliceSpec) -> tuple[Copied, Counter[str]]:
         entries = (await SLICE.list(world.store)).entries
         return copy, Counter({entry.parts["node"]: len(entry.value.each()) for entry in entries})
 
-    return run_world(WorldPlan(inventory=read_inventory(RACKS), slices=True), story, seed=3)
+    return run_world(WorldConfig(inventory=read_inventory(RACKS), slices=True), story, seed=3)
 
 
 def test_a_drain_moves_the_slices_of_a_rack_and_all_serve_meanwhile() -> None:

@@ -20,12 +20,12 @@ from hostler.model.lab import LabPhase, LabRequest
 from hostler.model.vm import OnNodeLoss, VmSpec
 from hostler.model.workload_api import WorkloadApply
 from hostler.sim.hardware import PowerOn, Replace, Stop
-from hostler.sim.world import BladePlan, Parts, World, WorldPlan, run_world
+from hostler.sim.world import BladeConfig, Factories, World, WorldConfig, run_world
 
 from .world_scene import TWO_RACKS, broken, handles, make, overlaps, plan, running, said
 
 if TYPE_CHECKING:
-    from hostler.sim.world import Doors
+    from hostler.sim.world import ReplicaServices
 
 
 def test_a_wish_becomes_a_machine_on_a_blade() -> None:
@@ -65,9 +65,9 @@ def test_a_blade_of_no_known_rack_has_power_and_network_and_can_crash() -> None:
         broken(world, "blade_crash", "x1/b1")
         assert not world.blades["x1-b1"].alive
 
-    run_world(WorldPlan(blades=(BladePlan(node="x1-b1"),)), story)
+    run_world(WorldConfig(blades=(BladeConfig(node="x1-b1"),)), story)
     with pytest.raises(Invalid, match="its rack is in the inventory"):
-        plan(blades=(BladePlan(node="r1-b9"),))
+        plan(blades=(BladeConfig(node="r1-b9"),))
 
 
 def test_a_client_asks_until_it_is_answered_and_its_wish_is_done_once() -> None:
@@ -155,7 +155,7 @@ def test_workloads_are_looked_after() -> None:
         await running(world, 4)
         assert len(said(world, "workload")) >= 4
 
-    async def _applied(workloads: WorkloadService, doors: Doors, wanted: WorkloadApply) -> Any:
+    async def _applied(workloads: WorkloadService, doors: ReplicaServices, wanted: WorkloadApply) -> Any:
         return await workloads.apply(doors.request, wanted)
 
     run_world(plan(), story)
@@ -360,7 +360,7 @@ def test_what_breaks_inside_a_process_is_kept_and_the_process_started_again() ->
         await world.sleep(10)
         assert world.failures or any(host.lives > 1 for host in world.replicas.values())
 
-    run_world(plan(), story, parts=Parts(more=(lambda _, __: Broken(),)))
+    run_world(plan(), story, parts=Factories(more=(lambda _, __: Broken(),)))
 
 
 def test_names_of_the_inventory_are_matched_without_regard_to_case() -> None:

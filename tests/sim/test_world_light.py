@@ -13,7 +13,7 @@ from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
 from hostler.model.workload_api import WorkloadApply, WorkloadScale
 from hostler.sim.fault import FAULTS
-from hostler.sim.world import World, WorldPlan, run_world
+from hostler.sim.world import World, WorldConfig, run_world
 
 from .evidence import run_named_world
 from .test_world_faults import ANYWHERE, SIX
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmHandle
 
 
-def light(**changes: Any) -> WorldPlan:
+def light(**changes: Any) -> WorldConfig:
     return plan(agents="light", **changes)
 
 

@@ -15,7 +15,7 @@ from hostler.ports.slices import Life
 from hostler.sim.fault import AgentKilled, SliceCrash, SliceRefuses
 from hostler.sim.invariants import Invariants
 from hostler.sim.scenario.scenario import INVARIANTS
-from hostler.sim.world import Parts, World, run_world
+from hostler.sim.world import Factories, World, run_world
 
 from .deployments import blueprint, plan, spec
 
@@ -36,7 +36,7 @@ class Idle:
     async def stop(self) -> None: ...
 
 
-NOBODY = Parts(deployments=lambda _making, _view: Idle())
+NOBODY = Factories(deployments=lambda _making, _view: Idle())
 
 
 async def tell(world: World, state: SliceState, *numbers: int, node: str = NODE, artifact: str = CART) -> None:

@@ -22,7 +22,7 @@ from hostler.keys.replica import FENCE, LEADER
 from hostler.kit.simulated_process import ProcessLoop, outside
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.store import ModRevision, Put
-from hostler.sim.faulty_link import Weather, Wire
+from hostler.sim.faulty_link import FaultyLink, Weather
 
 from .evidence import name_run
 
@@ -84,7 +84,7 @@ class Process:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.rng = random.Random(f"{world.seed} {name}")
-        self.wire = Wire(world.store, self.rng, world.weather)
+        self.wire = FaultyLink(world.store, self.rng, world.weather)
         self.storage = world.rules.storage(self.wire)
         self.leaving = asyncio.Event()
         self.dead = False

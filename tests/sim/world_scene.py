@@ -10,14 +10,14 @@ from hostler.keys.vm import HANDLE
 from hostler.model.api import VmCreate
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
 from hostler.sim.fault import fault_of
-from hostler.sim.world import WorldPlan
+from hostler.sim.world import WorldConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostler.model.vm import VmHandle
     from hostler.sim.log import LogEntry
-    from hostler.sim.world import Doors, World
+    from hostler.sim.world import ReplicaServices, World
 
 TWO_RACKS = read_inventory("""
 racks:
@@ -32,9 +32,9 @@ racks:
 """)
 
 
-def plan(**changes: Any) -> WorldPlan:
+def plan(**changes: Any) -> WorldConfig:
     """Two racks of three blades; the second one has two feeds. The loss of one rack is no mass failure here."""
-    return WorldPlan(**{"inventory": TWO_RACKS, "brake_share": 0.5, **changes})
+    return WorldConfig(**{"inventory": TWO_RACKS, "brake_share": 0.5, **changes})
 
 
 async def make(world: World, *names: str, loss: OnNodeLoss = OnNodeLoss.RECREATE, within: float = 600.0) -> None:
@@ -42,7 +42,7 @@ async def make(world: World, *names: str, loss: OnNodeLoss = OnNodeLoss.RECREATE
     for name in names:
         wanted = VmCreate(name=name, spec=VmSpec(cpus=1, memory_mib=512), on_node_loss=loss)
 
-        async def create(doors: Doors, wanted: VmCreate = wanted) -> object:
+        async def create(doors: ReplicaServices, wanted: VmCreate = wanted) -> object:
             return await doors.vms.create(doors.request, "acme", "shop", wanted)
 
         await world.ask(create, within=within)

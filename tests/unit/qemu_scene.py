@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.machines.qemu import pid_lookup, process
-from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
+from hostler.drivers.machines.qemu.folder import MachineFolder, NodeFolder
 from hostler.kit.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def machine_of(place: PlaceFolder) -> Iterator[MachineFolder]:
+def machine_of(place: NodeFolder) -> Iterator[MachineFolder]:
     """A machine's folder. Whatever lives in it ends with it."""
     made = place.machine("m")
     made.create()

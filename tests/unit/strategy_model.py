@@ -14,7 +14,7 @@ import msgspec
 
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.deployments.phases import trial, weight_of
-from hostler.engine.deployments.strategy import Aim, Count, Side, aim
+from hostler.engine.deployments.strategy import Aim, Count, VersionSet, aim
 from hostler.model.deployment import SliceSpec, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase, Retries
 
@@ -32,7 +32,7 @@ def slice_spec(artifact: str = V1, instances: int = 3, **more: object) -> SliceS
 
 
 class Instance(msgspec.Struct):
-    side: Side
+    side: VersionSet
     name: int
     ready: bool = False
     ever_ready: bool = False
@@ -82,7 +82,7 @@ class Model:
         self.spec, self.rollback = spec, rollback
         self.number += 1
 
-    def counts(self) -> dict[Side, Count]:
+    def counts(self) -> dict[VersionSet, Count]:
         there = collections.Counter(one.side for one in self.instances)
         ready = collections.Counter(one.side for one in self.instances if one.ready)
         leaving = collections.Counter(one.side for one in self.leaving)
@@ -186,7 +186,7 @@ class Model:
     def check_ceiling(self, now: Deployment, there: int, loaded: int) -> None:
         assert self.spec is not None
         wished, strategy = self.wished(now), now.strategy
-        new = Side(now.artifact, now.template)
+        new = VersionSet(now.artifact, now.template)
         of_new = sum(one.side == new for one in self.instances)
         if not loaded:
             return

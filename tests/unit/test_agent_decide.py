@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from dose import seeds
 
-from hostler.engine.agent.decide import NOTHING, Action, Step, Telling, decide, restorable, same, tell
+from hostler.engine.agent.decide import NOTHING, Action, StatusUpdate, Step, decide, restorable, same, tell
 from hostler.model.node import VmCommand
 from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState, VmHandle, VmSpec
 from hostler.ports.machines import Label, Machine
@@ -215,7 +215,7 @@ def test_a_running_machine_keeps_its_shape_until_it_is_off() -> None:
 
 def told(wish: VmCommand, seen: Machine | None, before: VmHandle | None = None, **fields: object) -> VmHandle:
     doing = fields.pop("doing", NOTHING)
-    return tell(wish, seen, before, replace(Telling(node="n", driver="d", at=7.0), **fields), doing=doing)  # type: ignore[arg-type]
+    return tell(wish, seen, before, replace(StatusUpdate(node="n", driver="d", at=7.0), **fields), doing=doing)  # type: ignore[arg-type]
 
 
 def test_the_handle_says_what_is_seen() -> None:

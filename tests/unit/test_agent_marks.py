@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from agent_stage import SPEC, stage
 
-from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.drivers.machines.simulated import MemoryHost
 from hostler.engine.agent.decide import Action, decide, tell
-from hostler.engine.agent.decide import Telling as Words
+from hostler.engine.agent.decide import StatusUpdate as Words
 from hostler.entry.agent import plan_of
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE
@@ -109,7 +109,7 @@ def test_a_machine_that_changes_hands_runs_on_and_its_handle_stands_there() -> N
 def test_a_report_that_was_on_its_way_is_not_written_where_the_machine_was() -> None:
     async def main() -> None:
         async with stage() as it:
-            place = MemoryPlace("p")
+            place = MemoryHost("p")
             agent = await it.agent(place=place)
             await it.command()
             await it.reaches("v", RUNNING)
@@ -130,7 +130,7 @@ def test_a_report_that_was_on_its_way_is_not_written_where_the_machine_was() -> 
 def test_an_agent_that_dies_around_a_mark_does_it_again(point: str) -> None:
     async def main() -> None:
         async with stage() as it:
-            place = MemoryPlace("p")
+            place = MemoryHost("p")
             died = it.clock.sleep
 
             async def step(name: str) -> None:

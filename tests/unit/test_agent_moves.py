@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from agent_stage import SPEC, Stage, stage
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace
+from hostler.drivers.machines.simulated import MachineFaults, MemoryHost
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.engine.agent.migration import OPEN_WITHIN, READY_WITHIN, _Patient
 from hostler.errors import Refused, Unavailable
 from hostler.keys.node import ARRIVAL, COMMAND, MEMBER
@@ -178,7 +178,7 @@ def test_a_door_that_was_closed_again_is_not_waited_for_as_long_as_the_first_one
 
 def test_a_node_says_why_it_cannot_take_a_machine() -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace("taken")
+        place = MemoryHost("taken")
         b = await it.agent("b", place=place)
         stranger = MachinePlan(label=Label("o", "p", "v", "another cluster", "b"), spec=SPEC)
         await b.machines.create(stranger)
@@ -261,7 +261,7 @@ def test_what_arrived_of_a_move_that_was_given_up_is_removed_where_the_machine_i
 def test_an_agent_that_knows_no_way_to_others_says_that_its_machines_stay() -> None:
     async def play(it: Stage) -> None:
         alone = await it.agent("a")
-        agent = Agent(it.store, alone.machines, AgentPlan(node="c"), clock=it.clock, new_id=lambda: "x")
+        agent = Agent(it.store, alone.machines, AgentConfig(node="c"), clock=it.clock, new_id=lambda: "x")
         task = asyncio.create_task(agent.run())
         await it.until(lambda: agent.state().registered)
         member = await it.member("c")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hostler.engine.agent.decide import Action, Step
-from hostler.engine.agent.status_reporter import LONGEST_PAUSE, Known
+from hostler.engine.agent.status_reporter import LONGEST_PAUSE, ReportedMachine
 from hostler.errors import Forbidden, HostlerError, TooManyTries, Unavailable
 from hostler.keys.entry import Entry
 from hostler.model.node import VmCommand
@@ -18,7 +18,7 @@ STEP = Step(Action.DELETE)
 
 def last_pause(error: HostlerError, failures: int) -> tuple[float, int]:
     command = VmCommand(org="o", project="p", vm="v", name="n", spec=VmSpec(cpus=1, memory_mib=256), generation=1)
-    known, rng = Known(Entry(command, {}, "k", 1, 1, 1)), random.Random(1)
+    known, rng = ReportedMachine(Entry(command, {}, "k", 1, 1, 1)), random.Random(1)
     for _ in range(failures):
         known.failed(STEP, "why", 100.0, rng, error=error)
     return known.put_off[STEP].until - 100.0, known.failures

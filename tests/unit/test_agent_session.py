@@ -12,10 +12,10 @@ import pytest
 from agent_stage import FENCING, TTL, Running, Stage, stage
 from dose import seeds
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
+from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.engine.calendar import READ_EVERY
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
@@ -226,7 +226,7 @@ def test_who_has_other_machines_waits_until_the_node_is_free_and_says_for_whom()
 @pytest.mark.parametrize("trace", ["command", "handle"])
 def test_who_has_other_machines_leaves_a_node_alone_that_may_have_some_elsewhere(trace: str) -> None:
     async def play(it: Stage) -> None:
-        a, other = await it.agent("A"), MemoryPlace("another disk")
+        a, other = await it.agent("A"), MemoryHost("another disk")
         await registered(it, a)
         await it.command()
         await it.reaches("v", RUNNING)
@@ -259,7 +259,7 @@ def test_the_first_agent_comes_back_though_another_waits_for_its_node() -> None:
         await it.command()
         await it.reaches("v", RUNNING)
         await a.crash()
-        b = await it.agent(place=MemoryPlace("another disk"))
+        b = await it.agent(place=MemoryHost("another disk"))
         await asyncio.sleep(3 * TTL)
         again = await it.agent(place=a.place)
         assert await registered(it, again) < 1.0
@@ -280,7 +280,7 @@ def test_a_record_without_a_place_is_of_an_earlier_release_and_counts_as_the_sam
         assert entry is not None
         await MEMBER.replace(it.bare, entry, replace(entry.value, place=""))
         await it.until(lambda: _silent(it))
-        b = await it.agent(place=MemoryPlace("moved"))
+        b = await it.agent(place=MemoryHost("moved"))
         assert await registered(it, b) < 2.0
 
     staged(play)
@@ -345,7 +345,7 @@ def test_whatever_answer_is_lost_the_node_is_registered_in_the_end(verb: Any, ki
 @pytest.mark.parametrize("plan", [{"fencing_time": 29.0}, {"node_ttl": 0.0}, {"boots": 0}, {"look_every": 0.0}])
 def test_a_plan_that_cannot_be_is_refused(plan: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
-        AgentPlan(node="a", **plan)
+        AgentConfig(node="a", **plan)
 
 
 # Beating
@@ -727,7 +727,7 @@ def test_a_fenced_machine_that_nobody_commands_is_off_before_anything_is_held_ag
 def test_whatever_goes_wrong_every_commanded_machine_is_there_in_the_end_and_no_other(seed: int) -> None:
     async def play(it: Stage) -> None:
         rng = random.Random(seed)
-        place = MemoryPlace()
+        place = MemoryHost()
         odds = Odds(unavailable=0.05, never=0.05, half=0.1, lost=0.1, broken=0.05, slow=0.1)
         faults = MachineFaults(odds, delays={"create": 1.0, "start": 2.0, "stop": 1.0, "snapshot": 0.5})
         a = await it.agent(place=place, faults=faults, look_every=5.0, sweep_every=60.0)
@@ -843,7 +843,7 @@ async def _fencing_time(it: Stage, seconds: float) -> bool:
 
 def test_an_agent_that_is_suspended_on_its_way_to_a_hold_does_not_hold_for_longer() -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace("slow")
+        place = MemoryHost("slow")
         asleep = 0.0
 
         class Suspended(SimulatedMachines):
@@ -853,7 +853,7 @@ def test_an_agent_that_is_suspended_on_its_way_to_a_hold_does_not_hold_for_longe
 
         machines = Suspended(place, clock=it.clock, rng=it.rng)
         await machines.__aenter__()
-        plan = AgentPlan(node="a", node_ttl=60.0, fencing_time=120.0)  # it is patient for 15 s
+        plan = AgentConfig(node="a", node_ttl=60.0, fencing_time=120.0)  # it is patient for 15 s
         agent = Agent(it.store, machines, plan, clock=it.clock, rng=it.rng, new_id=lambda: "id")
         running = Running(agent, machines, place)
         it.running.append(running)

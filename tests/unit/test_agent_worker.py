@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from agent_stage import SPEC, Stage, stage
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds
+from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Odds
 from hostler.engine.calendar import READ_EVERY
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, RETAINED
 from hostler.keys.vm import HANDLE
@@ -311,7 +311,7 @@ def test_lost_snapshots_are_neither_taken_nor_restored() -> None:
 
 def test_a_machine_forgotten_by_an_earlier_command_is_not_taken_for_the_new_one() -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace("here")
+        place = MemoryHost("here")
         a = await it.agent(place=place)
         await it.command(snapshots=("old",))
         await it.reaches("v", RUNNING)
@@ -409,7 +409,7 @@ def test_a_damaged_handle_is_written_over() -> None:
 # Orphans
 
 
-async def _stray(it: Stage, place: MemoryPlace, cluster: str, vm: str = "stray", node: str = "a") -> None:
+async def _stray(it: Stage, place: MemoryHost, cluster: str, vm: str = "stray", node: str = "a") -> None:
     from hostler.drivers.machines.simulated import SimulatedMachines
 
     async with SimulatedMachines(place, clock=it.clock, rng=it.rng) as machines:
@@ -425,7 +425,7 @@ async def _cluster(it: Stage) -> str:
 
 def test_machines_without_a_command_are_retained_but_only_our_own() -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace()
+        place = MemoryHost()
         await _stray(it, place, await _cluster(it))
         await _stray(it, place, "theirs", "foreign")
         await _stray(it, place, "", "nobodys")
@@ -512,7 +512,7 @@ def test_nothing_is_destroyed_while_the_store_does_not_say_for_certain_that_nobo
 
 def test_a_command_that_cannot_be_read_protects_its_machine() -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace()
+        place = MemoryHost()
         await _stray(it, place, await _cluster(it), "v")
         key = COMMAND.fill(node="a", vm="v")
         await it.bare.put(key, b"{")
@@ -547,7 +547,7 @@ def test_a_snapshot_keeps_its_instant_over_a_restart_of_the_agent() -> None:
 @pytest.mark.parametrize("label", [("theirs", "a"), ("ours", "b"), ("", "a")])
 def test_a_machine_of_somebody_else_stands_in_the_way_and_is_never_told_as_gone(label: tuple[str, str]) -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace()
+        place = MemoryHost()
         await _cluster(it)
         await _stray(it, place, label[0], "v", node=label[1])
         await it.command()
@@ -569,7 +569,7 @@ def test_a_machine_of_somebody_else_stands_in_the_way_and_is_never_told_as_gone(
 
 def test_machines_of_a_state_file_that_was_moved_here_are_ours_and_keep_their_label() -> None:
     async def play(it: Stage) -> None:
-        place = MemoryPlace()
+        place = MemoryHost()
         for vm in ("v", "orphan"):
             await _stray(it, place, "file", vm)
         await it.command()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hostler import open_store
-from hostler.engine.history_reader import PAGE, Annals, Line
+from hostler.engine.history_reader import PAGE, HistoryReader, HistorySource
 from hostler.engine.idempotent_writer import instants
 from hostler.keys.access import AUDIT
 from hostler.kit.clock import SystemClock
@@ -44,7 +44,7 @@ async def test_from_any_place_the_newest_come_first_and_little_is_read(store: St
         return page
 
     store.range = counted  # type: ignore[method-assign,assignment]
-    lines = Line(store, AUDIT.prefix()).back(end)
+    lines = HistorySource(store, AUDIT.prefix()).back(end)
     found: list[int] = []
     async for some in lines:
         found += [int(AUDIT.entry(kv).value.subject.rpartition("/")[2]) for kv in some]
@@ -67,7 +67,7 @@ async def test_who_reads_much_lets_others_run(store: Store) -> None:
             await asyncio.sleep(0)
 
     other = asyncio.create_task(others())
-    found = [one async for one in Annals(store, clock=SystemClock()).back(NOON + LINES)]
+    found = [one async for one in HistoryReader(store, clock=SystemClock()).back(NOON + LINES)]
     other.cancel()
     assert len(found) == LINES
     assert turns > 10

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from controller_world import World, play
 
-from hostler.engine.controllers.decision_retention import BATCH, RECOUNT_EVERY, SETTLED, Attic
+from hostler.engine.controllers.decision_retention import BATCH, RECOUNT_EVERY, SETTLED, DecisionRetention
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.decision_recorder import Tracer
 from hostler.keys.trace import SILENT, TRACE
@@ -116,7 +116,7 @@ def test_no_more_than_so_many_are_kept_and_the_first_ones_go() -> None:
 def test_what_was_counted_is_not_counted_again(most: int) -> None:
     async def story(world: World) -> None:
         await filled(world, DAY, 50)
-        attic = Attic(world.raw, most=most)
+        attic = DecisionRetention(world.raw, most=most)
         wall = world.clock.wall()
         assert [await attic.count(wall), await attic.count(wall)] == [50, 50]
         await filled(world, 0.0, 5)

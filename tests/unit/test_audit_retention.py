@@ -13,7 +13,7 @@ from test_attic import DAY, cleaned, filled, led
 
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
-from hostler.engine.access.audit_queries import Wanted, page
+from hostler.engine.access.audit_queries import AuditFilter, page
 from hostler.engine.controllers.decision_retention import SETTLED
 from hostler.engine.controllers.janitor import FILLING_EVERY
 from hostler.engine.idempotent_writer import instants
@@ -54,7 +54,7 @@ async def subjects(world: World, files: AuditFolder | None, *, newest: bool, lim
             world.raw,
             ADMIN,
             None,  # type: ignore[arg-type]
-            Wanted(),
+            AuditFilter(),
             limit=limit,
             after=after,
             newest=newest,
@@ -119,7 +119,7 @@ def test_what_is_old_goes_to_the_file_of_its_day_and_pages_go_through_both(tmp_p
             world.raw,
             ADMIN,
             None,
-            Wanted(day=day),
+            AuditFilter(day=day),
             limit=300,
             clock=world.clock,
             files=files,  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def test_a_server_says_which_lines_are_on_other_machines(tmp_path: Path, has_fil
             await world.raw.put(put.key, put.value)
         for wanted, lines in (("", 100), ("2026-11-15", 50), ("2026-11-16", 0)):
             found = await page(
-                *(world.raw, ADMIN, None, Wanted(day=wanted)),  # type: ignore[arg-type]
+                *(world.raw, ADMIN, None, AuditFilter(day=wanted)),  # type: ignore[arg-type]
                 limit=10,
                 clock=world.clock,
                 files=files,
@@ -218,7 +218,7 @@ def test_a_line_that_is_moved_between_two_pages_is_not_left_out(tmp_path: Path) 
         files = AuditFolder(tmp_path / "audit", threads=False)
         await write(300, ago=100 * DAY)
         raw: MemoryStore = world.raw
-        args = (raw, ADMIN, None, Wanted())
+        args = (raw, ADMIN, None, AuditFilter())
         one = await page(*args, limit=50, clock=world.clock, files=files)  # type: ignore[arg-type]
         await cleaned(world, leader, files=files)
         await asyncio.sleep(5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hostler.engine.deployments import autoscale
 from hostler.engine.deployments.plan import MOST, Placed, about, slice_plan
-from hostler.engine.deployments.views import Known, Seen, blueprint_status, slice_status
+from hostler.engine.deployments.views import InstanceGroup, SliceFacts, blueprint_status, slice_status
 from hostler.entry.cli.blueprint.render import _inside
 from hostler.model.blueprint_api import BlueprintPhase, SliceChange
 from hostler.model.deployment import (
@@ -37,9 +37,11 @@ A1, A2 = spec("a:1", 3), spec("a:2", 3)
 S = SliceState
 
 
-def seen(node: str, artifact: str = "a:1", *states: SliceState, settings: SliceSettings | None = None) -> list[Seen]:
+def seen(
+    node: str, artifact: str = "a:1", *states: SliceState, settings: SliceSettings | None = None
+) -> list[InstanceGroup]:
     with_ = settings or SliceSettings()
-    return [Seen(node, f"org:{artifact}", with_, state, ready=True) for state in states or (S.ACTIVE,)]
+    return [InstanceGroup(node, f"org:{artifact}", with_, state, ready=True) for state in states or (S.ACTIVE,)]
 
 
 class Rows:
@@ -63,9 +65,13 @@ class Rows:
 
 
 def planned(
-    wanted: SliceSpec | None, before: SliceSpec | None, *there: list[Seen], place: Rows | None = None, **more: Any
+    wanted: SliceSpec | None,
+    before: SliceSpec | None,
+    *there: list[InstanceGroup],
+    place: Rows | None = None,
+    **more: Any,
 ) -> SlicePlan:
-    known = Known(base="org:a", spec=wanted, seen=[one for each in there for one in each], **more)
+    known = SliceFacts(base="org:a", spec=wanted, seen=[one for each in there for one in each], **more)
     return slice_plan(known, before, place or Rows("n1", "n2", "n3"))
 
 
@@ -222,9 +228,9 @@ def deployment(artifact: str = "a:1", phase: Phase = Phase.DONE, **more: Any) ->
     return Deployment(blueprint="shop", artifact=f"org:{artifact}", phase=phase, **fields)
 
 
-def told(wanted: SliceSpec | None, *there: list[Seen], **more: Any) -> SliceStatus:
+def told(wanted: SliceSpec | None, *there: list[InstanceGroup], **more: Any) -> SliceStatus:
     every = [one for each in there for one in each]
-    return slice_status(Known(base="org:a", spec=wanted, number=1, seen=every, **more))
+    return slice_status(SliceFacts(base="org:a", spec=wanted, number=1, seen=every, **more))
 
 
 def test_a_slice_is_ready_only_when_all_is_as_wished() -> None:
@@ -250,7 +256,7 @@ def test_a_slice_is_ready_only_when_all_is_as_wished() -> None:
 
 
 def test_a_crashed_process_is_not_ready() -> None:
-    down = [Seen("n1", "org:a:1", SliceSettings(), S.ACTIVE, ready=False)]
+    down = [InstanceGroup("n1", "org:a:1", SliceSettings(), S.ACTIVE, ready=False)]
     status = told(spec("a:1", 1), down, deployment=deployment())
     assert (status.phase, status.ready) == (BlueprintPhase.CHANGING, 0)
 
@@ -299,7 +305,7 @@ def test_failures_are_told_and_a_version_that_was_given_up_until_it_is_applied_a
     assert (status.phase, status.detail) == (BlueprintPhase.FAILED, "org:a:2 failed 5 times")
     version = status.versions[0]
     assert (version.failures, version.given_up, version.why, version.retry_at) == (5, True, "start raised", 9.0)
-    again = slice_status(Known(base="org:a", spec=A2, number=2, seen=(), deployment=failed))
+    again = slice_status(SliceFacts(base="org:a", spec=A2, number=2, seen=(), deployment=failed))
     assert again.phase is BlueprintPhase.CHANGING, "the leader has not seen number 2 yet"
     starting = told(A2, deployment=deployment("a:2", Phase.STARTING), retries=retries)
     assert starting.detail == "its first version is starting; failed 5 times in a row: start raised"
@@ -334,7 +340,7 @@ def test_what_follows_the_calls_is_planned_as_the_leader_goes_by_it() -> None:
     for scale, least in ((3, None), (2, 5), (None, None)):
         one = changed(wish, min_available=least or 0)
         deployment = msgspec.structs.replace(standing, scale=scale)
-        known = Known(
+        known = SliceFacts(
             base="org:a",
             spec=one,
             number=0,
@@ -349,8 +355,8 @@ def test_what_follows_the_calls_is_planned_as_the_leader_goes_by_it() -> None:
 
 
 def test_nodes_that_are_a_guess_are_said_to_be() -> None:
-    def planned(base: str, *seen_: Seen) -> SlicePlan:
-        known = Known(
+    def planned(base: str, *seen_: InstanceGroup) -> SlicePlan:
+        known = SliceFacts(
             base=f"org:{base}",
             spec=spec(f"{base}:2", 2),
             number=0,

@@ -11,7 +11,7 @@ from blueprint_scene import SaidArtifacts, blueprint, changed, spec
 from service_scene import ADMIN, MEMBER_OF_ACME, STRANGER, VIEWER, Scene, asked, contents, play
 
 from hostler.engine.deployments import queries
-from hostler.engine.deployments.instance_index import Is
+from hostler.engine.deployments.instance_index import InstanceState
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, KeyReused, NotFound, Stale
@@ -594,7 +594,7 @@ def test_instances_of_every_state_are_counted() -> None:
         [a] = (await service(scene).status(VIEWER, "shop")).slices
         assert a.versions[0].states == {state.value: 1 + (state is SliceState.ACTIVE) for state in SliceState}
         assert (a.ready, a.leaving, a.failed) == (1, 4, 1)
-        for kind in Is:
+        for kind in InstanceState:
             assert kind in queries._STATES or kind.name in SliceState.__members__, "whatever the fleet tells apart"
 
     play(story)

@@ -12,7 +12,7 @@ import pytest
 
 from hostler import errors
 from hostler.drivers.calling import gateway as gateway_module
-from hostler.drivers.calling.connection_pool import TcpLines
+from hostler.drivers.calling.connection_pool import TcpConnectionPool
 from hostler.drivers.calling.gateway import Gateway, failed
 from hostler.kit.frames import frame, read_frame
 from hostler.ports.calls import Call, CallFailed, Failed, Fault, FromWorker, Hello, NotAdmitted, Welcome
@@ -70,7 +70,7 @@ class FakeRouter:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, token: str = TOKEN) -> AsyncIterator[tuple[FakeRouter, TcpLines, str]]:
+async def opened(tmp_path: Path, token: str = TOKEN) -> AsyncIterator[tuple[FakeRouter, TcpConnectionPool, str]]:
     async with AsyncExitStack() as stack:
         router = FakeRouter()
         folder = tmp_path / ("long" * 30)  # the path of a socket may have 107 characters
@@ -79,7 +79,7 @@ async def opened(tmp_path: Path, token: str = TOKEN) -> AsyncIterator[tuple[Fake
         await stack.enter_async_context(gateway)
         short = tmp_path / "s"
         short.symlink_to(folder)
-        lines = TcpLines(token, connect_within=30.0)
+        lines = TcpConnectionPool(token, connect_within=30.0)
         stack.push_async_callback(lines.aclose)
         yield router, lines, str(short / "calls.sock")
         await lines.aclose()

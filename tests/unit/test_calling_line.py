@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hostler.drivers.calling.connection import AHEAD_ITEMS, Line
+from hostler.drivers.calling.connection import AHEAD_ITEMS, WorkerConnection
 from hostler.kit.frames import frame
 from hostler.ports.calls import Call, End, Hello, Item, Result, Welcome
 
@@ -34,13 +34,13 @@ class Wire:
         self.is_read = True
 
 
-def heard(line: Line, *messages: Any) -> None:
+def heard(line: WorkerConnection, *messages: Any) -> None:
     line.data_received(b"".join(frame(encode(message)) for message in messages))
 
 
 async def test_who_goes_when_a_stream_has_begun_leaves_a_line_that_is_read() -> None:
     for its_end in ([], [End(1)]):
-        line, wire = Line("here", Hello("token"), asyncio.get_running_loop(), lambda _: None), Wire()
+        line, wire = WorkerConnection("here", Hello("token"), asyncio.get_running_loop(), lambda _: None), Wire()
         line.connection_made(wire)  # type: ignore[arg-type]
         heard(line, Welcome("shop:till:1", 1))
         waiting = line.send(Call(1, "flow", b"{}"), None)

@@ -12,7 +12,7 @@ import pytest
 from hostler import open_store
 from hostler.engine import phase_counts as census_module
 from hostler.engine.phase import phase
-from hostler.engine.phase_counts import Census
+from hostler.engine.phase_counts import PhaseCounts
 from hostler.engine.request import Caller
 from hostler.engine.view import View
 from hostler.keys.lab import LAB
@@ -47,7 +47,7 @@ class World:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.view = View(store, clock=SystemClock())
-        self.census = Census(self.view, clock=SystemClock())
+        self.census = PhaseCounts(self.view, clock=SystemClock())
 
     async def write(self, *operations: Operation) -> None:
         await self.store.txn([], operations)

@@ -12,7 +12,7 @@ import pytest
 from hostler import open_store
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections, Leadership
-from hostler.engine.leader_history import KEPT, Chronicle
+from hostler.engine.leader_history import KEPT, LeaderHistory
 from hostler.entry.cli import main
 from hostler.keys.replica import FENCE, LEADER, TAKEOVER
 from hostler.model.replica import Farewell, Takeover
@@ -30,7 +30,7 @@ class Term:
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name
         self.elections = Elections(StoreTtlStorage(store), new_id=lambda: name)
-        self.chronicle = Chronicle(store, holder=name, address=f"{name}:7070")
+        self.chronicle = LeaderHistory(store, holder=name, address=f"{name}:7070")
         self.running: asyncio.Task[None] | None = None
 
     async def begin(self) -> Leadership:

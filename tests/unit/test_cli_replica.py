@@ -14,7 +14,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
 from hostler.engine.replica_registration import Presence
-from hostler.entry.campaign import Leading, Plan, stand
+from hostler.entry.campaign import CampaignConfig, Leading, stand
 from hostler.entry.cli import main
 from hostler.entry.cli.value import span
 from hostler.entry.election_demo import count
@@ -361,7 +361,7 @@ def test_r32_a_replica_that_gets_no_key_in_time_ends_with_a_problem_that_names_t
             storage, told = StoreTtlStorage(store), list[str]()
             async with aclosing(Elections(storage)) as elections:
                 assert await elections.acquire(LEADER.fill(n=1), "other:1", ttl=20) is not None
-                plan = Plan(address="me:1", ttl=20, acquisition_timeout=0.05)
+                plan = CampaignConfig(address="me:1", ttl=20, acquisition_timeout=0.05)
                 problem = await stand(
                     storage, plan, [], leading=Leading(told.append), asked=asyncio.Event(), tell=told.append
                 )

@@ -12,7 +12,7 @@ from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 
 from hostler.drivers.power import BmcPower, PowerByNode
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.controllers.heartbeat_monitor import Silence
+from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.view import View
 from hostler.errors import Conflict, LeadershipLost, Unavailable
@@ -259,7 +259,7 @@ def test_a_silence_is_unbroken_or_none() -> None:
         clock = VirtualClock()
         async with MemoryStore(clock=clock) as store:
             view = View(store, clock=clock)
-            silence = Silence(view, clock=clock)
+            silence = HeartbeatMonitor(view, clock=clock)
             beat = Heartbeat(holder="h", started_at=0.0)
 
             async def looked() -> float:

@@ -8,7 +8,7 @@ import pytest
 from controller_world import node, vm
 
 from hostler.engine.controllers.decision import Act, Step
-from hostler.engine.controllers.snapshot import Seen
+from hostler.engine.controllers.snapshot import VmSnapshot
 from hostler.engine.controllers.transactions import Leader, pending, placed, trimmed, written
 from hostler.engine.placement import Decision
 from hostler.keys.entry import Entry
@@ -29,7 +29,7 @@ def entry(key: str, value: Any, revision: int) -> Entry[Any]:
     return Entry(value, names, key, revision, revision, 1)
 
 
-SEEN = Seen(
+SEEN = VmSnapshot(
     "o/p/a",
     entry(VM.fill(**IDS), vm("a"), 11),
     entry(HANDLE.fill(**IDS), VmHandle(id="a", node="n1", state=MachineState.RUNNING, seen_at=0.0), 12),
@@ -47,11 +47,11 @@ RECORD = ModRevision(MEMBER.fill(node="n1")) == 14
 SILENT = Version(ALIVE.fill(node="n1")) == 0
 
 
-def without(**fields: None) -> Seen:
-    return Seen(**{name: fields.get(name, getattr(SEEN, name)) for name in SEEN.__struct_fields__})  # type: ignore[arg-type]
+def without(**fields: None) -> VmSnapshot:
+    return VmSnapshot(**{name: fields.get(name, getattr(SEEN, name)) for name in SEEN.__struct_fields__})  # type: ignore[arg-type]
 
 
-CASES: list[tuple[Act, Seen, list[Any]]] = [
+CASES: list[tuple[Act, VmSnapshot, list[Any]]] = [
     (Act.INSTRUCT, SEEN, [WISH, TOLD]),
     (Act.RELEASE, SEEN, [WISH, HANDLED, TOLD]),
     (Act.TAKE, SEEN, [WISH, HANDLED, TOLD, RECORD, SILENT]),
@@ -73,7 +73,7 @@ CASES: list[tuple[Act, Seen, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("act", "seen", "compared"), CASES, ids=lambda value: getattr(value, "name", ""))
-def test_a_step_compares_what_it_was_decided_from(act: Act, seen: Seen, compared: list[Any]) -> None:
+def test_a_step_compares_what_it_was_decided_from(act: Act, seen: VmSnapshot, compared: list[Any]) -> None:
     txn = written(Step(act, COMMANDED if act is Act.INSTRUCT else None), seen, LEADER, 0.0)
     assert txn.then
     for condition in (GUARD, *compared):
@@ -114,7 +114,7 @@ def test_a_node_is_told_only_as_it_was_chosen_and_alive() -> None:
 
 def test_what_was_told_wrongly_is_deleted_as_it_was_seen() -> None:
     other = entry(COMMAND.fill(node="n2", vm="a"), COMMANDED, 20)
-    seen = Seen(**{**{name: getattr(SEEN, name) for name in SEEN.__struct_fields__}, "extra": (other,)})
+    seen = VmSnapshot(**{**{name: getattr(SEEN, name) for name in SEEN.__struct_fields__}, "extra": (other,)})
     txn = trimmed(seen, LEADER)
     assert {GUARD, HANDLED} <= set(txn.when)
     assert (ModRevision(other.key) == 20) in txn.when

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
+from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.doctor import labs as doctor_labs
 from hostler.entry.doctor.labs import labs
@@ -64,7 +64,7 @@ def test_whether_redis_answers_is_said_without_its_password(
         if error is not None:
             raise error
 
-    door = MemoryDoor()
+    door = MemoryRedis()
     door.workers.add("w1")
     monkeypatch.setattr(doctor_labs, "open_inbox", lambda _: MemoryInbox(door, faults=met))
     (finding,) = found(tmp_path, redis=URL)
@@ -80,7 +80,7 @@ def test_the_redis_of_the_control_plane_that_runs_here_is_looked_at(
 
     def opened(url: str) -> MemoryInbox:
         asked.append(url)
-        return MemoryInbox(MemoryDoor())
+        return MemoryInbox(MemoryRedis())
 
     monkeypatch.setattr(doctor_labs, "open_inbox", opened)
     folder = DataFolder(tmp_path)
@@ -93,6 +93,6 @@ def test_the_redis_of_the_control_plane_that_runs_here_is_looked_at(
 
 
 def test_a_redis_at_which_nobody_works_is_worth_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_labs, "open_inbox", lambda _: MemoryInbox(MemoryDoor()))
+    monkeypatch.setattr(doctor_labs, "open_inbox", lambda _: MemoryInbox(MemoryRedis()))
     (finding,) = found(tmp_path, redis=URL)
     assert finding.level is Level.WARN

@@ -282,7 +282,7 @@ async def test_the_audit_gives_no_revision_for_lines_of_the_store_before(tmp_pat
                 await restored(two, backup)
         added = await AUDIT.create(two, new, day="2026-11-15", write="11:00:00.000000-b")
         view = View(two, clock=SystemClock())
-        page = await audit_queries.page(two, HOSTLER, view, audit_queries.Wanted(), limit=10, clock=SystemClock())
+        page = await audit_queries.page(two, HOSTLER, view, audit_queries.AuditFilter(), limit=10, clock=SystemClock())
         assert [(found.verb, found.before, found.after) for found in page.items] == [
             ("vm.create", 448, 0),
             ("vm.delete", 9, added.create_revision),

@@ -14,7 +14,7 @@ from qemu_scene import eventually, machine_of, now
 
 from hostler.drivers.machines.qemu import process
 from hostler.drivers.machines.qemu.driver import QemuMachines
-from hostler.drivers.machines.qemu.folder import PlaceFolder
+from hostler.drivers.machines.qemu.folder import NodeFolder
 from hostler.drivers.machines.simulated import SimulatedMachines
 from hostler.drivers.watchdog import GET_TIMEOUT, WatchdogDevice
 from hostler.entry import host_watchdog
@@ -170,7 +170,7 @@ async def test_machines_that_are_not_fenced_by_the_host_have_no_watchdog(setting
 
 
 async def test_qemu_tells_which_fenced_machines_run_past_their_hold(tmp_path: Path) -> None:
-    with PlaceFolder(tmp_path / "node") as place, machine_of(place) as folder:
+    with NodeFolder(tmp_path / "node") as place, machine_of(place) as folder:
         machines = QemuMachines(place.path, images=None)  # type: ignore[arg-type]
         run = await process.spawn(folder, ["sleep", "600"])  # a guard that failed
         for until, fenced, found in ((60, True, ()), (-1, True, ()), (-9, True, ("m",)), (-9, False, ())):

@@ -14,7 +14,7 @@ from service_scene import ADMIN, MEMBER_OF_ACME, VIEWER, Scene, asked, play
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.inventory import blade_summary as floor_module
 from hostler.engine.inventory import export as form_module
-from hostler.engine.inventory.blade_summary import Floor, floor_rack
+from hostler.engine.inventory.blade_summary import BladeSummaries, floor_rack
 from hostler.engine.inventory.export import read_document
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.service import InventoryService
@@ -147,14 +147,14 @@ def test_while_the_floor_is_made_others_run_and_who_waits_takes_what_was_begun_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun = 0
-    whole = Floor._make
+    whole = BladeSummaries._make
 
-    async def counted(floor: Floor) -> FloorView:
+    async def counted(floor: BladeSummaries) -> FloorView:
         nonlocal begun
         begun += 1
         return await whole(floor)
 
-    monkeypatch.setattr(Floor, "_make", counted)
+    monkeypatch.setattr(BladeSummaries, "_make", counted)
 
     async def story(scene: Scene) -> None:
         service = InventoryService(scene.store, scene.writer, scene.view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hostler.engine.inventory.flow import BladeSeen, decide_blade, decide_rack
+from hostler.engine.inventory.flow import BladeSnapshot, decide_blade, decide_rack
 from hostler.model.inventory import Blade, Capacity, Condition, FlowStep, HardwareFlow, Rack
 from hostler.model.node import DrainMode, Lifecycle, NodeRecord
 
@@ -18,8 +18,8 @@ def blade(condition: Condition, *, enabled: bool = True) -> Blade:
     return Blade(name="b1", condition=condition, capacity=NOTHING, enabled=enabled)
 
 
-def seen(condition: Condition, **fields: object) -> BladeSeen:
-    return BladeSeen(node="r1-b1", **{"rack": RACK, "blade": blade(condition), **fields})  # type: ignore[arg-type]
+def seen(condition: Condition, **fields: object) -> BladeSnapshot:
+    return BladeSnapshot(node="r1-b1", **{"rack": RACK, "blade": blade(condition), **fields})  # type: ignore[arg-type]
 
 
 def test_i48_a_burn_in_waits_for_the_agent_then_for_its_period_and_ends_operational() -> None:

@@ -12,7 +12,7 @@ from controller_world import play as play_world
 from inventory_files import SMALL, rack
 from service_scene import Scene, play
 
-from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.topology_cache import UNLISTED, Wiring
 from hostler.engine.placement import node_state
@@ -157,7 +157,7 @@ def test_what_is_kept_up_is_what_would_be_made_anew(seed: int) -> None:
     async def story(scene: Scene) -> None:
         rng = random.Random(seed)
         everything = list(read_inventory(SMALL).records().items())
-        books = Books(scene.view, lambda: None)
+        books = Allocations(scene.view, lambda: None)
         await books.load()
         scene.view.inventory.listen(books.sync_node)
         for name in ("r1-b1", "r1-b2", "r2-a", "lone-1", "lone-7"):
@@ -173,7 +173,7 @@ def test_what_is_kept_up_is_what_would_be_made_anew(seed: int) -> None:
             else:
                 await scene.raw.put(key, msgspec.structs.replace(record, enabled=verb == "put").encode())
             await scene.settle()
-            anew = Books(scene.view, lambda: None)
+            anew = Allocations(scene.view, lambda: None)
             await anew.load()
             assert {node: slot.state for node, slot in books.cluster.slots.items()} == {
                 node: slot.state for node, slot in anew.cluster.slots.items()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.machines.qemu import default_bridge, rtnetlink
-from hostler.drivers.machines.qemu.default_bridge import OwnBridge, kept_prefix, mac_of, names
+from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, kept_prefix, mac_of, names
 from hostler.drivers.machines.qemu.network import network_of
 from hostler.entry import lab_network as module
 from hostler.entry.lab_network import LabNetwork, door_by_nodes, lab_network
@@ -88,7 +88,7 @@ def test_a_prefix_that_cannot_be_kept_is_told(tmp_path: Path) -> None:
 
 
 def test_two_folders_have_two_bridges_and_each_finds_its_own_again(tmp_path: Path, kernel: Kernel) -> None:
-    one, other = OwnBridge(tmp_path / "one"), OwnBridge(tmp_path / "other")
+    one, other = DefaultBridge(tmp_path / "one"), DefaultBridge(tmp_path / "other")
     first, second = one.make(), other.make()
     assert first == ("hostler0", kept_prefix(tmp_path / "one"))
     assert second == (names(second[1])[1], kept_prefix(tmp_path / "other"))
@@ -102,15 +102,17 @@ def test_two_folders_have_two_bridges_and_each_finds_its_own_again(tmp_path: Pat
 def test_who_is_faster_with_the_name_has_it(tmp_path: Path, kernel: Kernel) -> None:
     own = kept_prefix(tmp_path)
     kernel.faster = {"hostler0": "02:00:00:00:00:01", names(own)[1]: mac_of(own)}
-    assert OwnBridge(tmp_path).make() == (names(own)[1], own), "another folder was, then another process of this one"
+    assert DefaultBridge(tmp_path).make() == (names(own)[1], own), (
+        "another folder was, then another process of this one"
+    )
     kernel.macs = dict.fromkeys(names(own), "02:00:00:00:00:01")
     with pytest.raises(Refused, match="belong to others; name a bridge"):
-        OwnBridge(tmp_path).make()
+        DefaultBridge(tmp_path).make()
 
 
 def test_the_bridge_gets_the_prefix_that_is_set(tmp_path: Path, kernel: Kernel) -> None:
     prefix = IPv6Network("2001:db8::/64")
-    assert OwnBridge(tmp_path, prefix).make() == ("hostler0", prefix)
+    assert DefaultBridge(tmp_path, prefix).make() == ("hostler0", prefix)
     assert kernel.addresses == ["hostler0 2001:db8::1/64"]
     assert kernel.macs == {"hostler0": mac_of(kept_prefix(tmp_path))}
 

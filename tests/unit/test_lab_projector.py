@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
+from hostler.drivers.inbox.memory import MemoryLabRecords, MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.projector import BATCH, LabProjector
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 
-class CountedBoard(MemoryBoard):
+class CountedBoard(MemoryLabRecords):
     """Remembers what it was asked."""
 
-    def __init__(self, door: MemoryDoor) -> None:
+    def __init__(self, door: MemoryRedis) -> None:
         super().__init__(door, faults=self._met)
         self._open = True
         self.asked: list[tuple[str, Any]] = []
@@ -58,7 +58,7 @@ class CountedBoard(MemoryBoard):
 class Scene:
     def __init__(self, store: MemoryStore, clock: VirtualClock) -> None:
         self.store, self.clock = store, clock
-        self.door = MemoryDoor()
+        self.door = MemoryRedis()
         self.board = CountedBoard(self.door)
         self.told: list[str] = []
         self.view = View(store, clock=clock, rng=random.Random(1))

@@ -9,7 +9,7 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import state_machine, transactions
-from hostler.engine.labs.transactions import Claim, Seen, created
+from hostler.engine.labs.transactions import Claim, LabSnapshot, created
 from hostler.engine.labs.vm_template import shape_of
 from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB
@@ -35,44 +35,44 @@ KEYS["name"] = NAME.fill(org=ORG, project="ada", name="n")
 VALUES = {"lab": LAB.encode(RECORD), "vm": VM.encode(MACHINE), "handle": HANDLE.encode(SEEN), "name": NAME.encode("x")}
 
 
-def entered(seen: Seen) -> Txn:
+def entered(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     return transactions.entered(seen.entry, RECORD, MACHINE)
 
 
-def claimed(seen: Seen) -> Txn:
+def claimed(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     return transactions.claimed(seen.entry, RECORD, Claim("v", [VM.absent(**AT)], []))
 
 
-def rewritten(seen: Seen) -> Txn:
+def rewritten(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     return transactions.rewritten(seen, seen.entry, WAITS)
 
 
-def deleted(seen: Seen) -> Txn:
+def deleted(seen: LabSnapshot) -> Txn:
     assert seen.vm is not None
     return transactions.deleted(seen.entry, "ada", seen.vm, WAITS)
 
 
-def kept(seen: Seen) -> Txn:
+def kept(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     assert seen.vm is not None
     assert RECORD.lab is not None
     return transactions.kept(seen.entry, RECORD.lab, seen.vm)
 
 
-def gone(seen: Seen) -> Txn:
+def gone(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     return transactions.gone(seen.entry, WAITS, "v")
 
 
-def forgotten(seen: Seen) -> Txn:
+def forgotten(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     return transactions.forgotten(seen.entry)
 
 
-CASES: list[tuple[Callable[[Seen], Txn], tuple[str, ...], tuple[str, ...]]] = [
+CASES: list[tuple[Callable[[LabSnapshot], Txn], tuple[str, ...], tuple[str, ...]]] = [
     (entered, ("lab",), ("lab", "vm", "name")),
     (claimed, ("lab",), ("lab", "vm")),
     (rewritten, ("lab", "vm", "handle"), ("lab", "vm", "handle")),
@@ -85,13 +85,13 @@ CASES: list[tuple[Callable[[Seen], Txn], tuple[str, ...], tuple[str, ...]]] = [
 """The step, what is there, and what must not change."""
 
 
-async def tried(step: Callable[[Seen], Txn], there: tuple[str, ...], changes: str) -> bool:
+async def tried(step: Callable[[LabSnapshot], Txn], there: tuple[str, ...], changes: str) -> bool:
     """Whether it is written although that changes; empty: nothing does."""
     async with MemoryStore() as store:
         for name in there:
             await store.put(KEYS[name], VALUES[name])
         entry, vm = await LAB.get(store, user="ada"), await VM.get(store, **AT)
-        txn = step(Seen("ada", entry, vm, await HANDLE.get(store, **AT)))
+        txn = step(LabSnapshot("ada", entry, vm, await HANDLE.get(store, **AT)))
         if changes:
             await store.put(KEYS[changes], VALUES[changes])
         return (await store.txn(txn.when, txn.then)).succeeded
@@ -99,7 +99,7 @@ async def tried(step: Callable[[Seen], Txn], there: tuple[str, ...], changes: st
 
 @pytest.mark.parametrize(("step", "there", "compared"), CASES)
 def test_each_step_is_written_only_if_nothing_that_it_was_decided_from_has_changed(
-    step: Callable[[Seen], Txn], there: tuple[str, ...], compared: tuple[str, ...]
+    step: Callable[[LabSnapshot], Txn], there: tuple[str, ...], compared: tuple[str, ...]
 ) -> None:
     assert asyncio.run(tried(step, there, ""))
     for name in compared:

@@ -20,8 +20,8 @@ from hostler.engine.labs.pool_decide import (
     FAILURES,
     LATE,
     NO_ROOM,
-    Is,
     Kind,
+    PoolState,
     Stocked,
     in_the_way,
     judged,
@@ -67,7 +67,7 @@ HANDLED = VmHandle(
 )
 
 
-def stocked(id_: str, condition: Is, project: str = "5", made: float = 0.0) -> Stocked:
+def stocked(id_: str, condition: PoolState, project: str = "5", made: float = 0.0) -> Stocked:
     vm = replace(MADE, id=id_, project=project, created_at=made)
     return Stocked(Entry(vm, {}, id_, 1, 1, 1), condition)
 
@@ -87,41 +87,48 @@ def test_each_lab_has_machines_of_its_own_or_all_share_the_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "condition"),
     [
-        ({}, Is.READY),
-        ({"vm": replace(MADE, deleting=True)}, Is.GOING),
-        ({"vm": replace(MADE, power=Power.OFF)}, Is.WRONG),
-        ({"vm": replace(MADE, labels={})}, Is.WRONG),
-        ({"vm": replace(MADE, node_labels={})}, Is.WRONG),
-        ({"vm": replace(MADE, spec=replace(MADE.spec, cpus=2))}, Is.WRONG),
-        ({"kind": None}, Is.WRONG),
-        ({"kind": kind_of("5", replace(TEMPLATE, memory_mib=512), ("k",))}, Is.WRONG),
-        ({"kind": kind_of("5", replace(TEMPLATE, ssh_keys=("theirs",)), ("k",))}, Is.WRONG),
-        ({"kind": kind_of("5", TEMPLATE, ("of another leader",))}, Is.READY),
-        ({"ready": False}, Is.COMING),
-        ({"ready": False, "away": True, "waited": LATE}, Is.AWAY),
-        ({"ready": False, "waited": LATE}, Is.FAILED),
-        ({"ready": False, "handle": replace(HANDLED, state=MachineState.FAILED, failures=FAILURES)}, Is.FAILED),
-        ({"ready": False, "handle": replace(HANDLED, state=MachineState.FAILED, failures=1)}, Is.COMING),
-        ({"ready": False, "handle": replace(HANDLED, state=MachineState.PENDING)}, Is.COMING),
-        ({"ready": False, "handle": replace(HANDLED, state=MachineState.PENDING), "waited": NO_ROOM}, Is.NO_ROOM),
-        ({"ready": False, "handle": None}, Is.COMING),
+        ({}, PoolState.READY),
+        ({"vm": replace(MADE, deleting=True)}, PoolState.GOING),
+        ({"vm": replace(MADE, power=Power.OFF)}, PoolState.WRONG),
+        ({"vm": replace(MADE, labels={})}, PoolState.WRONG),
+        ({"vm": replace(MADE, node_labels={})}, PoolState.WRONG),
+        ({"vm": replace(MADE, spec=replace(MADE.spec, cpus=2))}, PoolState.WRONG),
+        ({"kind": None}, PoolState.WRONG),
+        ({"kind": kind_of("5", replace(TEMPLATE, memory_mib=512), ("k",))}, PoolState.WRONG),
+        ({"kind": kind_of("5", replace(TEMPLATE, ssh_keys=("theirs",)), ("k",))}, PoolState.WRONG),
+        ({"kind": kind_of("5", TEMPLATE, ("of another leader",))}, PoolState.READY),
+        ({"ready": False}, PoolState.COMING),
+        ({"ready": False, "away": True, "waited": LATE}, PoolState.AWAY),
+        ({"ready": False, "waited": LATE}, PoolState.FAILED),
+        ({"ready": False, "handle": replace(HANDLED, state=MachineState.FAILED, failures=FAILURES)}, PoolState.FAILED),
+        ({"ready": False, "handle": replace(HANDLED, state=MachineState.FAILED, failures=1)}, PoolState.COMING),
+        ({"ready": False, "handle": replace(HANDLED, state=MachineState.PENDING)}, PoolState.COMING),
+        (
+            {"ready": False, "handle": replace(HANDLED, state=MachineState.PENDING), "waited": NO_ROOM},
+            PoolState.NO_ROOM,
+        ),
+        ({"ready": False, "handle": None}, PoolState.COMING),
     ],
     ids=str,
 )
-def test_what_a_machine_is(changes: dict[str, Any], condition: Is) -> None:
+def test_what_a_machine_is(changes: dict[str, Any], condition: PoolState) -> None:
     seen: dict[str, Any] = {"vm": MADE, "handle": HANDLED, "kind": KIND, "ready": True, "away": False, "waited": 0.0}
     assert judged(**seen | changes) is condition
 
 
 def test_what_is_missing_is_made_in_turn_and_no_more_than_can_be() -> None:
-    todo = work(kinds(l5=3, l6=2), [stocked("a", Is.READY)], coming=1, most=4, paused=())
+    todo = work(kinds(l5=3, l6=2), [stocked("a", PoolState.READY)], coming=1, most=4, paused=())
     assert [kind.project for kind in todo.make] == ["5", "6", "5"]
-    assert work(kinds(l5=3), [stocked("a", Is.COMING)], coming=3, most=4, paused=()).make == ()
+    assert work(kinds(l5=3), [stocked("a", PoolState.COMING)], coming=3, most=4, paused=()).make == ()
     assert work(kinds(l5=3), [], coming=0, most=9, paused={"5"}).make == ()
 
 
 def test_what_is_too_many_goes_and_what_is_of_use_stays_longest() -> None:
-    there = [stocked("old", Is.READY, made=1), stocked("new", Is.READY, made=2), stocked("soon", Is.COMING, made=0)]
+    there = [
+        stocked("old", PoolState.READY, made=1),
+        stocked("new", PoolState.READY, made=2),
+        stocked("soon", PoolState.COMING, made=0),
+    ]
     assert [(one.vm.key, why) for one, why in work(kinds(l5=1), there, coming=0, most=9, paused=()).drop] == [
         ("soon", "surplus"),
         ("new", "surplus"),
@@ -129,45 +136,47 @@ def test_what_is_too_many_goes_and_what_is_of_use_stays_longest() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(Is), st.sampled_from("567")), max_size=12),
+    st.lists(st.tuples(st.sampled_from(PoolState), st.sampled_from("567")), max_size=12),
     st.dictionaries(st.sampled_from("56"), st.integers(1, 5)),
     st.integers(0, 3),
     st.integers(0, 8),
 )
 def test_whatever_there_is_the_work_ends_where_it_shall(
-    there: list[tuple[Is, str]], warm: dict[str, int], coming: int, most: int
+    there: list[tuple[PoolState, str]], warm: dict[str, int], coming: int, most: int
 ) -> None:
     wanted = {project: replace(KIND, project=project, warm=number) for project, number in warm.items()}
     stock = [stocked(str(number), condition, project) for number, (condition, project) in enumerate(there)]
     todo = work(wanted, stock, coming=coming, most=most, paused=())
     gone = {one.vm.key for one, _ in todo.drop}
     assert len(gone) == len(todo.drop)
-    assert not [one for one, _ in todo.drop if one.condition in (Is.GOING, Is.AWAY)]
-    on_their_way = sum(one.condition is Is.COMING for one in stock) + coming
+    assert not [one for one, _ in todo.drop if one.condition in (PoolState.GOING, PoolState.AWAY)]
+    on_their_way = sum(one.condition is PoolState.COMING for one in stock) + coming
     assert len(todo.make) <= max(0, most - on_their_way)
     for project, number in warm.items():
         kept = [
             one
             for one in stock
-            if one.project == project and one.condition in (Is.READY, Is.COMING) and one.vm.key not in gone
+            if one.project == project
+            and one.condition in (PoolState.READY, PoolState.COMING)
+            and one.vm.key not in gone
         ]
         assert len(kept) + sum(kind.project == project for kind in todo.make) <= number
 
 
 def test_who_makes_way_is_not_ready_or_of_another_lab_or_at_least_the_youngest() -> None:
     stock = [
-        stocked("own", Is.COMING, "5"),
-        stocked("ready", Is.READY, "6", made=1),
-        stocked("younger", Is.READY, "6", made=2),
-        stocked("going", Is.GOING, "6"),
-        stocked("away", Is.AWAY, "6"),
+        stocked("own", PoolState.COMING, "5"),
+        stocked("ready", PoolState.READY, "6", made=1),
+        stocked("younger", PoolState.READY, "6", made=2),
+        stocked("going", PoolState.GOING, "6"),
+        stocked("away", PoolState.AWAY, "6"),
     ]
     order = []
     while (found := in_the_way(stock, {one.vm.key for one in stock}, "5")) is not None:
         order.append(found.vm.key)
         stock.remove(found)
     assert order == ["younger", "ready", "own"]
-    assert in_the_way([stocked("a", Is.READY)], (), "6") is None
+    assert in_the_way([stocked("a", PoolState.READY)], (), "6") is None
 
 
 # Two who know no better

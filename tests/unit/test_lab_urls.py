@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hostler.drivers.inbox.redis import RedisBoard, RedisInbox
+from hostler.drivers.inbox.redis import RedisInbox, RedisLabRecords
 from hostler.entry.cli.store_option import redacted
 from hostler.errors import Closed, Invalid
 from hostler.keys.lab import LabNames
@@ -27,7 +27,7 @@ OPENERS = pytest.mark.parametrize("opener", [open_inbox, open_board])
 )
 def test_a_url_gives_its_queues_and_records(url: str) -> None:
     assert isinstance(open_inbox(url), RedisInbox)
-    assert isinstance(open_board(url, names=LabNames(prefix="Test:Abcd:")), RedisBoard)
+    assert isinstance(open_board(url, names=LabNames(prefix="Test:Abcd:")), RedisLabRecords)
 
 
 @OPENERS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
 
-from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
+from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import RECLAIM_EVERY, TTL, LabWorker
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Scene:
     """A worker between a store and a door, both with faults on demand."""
 
-    def __init__(self, raw: MemoryStore, store: FaultyStore, door: MemoryDoor, clock: VirtualClock) -> None:
+    def __init__(self, raw: MemoryStore, store: FaultyStore, door: MemoryRedis, clock: VirtualClock) -> None:
         self.raw, self.store, self.door, self.clock = raw, store, door, clock
         self.fault: Callable[[str, str], Awaitable[None]] | None = None
         self.asked: list[str] = []
@@ -89,7 +89,7 @@ def play(story: Callable[[Scene], Awaitable[T]]) -> T:
         raw = MemoryStore(clock=clock, rng=random.Random(0))
         store = FaultyStore(raw, random.Random(1), clock=clock)
         async with store:
-            scene = Scene(raw, store, MemoryDoor(), clock)
+            scene = Scene(raw, store, MemoryRedis(), clock)
             async with scene.inbox:
                 scene.tasks.append(asyncio.create_task(scene.labs.run(), name="labs"))
                 try:

@@ -11,7 +11,7 @@ import pytest
 from service_scene import ADMIN, Scene, play
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.access.audit_queries import Wanted, page
+from hostler.engine.access.audit_queries import AuditFilter, page
 from hostler.engine.overview import OverviewService
 from hostler.keys.access import AUDIT
 from hostler.kit.clock import SystemClock
@@ -64,7 +64,7 @@ async def test_what_is_rare_in_the_audit_is_looked_for_many_at_a_time(monkeypatc
         known: Any = SimpleNamespace()
         for who, calls_at_most, number in (("ada", 6, 1), ("", 3, 1), ("nobody", 6, 0)):  # one is for the epochs
             calls = 0
-            found = await page(store, ADMIN, known, Wanted(who=who), limit=1, clock=SystemClock())
+            found = await page(store, ADMIN, known, AuditFilter(who=who), limit=1, clock=SystemClock())
             assert len(found.items) == number
             assert calls <= calls_at_most
 
@@ -77,7 +77,7 @@ async def test_a_machine_that_is_gone_is_found_in_the_audit_by_its_name() -> Non
         known: Any = SimpleNamespace()
         for text, names in (("WWW", {"/x/0": "www"}), ("old", {"/x/1": "old"}), ("/x", {"/x/0": "www", "/x/1": "old"})):
             found = await page(
-                store, ADMIN, known, Wanted(subject=text), limit=9, clock=SystemClock(), name=lambda _: "old"
+                store, ADMIN, known, AuditFilter(subject=text), limit=9, clock=SystemClock(), name=lambda _: "old"
             )
             assert {line.subject: line.name for line in found.items} == names
 

@@ -16,7 +16,7 @@ from hostler.engine.placement import (
     Cluster,
     Decision,
     NodeState,
-    Wanted,
+    PlacementRequest,
     affinity_index,
     judge,
     node_order,
@@ -56,8 +56,8 @@ def states(draw: st.DrawFn, node: str | None = None) -> NodeState:
 
 
 @st.composite
-def wishes(draw: st.DrawFn, vm: str | None = None) -> Wanted:
-    return Wanted(
+def wishes(draw: st.DrawFn, vm: str | None = None) -> PlacementRequest:
+    return PlacementRequest(
         vm=vm or draw(st.sampled_from(VMS)),
         project=draw(st.sampled_from(["o/p", "o/p", "o/q"])),
         spec=VmSpec(cpus=draw(st.integers(1, 4)), memory_mib=draw(st.integers(1, 4)), disk_gib=draw(st.integers(0, 3))),
@@ -94,11 +94,11 @@ def share(one: NodeState, other: NodeState, level: Level) -> bool | None:
     return False if places(one, level) and places(other, level) else None
 
 
-def has(wanted: Wanted, some: dict[str, str]) -> bool:
+def has(wanted: PlacementRequest, some: dict[str, str]) -> bool:
     return all(wanted.labels.get(name) == value for name, value in some.items())
 
 
-def rules_kept(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeState]]) -> bool:
+def rules_kept(wanted: PlacementRequest, state: NodeState, placed: list[tuple[PlacementRequest, NodeState]]) -> bool:
     others = [(other, there) for other, there in placed if other.project == wanted.project and other.vm != wanted.vm]
     for rule in wanted.affinity:
         shared = [share(state, there, rule.level) for other, there in others if has(other, rule.labels)]
@@ -112,7 +112,7 @@ def rules_kept(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, Node
     )
 
 
-def room_for(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeState]]) -> bool:
+def room_for(wanted: PlacementRequest, state: NodeState, placed: list[tuple[PlacementRequest, NodeState]]) -> bool:
     others = [(other.spec, there) for other, there in placed if other.vm != wanted.vm]
     specs = [spec for spec, there in others if there.node == state.node]
     specs.append(wanted.spec)
@@ -125,7 +125,7 @@ def room_for(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeSt
     )
 
 
-def will_do(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeState]]) -> bool:
+def will_do(wanted: PlacementRequest, state: NodeState, placed: list[tuple[PlacementRequest, NodeState]]) -> bool:
     known = {**state.labels, **({"rack": state.rack} if state.rack else {}), "node": state.node}
     return (
         state.on_duty
@@ -142,12 +142,12 @@ def will_do(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeSta
 @settings(max_examples=dose(test=50, full=5000), deadline=None)
 @given(nodes=clusters, wishes=crowds)
 def test_a_node_is_found_exactly_if_one_will_do_and_that_one_will_do(
-    small: int, nodes: tuple[NodeState, ...], wishes: list[Wanted]
+    small: int, nodes: tuple[NodeState, ...], wishes: list[PlacementRequest]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "SMALL", small)
         patch.setattr(node_order, "BLOCK", 2)
-        cluster, placed = Cluster(nodes), list[tuple[Wanted, NodeState]]()
+        cluster, placed = Cluster(nodes), list[tuple[PlacementRequest, NodeState]]()
         by_name = {state.node: state for state in nodes}
         for wanted in wishes:
             good = {state.node for state in nodes if will_do(wanted, state, placed)}
@@ -169,7 +169,7 @@ def test_a_node_is_found_exactly_if_one_will_do_and_that_one_will_do(
 # What the cluster knows
 
 
-def known(cluster: Cluster, wishes: list[Wanted]) -> object:
+def known(cluster: Cluster, wishes: list[PlacementRequest]) -> object:
     """All that can be asked."""
     figures = {
         name: (slot.state, slot.cpus, slot.memory, slot.disk, dict(slot.vms)) for name, slot in cluster.slots.items()
@@ -218,7 +218,7 @@ changes = st.lists(
 @settings(max_examples=dose(test=40, full=3000), deadline=None)
 @given(changes=changes, asked=st.lists(wishes(), max_size=4), rng=st.randoms(use_true_random=False))
 def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
-    small: int, changes: list[object], asked: list[Wanted], rng: random.Random
+    small: int, changes: list[object], asked: list[PlacementRequest], rng: random.Random
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "SMALL", small)
@@ -226,7 +226,7 @@ def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
         patch.setattr(affinity_index, "SELECTORS", 2)
         cluster = Cluster()
         nodes: dict[str, NodeState] = {}
-        stand: dict[str, tuple[Wanted, str]] = {}
+        stand: dict[str, tuple[PlacementRequest, str]] = {}
         for change in changes:
             if isinstance(change, NodeState):
                 cluster.put_node(change)
@@ -261,7 +261,7 @@ def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
 @settings(max_examples=dose(test=30, full=2000), deadline=None)
 @given(nodes=clusters, wanted=wishes(), node=st.sampled_from(NODES))
 def test_a_machine_that_has_a_node_is_judged_as_if_it_had_none(
-    nodes: tuple[NodeState, ...], wanted: Wanted, node: str
+    nodes: tuple[NodeState, ...], wanted: PlacementRequest, node: str
 ) -> None:
     bare, used = Cluster(nodes), Cluster(nodes)
     used.use(wanted.vm, node, wanted)
@@ -322,11 +322,11 @@ def plain(count: int, *, cpus: int = 64, rack_of: int = 0) -> list[NodeState]:
     ]
 
 
-def wish(vm: str, *, cpus: int = 1, project: str = "o/p") -> Wanted:
-    return Wanted(vm=vm, project=project, spec=VmSpec(cpus=cpus, memory_mib=1, disk_gib=0))
+def wish(vm: str, *, cpus: int = 1, project: str = "o/p") -> PlacementRequest:
+    return PlacementRequest(vm=vm, project=project, spec=VmSpec(cpus=cpus, memory_mib=1, disk_gib=0))
 
 
-def fill(cluster: Cluster, wishes: list[Wanted]) -> list[Decision]:
+def fill(cluster: Cluster, wishes: list[PlacementRequest]) -> list[Decision]:
     made = []
     for wanted in wishes:
         decision = place(wanted, cluster)
@@ -388,8 +388,8 @@ def test_an_even_load_comes_of_even_machines() -> None:
 def test_the_scarcest_of_what_a_node_has_decides() -> None:
     roomy = Capacity(cpus=64, memory_mib=64, disk_gib=64)
     cluster = Cluster([NodeState(node="cpus", capacity=roomy), NodeState(node="all", capacity=roomy)])
-    cluster.use("x", "cpus", Wanted(vm="x", project="o/x", spec=VmSpec(cpus=40, memory_mib=1)))
-    cluster.use("y", "all", Wanted(vm="y", project="o/y", spec=VmSpec(cpus=30, memory_mib=30, disk_gib=30)))
+    cluster.use("x", "cpus", PlacementRequest(vm="x", project="o/x", spec=VmSpec(cpus=40, memory_mib=1)))
+    cluster.use("y", "all", PlacementRequest(vm="y", project="o/y", spec=VmSpec(cpus=30, memory_mib=30, disk_gib=30)))
     assert place(wish("new"), cluster).node == "all"
 
 
@@ -412,7 +412,7 @@ def test_one_node_with_room_behind_thousands_of_emptier_small_ones_is_found() ->
 def test_nodes_that_are_passed_over_for_a_large_machine_still_take_a_small_one() -> None:
     wide, deep = Capacity(cpus=8, memory_mib=1, disk_gib=1), Capacity(cpus=1, memory_mib=8, disk_gib=1)
     cluster = Cluster(NodeState(node=f"n{number}", capacity=(wide, deep)[number % 2]) for number in range(200))
-    large = Wanted(vm="large", project="o/p", spec=VmSpec(cpus=8, memory_mib=8))
+    large = PlacementRequest(vm="large", project="o/p", spec=VmSpec(cpus=8, memory_mib=8))
     for _ in range(2):
         assert place(large, cluster).node is None
         assert place(msgspec.structs.replace(large, fenced=True), cluster).node is None
@@ -496,18 +496,20 @@ def test_nodes_that_each_promise_their_whole_host_share_it() -> None:
     one, two = (NodeState(node=name, capacity=capacity, fences=True, host="h") for name in ("n1", "n2"))
     cluster = Cluster([one, two])
     large = VmSpec(cpus=3, memory_mib=3072, disk_gib=100)
-    cluster.use("vm1", "n1", Wanted(vm="vm1", project="o/p", spec=large))
-    decision = place(Wanted(vm="vm2", project="o/p", spec=large), cluster)
+    cluster.use("vm1", "n1", PlacementRequest(vm="vm1", project="o/p", spec=large))
+    decision = place(PlacementRequest(vm="vm2", project="o/p", spec=large), cluster)
     assert decision.node is None
     small = msgspec.structs.replace(large, cpus=1, memory_mib=1024)
-    assert place(Wanted(vm="vm2", project="o/p", spec=small), cluster).node == "n2"  # each has a disk of its own
+    assert (
+        place(PlacementRequest(vm="vm2", project="o/p", spec=small), cluster).node == "n2"
+    )  # each has a disk of its own
     cluster.free("vm1")
-    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node is not None
+    assert place(PlacementRequest(vm="vm2", project="o/p", spec=large), cluster).node is not None
     # an agent that comes later finds what stands there, and one that divides the host with others keeps its share
-    cluster.use("vm1", "n1", Wanted(vm="vm1", project="o/p", spec=large))
+    cluster.use("vm1", "n1", PlacementRequest(vm="vm1", project="o/p", spec=large))
     cluster.put_node(msgspec.structs.replace(two, whole_host=False))
-    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node == "n2"
+    assert place(PlacementRequest(vm="vm2", project="o/p", spec=large), cluster).node == "n2"
     cluster.put_node(two)
-    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node is None
+    assert place(PlacementRequest(vm="vm2", project="o/p", spec=large), cluster).node is None
     cluster.put_node(msgspec.structs.replace(two, host="h2"))
-    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node == "n2"
+    assert place(PlacementRequest(vm="vm2", project="o/p", spec=large), cluster).node == "n2"

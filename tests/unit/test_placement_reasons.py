@@ -11,7 +11,7 @@ from hostler.engine.placement import (
     Cluster,
     Decision,
     NodeState,
-    Wanted,
+    PlacementRequest,
     judge,
     node_state,
     place,
@@ -30,16 +30,16 @@ def node(name: str, **more: Any) -> NodeState:
     return NodeState(**({"node": name, "capacity": CAPACITY} | more))
 
 
-def wish(vm: str, *, cpus: int = 2, memory_mib: int = 1024, disk_gib: int = 10, **more: Any) -> Wanted:
+def wish(vm: str, *, cpus: int = 2, memory_mib: int = 1024, disk_gib: int = 10, **more: Any) -> PlacementRequest:
     spec = VmSpec(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib)
-    return Wanted(**({"vm": vm, "project": "o/p", "spec": spec} | more))
+    return PlacementRequest(**({"vm": vm, "project": "o/p", "spec": spec} | more))
 
 
 def told(decision: Decision) -> dict[str, str]:
     return {reason.subject: reason.why for reason in decision.reasons}
 
 
-def verdicts(wanted: Wanted, cluster: Cluster) -> dict[str, tuple[str, ...]]:
+def verdicts(wanted: PlacementRequest, cluster: Cluster) -> dict[str, tuple[str, ...]]:
     return {verdict.node: verdict.reasons for verdict in judge(wanted, cluster)}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, acceleration, node_context, process
-from hostler.drivers.machines.qemu.privileges import Rights
+from hostler.drivers.machines.qemu.privileges import Privileges
 from hostler.errors import Unavailable
 from hostler.model.image import Probe, Seeding
 from hostler.model.vm import VmSpec
@@ -49,9 +49,9 @@ async def test_the_first_machine_may_open_the_device_that_its_own_start_found_to
     monkeypatch.setattr(acceleration, "DEVICE", str(device))
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setattr(node_context, "users_here", lambda _: range(3_000_000, 3_000_100))
-    ran: list[tuple[str, Rights]] = []
+    ran: list[tuple[str, Privileges]] = []
 
-    def wrap(self: Rights, argv: Sequence[str], **_: Any) -> list[str]:
+    def wrap(self: Privileges, argv: Sequence[str], **_: Any) -> list[str]:
         ran.append((next(word for word in argv if word.startswith("qemu")), self))
         return list(argv)
 
@@ -59,8 +59,8 @@ async def test_the_first_machine_may_open_the_device_that_its_own_start_found_to
         wrap(argv)
         raise Unavailable("this is as far as it goes")
 
-    monkeypatch.setattr(Rights, "wrap", wrap)
-    monkeypatch.setattr(Rights, "own", lambda *_, **__: None)
+    monkeypatch.setattr(Privileges, "wrap", wrap)
+    monkeypatch.setattr(Privileges, "own", lambda *_, **__: None)
     monkeypatch.setattr(process, "spawn", spawn)
     options = QemuOptions(network="isolated")
     async with QemuMachines(tmp_path / "node", images=images, options=options) as machines:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qemu_record import DIGEST, image, record
 
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
-from hostler.drivers.machines.qemu.state import Kept
+from hostler.drivers.machines.qemu.state import SnapshotRecord
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label
 
@@ -33,7 +33,7 @@ def test_nothing_that_a_user_wrote_is_on_it(hostile: str, text: str) -> None:
             spec=spec,
             detail=words,
             resume=words,
-            snapshots={words: Kept(tag="s1", taken_at=0.0)},
+            snapshots={words: SnapshotRecord(tag="s1", taken_at=0.0)},
         )
         assert command(named, WIRING) == plain
 

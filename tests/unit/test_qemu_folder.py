@@ -11,7 +11,7 @@ import pytest
 from qemu_scene import eventually, machine_of, now
 
 from hostler.drivers.machines.qemu import dead_mans_switch
-from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder, folder_name
+from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, NodeFolder, folder_name
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import boot_id
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[PlaceFolder]:
-    with PlaceFolder(tmp_path / "node") as opened:
+def place(tmp_path: Path) -> Iterator[NodeFolder]:
+    with NodeFolder(tmp_path / "node") as opened:
         yield opened
 
 
 @pytest.fixture
-def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
+def folder(place: NodeFolder) -> Iterator[MachineFolder]:
     with machine_of(place) as made:
         yield made
 
@@ -45,12 +45,12 @@ def test_any_other_id_gets_a_name_that_can_be_no_path_and_no_option(vm: str) -> 
 
 
 def test_a_place_keeps_its_id_and_belongs_to_one(tmp_path: Path) -> None:
-    first = PlaceFolder(tmp_path)
+    first = NodeFolder(tmp_path)
     with pytest.raises(Closed):
         _ = first.id
     with first, pytest.raises(Unavailable, match="another process has them open"):
-        PlaceFolder(tmp_path).open()
-    with PlaceFolder(tmp_path) as second:
+        NodeFolder(tmp_path).open()
+    with NodeFolder(tmp_path) as second:
         assert second.id == first.id
 
 
@@ -58,13 +58,13 @@ def test_a_place_that_is_damaged_says_so_and_one_that_is_a_file_is_refused(tmp_p
     (tmp_path / "place").write_text("{")
     for _ in range(2):  # and its lock is let go of
         with pytest.raises(Damaged, match="not written by Hostler"):
-            PlaceFolder(tmp_path).open()
+            NodeFolder(tmp_path).open()
     with pytest.raises(Invalid, match="name a folder"):
-        PlaceFolder(tmp_path / "place").open()
+        NodeFolder(tmp_path / "place").open()
 
 
 async def test_a_removed_folder_is_gone_at_once_and_what_a_crash_left_goes_with_the_next_open(
-    place: PlaceFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: NodeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = place.machine("one"), place.machine("a/b")
     for each in (one, two):
@@ -115,7 +115,7 @@ def test_what_qemu_said_is_one_printable_line(folder: MachineFolder) -> None:
     assert len(said) <= 600
 
 
-def test_a_hold_counts_until_its_end_and_only_if_it_is_whole_and_of_this_boot(place: PlaceFolder) -> None:
+def test_a_hold_counts_until_its_end_and_only_if_it_is_whole_and_of_this_boot(place: NodeFolder) -> None:
     assert not place.held(now())
     place.hold(now() + 100)
     assert place.held(now())
@@ -161,7 +161,7 @@ def deep(path: Path, depth: int) -> None:
 
 @pytest.mark.slow
 async def test_folders_in_folders_without_end_are_removed_like_anything_else(
-    place: PlaceFolder, folder: MachineFolder
+    place: NodeFolder, folder: MachineFolder
 ) -> None:
     deep(folder.path / "in the way", sys.getrecursionlimit() + 200)
     folder.forget("in the way")

@@ -17,7 +17,7 @@ from harness import pace
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
 from hostler.drivers.machines.qemu import dead_mans_switch, pid_lookup, process
-from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder
+from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, NodeFolder
 from hostler.drivers.machines.qemu.pid_lookup import Run
 from hostler.errors import Unavailable
 from hostler.kit.clock import boot_id
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[PlaceFolder]:
-    with PlaceFolder(tmp_path / "node") as opened:
+def place(tmp_path: Path) -> Iterator[NodeFolder]:
+    with NodeFolder(tmp_path / "node") as opened:
         yield opened
 
 
 @pytest.fixture
-def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
+def folder(place: NodeFolder) -> Iterator[MachineFolder]:
     with machine_of(place) as made:
         yield made
 
@@ -47,7 +47,7 @@ def files_of(pid: int) -> Sequence[str]:
 
 
 def parent_of(run: Run) -> int:
-    return pid_lookup.Look.at(run.pid).parent
+    return pid_lookup.ProcessInfo.at(run.pid).parent
 
 
 async def started_and_told(run: Run) -> None:
@@ -55,14 +55,14 @@ async def started_and_told(run: Run) -> None:
     await eventually(lambda: Path(f"/proc/{run.pid}/comm").read_text() == "sleep\n")
 
 
-async def guarded(place: PlaceFolder, folder: MachineFolder) -> Run:
+async def guarded(place: NodeFolder, folder: MachineFolder) -> Run:
     place.hold(now() + 600)
     run = await process.spawn(folder, SLEEP, hold=place.hold_path)
     await started_and_told(run)
     return run
 
 
-async def test_a_guarded_machine_ends_when_its_hold_does(place: PlaceFolder, folder: MachineFolder) -> None:
+async def test_a_guarded_machine_ends_when_its_hold_does(place: NodeFolder, folder: MachineFolder) -> None:
     run = await guarded(place, folder)
     place.hold(now() + 0.2)
     until = dead_mans_switch.held_until(str(place.hold_path), boot_id())
@@ -74,7 +74,7 @@ async def test_a_guarded_machine_ends_when_its_hold_does(place: PlaceFolder, fol
 
 @pytest.mark.slow
 async def test_a_hold_that_is_renewed_goes_on_and_one_that_is_shortened_is_over(
-    place: PlaceFolder, folder: MachineFolder
+    place: NodeFolder, folder: MachineFolder
 ) -> None:
     run = await guarded(place, folder)
     place.hold(now() + 0.25)
@@ -88,7 +88,7 @@ async def test_a_hold_that_is_renewed_goes_on_and_one_that_is_shortened_is_over(
 
 
 @pytest.mark.parametrize("what", ["missing", "torn", "of another boot"])
-async def test_a_hold_that_cannot_be_believed_is_none(place: PlaceFolder, folder: MachineFolder, what: str) -> None:
+async def test_a_hold_that_cannot_be_believed_is_none(place: NodeFolder, folder: MachineFolder, what: str) -> None:
     run = await guarded(place, folder)
     match what:
         case "missing":
@@ -101,7 +101,7 @@ async def test_a_hold_that_cannot_be_believed_is_none(place: PlaceFolder, folder
         await process.ended(folder, run)
 
 
-async def test_what_is_not_held_does_not_start(place: PlaceFolder, folder: MachineFolder) -> None:
+async def test_what_is_not_held_does_not_start(place: NodeFolder, folder: MachineFolder) -> None:
     for _ in range(2):
         with pytest.raises(Unavailable, match="fenced and not held"):
             await process.spawn(folder, ["touch", "started"], hold=place.hold_path)
@@ -110,7 +110,7 @@ async def test_what_is_not_held_does_not_start(place: PlaceFolder, folder: Machi
         place.hold(now() - 1)
 
 
-async def test_whoever_kills_the_guard_kills_the_machine(place: PlaceFolder, folder: MachineFolder) -> None:
+async def test_whoever_kills_the_guard_kills_the_machine(place: NodeFolder, folder: MachineFolder) -> None:
     run = await guarded(place, folder)
     os.kill(parent_of(run), signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
@@ -126,7 +126,7 @@ async def test_a_machine_whose_guard_died_before_the_kernel_knew_of_it_does_not_
 
 
 async def test_the_guard_does_not_hear_polite_signals_and_its_machine_does(
-    place: PlaceFolder, folder: MachineFolder
+    place: NodeFolder, folder: MachineFolder
 ) -> None:
     run = await guarded(place, folder)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -139,7 +139,7 @@ async def test_the_guard_does_not_hear_polite_signals_and_its_machine_does(
         await process.ended(folder, run)
 
 
-async def test_the_guard_ends_with_its_machine(place: PlaceFolder, folder: MachineFolder) -> None:
+async def test_the_guard_ends_with_its_machine(place: NodeFolder, folder: MachineFolder) -> None:
     run = await guarded(place, folder)
     guard_pid = parent_of(run)
     os.kill(run.pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ def timer_now(timer: str) -> float:
     return now() if timer == "POSIX timer" else time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-async def hold_and_await_read(place: PlaceFolder, run: Run, until: float) -> None:
+async def hold_and_await_read(place: NodeFolder, run: Run, until: float) -> None:
     """Hold, and return when the guard has read it."""
     place.hold(until)
     await asyncio.to_thread(place.hold_path.read_text)
@@ -184,7 +184,7 @@ def looks_of(run: Run) -> int:
 
 
 async def test_a_guard_that_cannot_read_its_hold_kills_in_time(
-    place: PlaceFolder, folder: MachineFolder, timer: str
+    place: NodeFolder, folder: MachineFolder, timer: str
 ) -> None:
     run = await guarded(place, folder)
     until = timer_now(timer) + 1.0
@@ -199,7 +199,7 @@ async def test_a_guard_that_cannot_read_its_hold_kills_in_time(
 
 
 async def test_a_guard_that_is_stopped_kills_before_anything_else(
-    place: PlaceFolder, folder: MachineFolder, timer: str
+    place: NodeFolder, folder: MachineFolder, timer: str
 ) -> None:
     run = await guarded(place, folder)
     guard_pid, until = parent_of(run), timer_now(timer) + 1.0
@@ -216,7 +216,7 @@ async def test_a_guard_that_is_stopped_kills_before_anything_else(
         pace.check(now() - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
 
 
-async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: PlaceFolder) -> None:
+async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: NodeFolder) -> None:
     place.hold(now() + 600)
     command = [
         sys.executable,
@@ -251,7 +251,7 @@ async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: PlaceFolder)
 
 
 async def test_the_guards_timer_counts_the_time_in_which_the_host_is_suspended(
-    place: PlaceFolder, folder: MachineFolder
+    place: NodeFolder, folder: MachineFolder
 ) -> None:
     run = await guarded(place, folder)
     timers = Path(f"/proc/{parent_of(run)}/timers").read_text()
@@ -269,14 +269,14 @@ def pidfd(pid: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_guard_that_is_suspended_is_killed_too(place: PlaceFolder, folder: MachineFolder, known: bool) -> None:
+async def test_a_guard_that_is_suspended_is_killed_too(place: NodeFolder, folder: MachineFolder, known: bool) -> None:
     run = await guarded(place, folder)
     os.kill(parent_of(run), signal.SIGSTOP)
     await process.kill(folder, run if known else None, within=PATIENCE)
     assert not process.alive(folder)
 
 
-async def test_the_machine_is_told_from_its_guard(place: PlaceFolder, folder: MachineFolder) -> None:
+async def test_the_machine_is_told_from_its_guard(place: NodeFolder, folder: MachineFolder) -> None:
     run = await guarded(place, folder)
     found = process.find(folder)
     assert found is not None
@@ -285,7 +285,7 @@ async def test_the_machine_is_told_from_its_guard(place: PlaceFolder, folder: Ma
 
 
 async def test_the_guard_keeps_no_file_that_is_the_machines_and_shows_no_secret(
-    place: PlaceFolder, folder: MachineFolder, tmp_path: Path
+    place: NodeFolder, folder: MachineFolder, tmp_path: Path
 ) -> None:
     place.hold(now() + 600)
     with (tmp_path / "tap").open("w") as tap:
@@ -300,7 +300,7 @@ async def test_the_guard_keeps_no_file_that_is_the_machines_and_shows_no_secret(
 
 
 async def test_a_guard_that_says_nothing_sensible_leaves_nothing(
-    place: PlaceFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
+    place: NodeFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.hold(now() + 600)
     monkeypatch.setattr(process, "_GUARD", ("sh", "-c", "echo broken; exit 3"))
@@ -310,7 +310,7 @@ async def test_a_guard_that_says_nothing_sensible_leaves_nothing(
 
 
 async def test_a_guard_that_says_nothing_at_all_is_ended(
-    place: PlaceFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
+    place: NodeFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.hold(now() + 600)
     monkeypatch.setattr(process, "_GUARD", ("sh", "-c", "exec sleep 600"))
@@ -320,7 +320,7 @@ async def test_a_guard_that_says_nothing_at_all_is_ended(
     assert not process.alive(folder)
 
 
-async def test_cancelled_while_the_guard_starts_it_leaves_no_process(place: PlaceFolder, folder: MachineFolder) -> None:
+async def test_cancelled_while_the_guard_starts_it_leaves_no_process(place: NodeFolder, folder: MachineFolder) -> None:
     place.hold(now() + 600)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(TimeoutError):

@@ -12,7 +12,7 @@ import pytest
 
 from hostler.drivers.machines.qemu.images import build_debian, debian
 from hostler.drivers.machines.qemu.images.build_debian import DebianBuild
-from hostler.drivers.machines.qemu.images.layout import Place, take
+from hostler.drivers.machines.qemu.images.layout import ImageLayout, take
 from hostler.errors import Refused, Unavailable
 
 TOLD: list[str] = []
@@ -22,7 +22,7 @@ TOLD: list[str] = []
 def making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DebianBuild]:
     monkeypatch.setattr(build_debian, "_refuse_without_tools", lambda: None)
     TOLD.clear()
-    with Place(tmp_path / "images").scratch() as scratch:
+    with ImageLayout(tmp_path / "images").scratch() as scratch:
         yield DebianBuild(scratch, lambda what, *_: TOLD.append(what), cache=tmp_path / "cache")
 
 
@@ -32,11 +32,11 @@ def test_what_is_missing_is_named_with_its_package(tmp_path: Path, monkeypatch: 
     )
     with (
         pytest.raises(Refused, match="mmdebstrap is missing; install mmdebstrap, or build tiny"),
-        Place(tmp_path).scratch() as scratch,
+        ImageLayout(tmp_path).scratch() as scratch,
     ):
         DebianBuild(scratch, lambda *_: None, cache=tmp_path)
     monkeypatch.setattr(build_debian.shutil, "which", lambda *_, **__: None)
-    with pytest.raises(Refused, match="install .*e2fsprogs .*qemu-utils"), Place(tmp_path).scratch() as scratch:
+    with pytest.raises(Refused, match="install .*e2fsprogs .*qemu-utils"), ImageLayout(tmp_path).scratch() as scratch:
         DebianBuild(scratch, lambda *_: None, cache=tmp_path)
 
 

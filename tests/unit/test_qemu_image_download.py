@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestServer
 from hostler.drivers.machines.qemu.images import download as downloading
 from hostler.drivers.machines.qemu.images.download import download, shown
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
-from hostler.drivers.machines.qemu.images.layout import Place
-from hostler.drivers.machines.qemu.images.partial_download import Part, held_part
+from hostler.drivers.machines.qemu.images.layout import ImageLayout
+from hostler.drivers.machines.qemu.images.partial_download import PartialDownload, held_part
 from hostler.errors import HostlerError, NotFound, Refused, TooLarge, Unavailable
 
 CONTENT = random.Random(11).randbytes(300_000)  # its last byte is not the "?" that a test puts there
@@ -97,15 +97,15 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Part:
-    place = Place(tmp_path)
+def part(tmp_path: Path) -> PartialDownload:
+    place = ImageLayout(tmp_path)
     place.make()
     with held_part(place, SHA256) as part:
         return part
 
 
 @pytest.fixture
-def load(server: Server, part: Part) -> Callable[..., Awaitable[None]]:
+def load(server: Server, part: PartialDownload) -> Callable[..., Awaitable[None]]:
     async def load(path: str = "/disk.qcow2", limit: int = LIMIT) -> None:
         await download(server.url(path), part, limit=limit, progress=lambda *_: None)
         part.close()
@@ -117,14 +117,14 @@ Load = Callable[..., Awaitable[None]]
 
 
 @pytest.mark.parametrize("path", ["/disk.qcow2", "/moved"])
-async def test_a_file_is_loaded_and_progress_told(server: Server, part: Part, path: str) -> None:
+async def test_a_file_is_loaded_and_progress_told(server: Server, part: PartialDownload, path: str) -> None:
     told: list[tuple[str, int, int | None]] = []
     await download(server.url(path), part, limit=LIMIT, progress=lambda *t: told.append(t))
     assert part.path.read_bytes() == CONTENT
     assert told[-1] == ("loading", len(CONTENT), len(CONTENT))
 
 
-async def test_what_broke_off_goes_on_where_it_was(server: Server, part: Part, load: Load) -> None:
+async def test_what_broke_off_goes_on_where_it_was(server: Server, part: PartialDownload, load: Load) -> None:
     server.breaks_after = 100_000
     with pytest.raises(Unavailable, match="the same command resumes after 100,000 bytes"):
         await load()
@@ -135,7 +135,7 @@ async def test_what_broke_off_goes_on_where_it_was(server: Server, part: Part, l
 
 
 async def test_a_server_that_goes_silent_is_not_waited_for(
-    server: Server, part: Part, load: Load, monkeypatch: pytest.MonkeyPatch
+    server: Server, part: PartialDownload, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloading, "STALLED_AFTER", 0.1)
     server.breaks_after, server.stalls = 1000, True
@@ -144,7 +144,7 @@ async def test_a_server_that_goes_silent_is_not_waited_for(
     assert part.length == 1000
 
 
-async def test_a_file_that_changed_meanwhile_is_begun_anew(server: Server, part: Part, load: Load) -> None:
+async def test_a_file_that_changed_meanwhile_is_begun_anew(server: Server, part: PartialDownload, load: Load) -> None:
     server.content, server.breaks_after, server.tag = bytes(300_000), 100_000, '"older"'
     with pytest.raises(Unavailable):
         await load()
@@ -155,7 +155,7 @@ async def test_a_file_that_changed_meanwhile_is_begun_anew(server: Server, part:
 
 
 async def test_a_file_that_changed_unsaid_is_begun_anew_once_its_checksum_is_wrong(
-    server: Server, part: Part, load: Load
+    server: Server, part: PartialDownload, load: Load
 ) -> None:
     server.content, server.breaks_after, server.tag = bytes(300_000), 100_000, ""
     with pytest.raises(Unavailable):
@@ -166,7 +166,7 @@ async def test_a_file_that_changed_unsaid_is_begun_anew_once_its_checksum_is_wro
     assert server.asked[1:] == [("bytes=100000-", None), (None, None)]
 
 
-async def test_a_server_that_knows_no_ranges_sends_it_all(server: Server, part: Part, load: Load) -> None:
+async def test_a_server_that_knows_no_ranges_sends_it_all(server: Server, part: PartialDownload, load: Load) -> None:
     server.breaks_after = 100_000
     with pytest.raises(Unavailable):
         await load()
@@ -175,19 +175,19 @@ async def test_a_server_that_knows_no_ranges_sends_it_all(server: Server, part: 
     assert part.path.read_bytes() == CONTENT
 
 
-async def test_what_is_here_is_not_loaded_again(server: Server, part: Part, load: Load) -> None:
+async def test_what_is_here_is_not_loaded_again(server: Server, part: PartialDownload, load: Load) -> None:
     part.path.write_bytes(CONTENT)
     await load()
     assert server.asked == []
 
 
-async def test_more_than_there_is_is_begun_anew(server: Server, part: Part, load: Load) -> None:
+async def test_more_than_there_is_is_begun_anew(server: Server, part: PartialDownload, load: Load) -> None:
     part.path.write_bytes(CONTENT + b"more")
     await load()
     assert part.path.read_bytes() == CONTENT
 
 
-async def test_a_wrong_checksum_is_refused_and_nothing_kept(server: Server, part: Part, load: Load) -> None:
+async def test_a_wrong_checksum_is_refused_and_nothing_kept(server: Server, part: PartialDownload, load: Load) -> None:
     server.content = CONTENT[:-1] + b"?"
     with pytest.raises(Refused, match=f"expected sha256 {SHA256}, got"):
         await load()
@@ -197,7 +197,7 @@ async def test_a_wrong_checksum_is_refused_and_nothing_kept(server: Server, part
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_what_is_too_large_is_refused_and_nothing_kept(
-    server: Server, part: Part, load: Load, told: bool, monkeypatch: pytest.MonkeyPatch
+    server: Server, part: PartialDownload, load: Load, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not told:
         monkeypatch.setattr(downloading, "_refuse_unless_it_fits", lambda *_: None)
@@ -207,7 +207,7 @@ async def test_what_is_too_large_is_refused_and_nothing_kept(
 
 
 async def test_what_does_not_fit_on_the_disk_is_not_begun(
-    server: Server, part: Part, load: Load, monkeypatch: pytest.MonkeyPatch
+    server: Server, part: PartialDownload, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage:
         free = 1000
@@ -243,7 +243,9 @@ async def test_going_round_in_circles_is_refused(load: Load) -> None:
         await load("/round")
 
 
-async def test_a_server_that_is_not_there_is_unavailable_and_secrets_of_the_url_are_not_told(part: Part) -> None:
+async def test_a_server_that_is_not_there_is_unavailable_and_secrets_of_the_url_are_not_told(
+    part: PartialDownload,
+) -> None:
     with pytest.raises(Unavailable) as caught:
         await download("http://eve:hidden@127.0.0.1:1/x?token=hidden", part, limit=1, progress=lambda *_: None)
     assert "hidden" not in str(caught.value)
@@ -251,7 +253,7 @@ async def test_a_server_that_is_not_there_is_unavailable_and_secrets_of_the_url_
 
 
 def test_two_that_load_the_same_do_not_meet(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = ImageLayout(tmp_path)
     with held_part(place, SHA256):
         with pytest.raises(Unavailable, match="another process is loading it"), held_part(place, SHA256):
             pass

@@ -15,7 +15,7 @@ from qemu_scene import PATIENCE, SLEEP, eventually
 
 from hostler.drivers.machines.qemu import driver as driver_module
 from hostler.drivers.machines.qemu import machine, node_context, pid_lookup, process, state
-from hostler.drivers.machines.qemu.cgroup import Limits
+from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.folder import LOG, LOG_BYTES, LOG_KEPT_BYTES, MachineFolder
 from hostler.drivers.machines.qemu.load import NUMBER
 from hostler.drivers.machines.qemu.network import UserNetwork
@@ -65,7 +65,7 @@ async def spawned(folder: Path, *argv: str) -> AsyncIterator[Run]:
 
 def is_there(run: Run) -> bool:
     try:
-        return pid_lookup.Look.at(run.pid).state not in "ZX"
+        return pid_lookup.ProcessInfo.at(run.pid).state not in "ZX"
     except ProcessLookupError:
         return False
 
@@ -142,10 +142,10 @@ async def test_what_cannot_be_read_keeps_its_number_and_what_it_has_of_the_host(
 ) -> None:
     kept: list[Any] = []
 
-    async def reclaim(_: Limits, numbers: Any) -> None:
+    async def reclaim(_: ControlGroups, numbers: Any) -> None:
         kept.append(numbers)
 
-    monkeypatch.setattr(Limits, "reclaim", reclaim)
+    monkeypatch.setattr(ControlGroups, "reclaim", reclaim)
     async with opened() as machines:
         for vm in ("a", "b"):
             await machines.create(plan(vm))
@@ -185,7 +185,9 @@ async def test_a_driver_that_cannot_be_opened_leaves_its_network_and_takes_nothi
 
     monkeypatch.setattr(UserNetwork, "aclose", leave)
     with monkeypatch.context() as patch:
-        patch.setattr(driver_module.load, "read", fail) if step == "read" else patch.setattr(Limits, "reclaim", fail)
+        patch.setattr(driver_module.load, "read", fail) if step == "read" else patch.setattr(
+            ControlGroups, "reclaim", fail
+        )
         with pytest.raises(Unavailable, match="not now"):
             await opened().__aenter__()
     assert left == [False]

@@ -13,22 +13,22 @@ from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.migration import incoming as arrivals
 from hostler.drivers.machines.qemu.migration import outgoing as departures
 from hostler.drivers.machines.qemu.migration import send as sending
-from hostler.drivers.machines.qemu.migration.incoming import Arrival, DiskDoor, StateDoor
-from hostler.drivers.machines.qemu.migration.outgoing import JOB, THERE, Departure
+from hostler.drivers.machines.qemu.migration.incoming import IncomingDisk, IncomingMigration, IncomingState
+from hostler.drivers.machines.qemu.migration.outgoing import JOB, THERE, OutgoingMigration
 from hostler.drivers.machines.qemu.migration.protocol import (
     LINE_BYTES,
     Answer,
+    FirstLine,
     Gate,
-    Lines,
+    HostTraits,
     Manifest,
-    Place,
     Request,
     Seal,
     ask,
     objection,
     processor,
 )
-from hostler.drivers.machines.qemu.state import Fit
+from hostler.drivers.machines.qemu.state import MemoryFit
 from hostler.errors import Invalid, Refused, Unavailable
 from hostler.model.vm import VmSpec
 
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-HERE = Place(accelerator="tcg", version="7.2", processor="max", network="user")
+HERE = HostTraits(accelerator="tcg", version="7.2", processor="max", network="user")
 
 
 def manifest(**changes: Any) -> Manifest:
     fields: dict[str, Any] = {
         "vm": "v", "number": 3, "live": True, "spec": VmSpec(cpus=1, memory_mib=128),
-        "fit": Fit(cpus=1, memory_mib=128, accelerator="tcg", version="7.2"), "processor": "max", "network": "user",
+        "fit": MemoryFit(cpus=1, memory_mib=128, accelerator="tcg", version="7.2"), "processor": "max",
+        "network": "user",
         "digest": "0" * 64, "disk_bytes": 2**30, "mac": "52:54:00:00:00:01", "instance": "i",
         "host_key": "secret-of-the-server",
     }  # fmt: skip
@@ -76,7 +77,7 @@ class TestWhatIsAgreed:
 
     @pytest.mark.parametrize("field", ["accelerator", "version", "processor", "network"])
     def test_memory_that_does_not_fit_is_refused_and_the_disk_alone_is_not(self, field: str) -> None:
-        here = Place(**({name: getattr(HERE, name) for name in HERE.__struct_fields__[1:]} | {field: "other"}))
+        here = HostTraits(**({name: getattr(HERE, name) for name in HERE.__struct_fields__[1:]} | {field: "other"}))
         assert "does not fit there" in objection(manifest(), "v", 3, here)
         assert "'other'" in objection(manifest(), "v", 3, here)
         assert objection(manifest(live=False), "v", 3, here) == ""
@@ -107,7 +108,7 @@ class TestWhatIsAgreed:
 class TestTheFirstLine:
     @pytest.mark.parametrize("size", [1, 3, 1000])
     def test_it_may_come_in_pieces_and_what_follows_is_kept(self, size: int) -> None:
-        data, lines, found = b'{"a":1}\nstream', Lines("x"), None
+        data, lines, found = b'{"a":1}\nstream', FirstLine("x"), None
         for at in range(0, len(data), size):
             found = lines.add(data[at : at + size])
             if found:
@@ -118,7 +119,7 @@ class TestTheFirstLine:
         assert data.startswith(line + b"\n" + rest)
 
     def test_one_that_never_ends_is_refused(self) -> None:
-        lines = Lines("x")
+        lines = FirstLine("x")
         assert lines.add(b"x" * LINE_BYTES) is None
         with pytest.raises(Invalid, match="longer than"):
             lines.add(b"x")
@@ -188,9 +189,9 @@ class TestWhatMayBeSent:
 
 
 class TestTheDoorsOfAnArrival:
-    @pytest.mark.parametrize("kind", [DiskDoor, StateDoor])
+    @pytest.mark.parametrize("kind", [IncomingDisk, IncomingState])
     async def test_a_link_to_another_socket_is_not_followed(
-        self, kind: type[DiskDoor | StateDoor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, kind: type[IncomingDisk | IncomingState], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Who is in the process that waits for a machine could have the agent talk to anybody."""
         monkeypatch.setattr(arrivals, "CONNECTS_WITHIN", 0.05)
@@ -201,7 +202,7 @@ class TestTheDoorsOfAnArrival:
         for gate in (arrivals.STATE_GATE, arrivals.DISK_GATE):
             (folder.path / gate).symlink_to(tmp_path / "elsewhere")
         expected = SimpleNamespace(record=SimpleNamespace(arrived=False), folder=folder, vm="v", alive=True)
-        arrival = Arrival(expected)  # type: ignore[arg-type]
+        arrival = IncomingMigration(expected)  # type: ignore[arg-type]
         arrival.attempt = "a"
         with pytest.raises(Unavailable, match="does not accept its"):
             async with kind(arrival) as door:
@@ -295,7 +296,7 @@ class Qemu:
 class TestTheDeparture:
     async def test_the_disk_is_equal_before_memory_goes_and_its_copy_ends_while_the_guest_is_stopped(self) -> None:
         qemu = Qemu(job=["running", "ready"], migration=["active", "pre-switchover"])
-        departure = Departure(qemu, "x")
+        departure = OutgoingMigration(qemu, "x")
         await departure.copy_disk()
         await departure.hold()
         await departure.send_memory()
@@ -311,11 +312,11 @@ class TestTheDeparture:
         qemu = Qemu(job=["running", "concluded"])
         qemu.job_error = "Input/output error"
         with pytest.raises(Unavailable, match="Input/output error"):
-            await Departure(qemu, "x").copy_disk()
+            await OutgoingMigration(qemu, "x").copy_disk()
 
     async def test_a_copy_that_fails_at_its_very_end_is_not_gone_on_with(self) -> None:
         qemu = Qemu(job=["ready"], migration=["pre-switchover"])
-        departure = Departure(qemu, "x")
+        departure = OutgoingMigration(qemu, "x")
         await departure.copy_disk()
         await departure.hold()
         await departure.send_memory()
@@ -326,7 +327,7 @@ class TestTheDeparture:
 
     async def test_memory_that_could_not_be_sent_is_said(self) -> None:
         qemu = Qemu(job=["ready"], migration=["active", "failed"])
-        departure = Departure(qemu, "x")
+        departure = OutgoingMigration(qemu, "x")
         await departure.copy_disk()
         await departure.hold()
         with pytest.raises(Unavailable, match="memory failed"):
@@ -340,16 +341,16 @@ class TestTheDeparture:
                 raise Unavailable("the connection ended")
 
         with pytest.raises(Unavailable, match="the connection ended"):
-            await Departure(Qemu(job=["running"]), "x", disk=Cut()).copy_disk()
+            await OutgoingMigration(Qemu(job=["running"]), "x", disk=Cut()).copy_disk()
 
     async def test_one_that_does_not_move_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(departures, "STALLED_AFTER", 0.02)
         with pytest.raises(Unavailable, match="no progress of its disk"):
-            await Departure(Qemu(job=["running"]), "x").copy_disk()
+            await OutgoingMigration(Qemu(job=["running"]), "x").copy_disk()
 
     async def test_one_that_does_not_converge_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(departures, "CONVERGES_WITHIN", 0.05)
-        departure = Departure(Qemu(job=["ready"], migration=["active"]), "x")
+        departure = OutgoingMigration(Qemu(job=["ready"], migration=["active"]), "x")
         await departure.copy_disk()
         await departure.hold()
         with pytest.raises(Unavailable, match="faster than it can be sent"):
@@ -358,7 +359,7 @@ class TestTheDeparture:
     async def test_with_kvm_the_guest_runs_while_its_memory_goes(self) -> None:
         qemu = Qemu(job=["ready"], migration=["active", "pre-switchover"])
         qemu.kvm = True
-        departure = Departure(qemu, "x")
+        departure = OutgoingMigration(qemu, "x")
         await departure.copy_disk()
         await departure.hold()
         assert qemu.status == "running"
@@ -370,7 +371,7 @@ class TestTheDeparture:
     async def test_one_that_stopped_by_itself_is_not_sent(self, status: str) -> None:
         """It was stopped by nobody, and might go on by itself while its memory goes."""
         qemu = Qemu(job=["ready"])
-        departure = Departure(qemu, "x")
+        departure = OutgoingMigration(qemu, "x")
         await departure.copy_disk()
         qemu.status = status
         with pytest.raises(Unavailable, match=f"it is {status}"):
@@ -381,7 +382,7 @@ class TestTheDeparture:
     async def test_whatever_was_done_is_undone(self, steps: int, *, kvm: bool) -> None:
         qemu = Qemu(job=["ready"], migration=["active", "pre-switchover"])
         qemu.kvm = kvm
-        departure = Departure(qemu, "x")
+        departure = OutgoingMigration(qemu, "x")
         if steps == 1:
             qemu.there = True
         if steps >= 2:
@@ -405,7 +406,7 @@ class TestTheDeparture:
     async def test_a_guest_that_stopped_by_itself_is_not_let_run(self, status: str) -> None:
         qemu = Qemu()
         qemu.status = status
-        await Departure(qemu, "x").undo(runs=True)
+        await OutgoingMigration(qemu, "x").undo(runs=True)
         assert qemu.status == status
 
     @pytest.mark.parametrize("status", ["running", "paused", "postmigrate"])

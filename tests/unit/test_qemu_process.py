@@ -23,10 +23,10 @@ from hostler.drivers.machines.qemu.folder import (
     QMP_SOCKET,
     SERIAL_SOCKET,
     MachineFolder,
-    PlaceFolder,
+    NodeFolder,
 )
 from hostler.drivers.machines.qemu.pid_lookup import Run
-from hostler.drivers.machines.qemu.privileges import Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import Privileges, rights_for, users_here
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[PlaceFolder]:
-    with PlaceFolder(tmp_path / "node") as opened:
+def place(tmp_path: Path) -> Iterator[NodeFolder]:
+    with NodeFolder(tmp_path / "node") as opened:
         yield opened
 
 
 @pytest.fixture
-def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
+def folder(place: NodeFolder) -> Iterator[MachineFolder]:
     with machine_of(place) as made:
         yield made
 
@@ -142,7 +142,7 @@ async def test_a_zombie_has_ended(folder: MachineFolder, monkeypatch: pytest.Mon
         patch.setattr(process, "reap", lambda: None)
         run = await process.spawn(folder, SLEEP)
         os.kill(run.pid, signal.SIGKILL)
-        await eventually(lambda: pid_lookup.Look.at(run.pid).state == "Z")
+        await eventually(lambda: pid_lookup.ProcessInfo.at(run.pid).state == "Z")
         assert not process.alive(folder)
         await process.ended(folder, run)
         await process.kill(folder, run, within=PATIENCE)
@@ -174,7 +174,7 @@ def stranger(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def lies(run: Run, stranger: int) -> Sequence[Run]:
     """What a state file may say after numbers were given to others."""
-    started = pid_lookup.Look.at(stranger).start_time
+    started = pid_lookup.ProcessInfo.at(stranger).start_time
     return [
         Run(pid=stranger, start_time=run.start_time, boot_id=run.boot_id),
         Run(pid=stranger, start_time=started, boot_id=run.boot_id),  # right in all but the folder it works in
@@ -250,7 +250,7 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
             with found:
                 assert found.pid == run.pid
         os.kill(run.pid, signal.SIGKILL)
-        await eventually(lambda: pid_lookup.Look.at(run.pid).state == "Z")
+        await eventually(lambda: pid_lookup.ProcessInfo.at(run.pid).state == "Z")
         assert pid_lookup.believed(folder, run) is None
 
 
@@ -305,11 +305,11 @@ async def test_all_that_runs_as_its_user_is_killed_wherever_it_went(folder: Mach
 
 
 async def test_another_machine_that_has_the_same_user_by_chance_is_left_alone(
-    place: PlaceFolder, folder: MachineFolder, own_user: int
+    place: NodeFolder, folder: MachineFolder, own_user: int
 ) -> None:
     other = place.machine("other")
     other.create()
-    Rights(uid=own_user).own(other.path)
+    Privileges(uid=own_user).own(other.path)
     theirs = subprocess.Popen(SLEEP, cwd=other.path, user=own_user, group=own_user)
     try:
         await process.kill(folder, uid=own_user, within=PATIENCE)

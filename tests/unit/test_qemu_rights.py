@@ -12,12 +12,20 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.machines.qemu import privileges as module
-from hostler.drivers.machines.qemu.cgroup import OVERHEAD_MIB, Base, Limits, Shape, bases, nice_of, settings_of
+from hostler.drivers.machines.qemu.cgroup import (
+    OVERHEAD_MIB,
+    Base,
+    ControlGroups,
+    GroupLimits,
+    bases,
+    nice_of,
+    settings_of,
+)
 from hostler.drivers.machines.qemu.privileges import (
     FEW_UIDS,
     THREADS,
     USUAL_UIDS,
-    Rights,
+    Privileges,
     accelerator_groups,
     has_capabilities,
     pick_uid,
@@ -31,24 +39,24 @@ from hostler.errors import Invalid, Unavailable
 
 
 def test_who_cannot_change_users_still_gives_up_ever_gaining_rights() -> None:
-    argv = Rights().wrap(["qemu", "-x"])
+    argv = Privileges().wrap(["qemu", "-x"])
     assert argv[-4:] == ["--no-new-privs", "--", "qemu", "-x"]
     assert "--core=0:0" in argv
     assert not [word for word in argv if word.startswith(("--reuid", "--groups", "--bounding-set", "--nproc"))]
 
 
 def test_a_user_of_its_own_has_no_group_and_no_capability_beside() -> None:
-    argv = Rights(uid=5000).wrap(["qemu"], cpus=2)
+    argv = Privileges(uid=5000).wrap(["qemu"], cpus=2)
     for word in ("--reuid=5000", "--regid=5000", "--clear-groups", "--no-new-privs", "--bounding-set=-all"):
         assert word in argv
     assert {"--inh-caps=-all", "--ambient-caps=-all", f"--nproc={THREADS + 2}:{THREADS + 2}"} <= set(argv)
-    assert "--groups=108" in Rights(uid=5000, groups=(108,)).wrap(["qemu"])
-    assert "--clear-groups" not in Rights(uid=5000, groups=(108,)).wrap(["qemu"])
+    assert "--groups=108" in Privileges(uid=5000, groups=(108,)).wrap(["qemu"])
+    assert "--clear-groups" not in Privileges(uid=5000, groups=(108,)).wrap(["qemu"])
 
 
 def test_a_limit_that_is_lower_already_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (100, 200))
-    assert "--nofile=200:200" in Rights().wrap([])
+    assert "--nofile=200:200" in Privileges().wrap([])
 
 
 def test_only_a_device_that_a_group_can_use_brings_its_group(tmp_path: Path) -> None:
@@ -96,12 +104,12 @@ def test_the_group_of_its_folder_says_whose_a_machine_is(tmp_path: Path, monkeyp
     for folder in (one, two):
         folder.mkdir()
     uids = range(3_000_000, 3_000_002)
-    assert rights_for(two, "place", 7, uids) == Rights(uid=3_000_001)
+    assert rights_for(two, "place", 7, uids) == Privileges(uid=3_000_001)
     for number in range(9):  # whichever it would be, the other's is taken
         assert rights_for(one, "place", number, uids).uid == 3_000_000
     groups[one] = 0  # a group that is none of ours says nothing
     assert rights_for(one, "place", 1, uids).uid == 3_000_000
-    assert rights_for(one, "place", 1, None) == Rights()
+    assert rights_for(one, "place", 1, None) == Privileges()
 
 
 @pytest.mark.parametrize("text", ["", "5", "a-b", "0-5000", "999-2000", "5000-4999", "1000-4294967294", "-1000-2000"])
@@ -141,7 +149,7 @@ def test_what_was_put_where_the_seed_belongs_is_removed_and_hinders_nobody(
     mode = elsewhere.stat().st_mode
     (folder / "fw").symlink_to(elsewhere)
     (folder / "seed.iso").symlink_to("/etc/passwd")
-    Rights(uid=5000).own(folder)
+    Privileges(uid=5000).own(folder)
     assert list(folder.iterdir()) == []
     assert (elsewhere / "secret").exists()
     assert elsewhere.stat().st_mode == mode
@@ -162,7 +170,7 @@ def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
     for name in ("disk.qcow2", "machine.json", "fw/host_key", "seed.iso"):
         (tmp_path / name).touch()
     (tmp_path / "fw/shared").hardlink_to(tmp_path / "machine.json")
-    Rights(uid=5000).own(tmp_path)
+    Privileges(uid=5000).own(tmp_path)
     assert sorted(given) == [
         ("disk.qcow2", 5000, 5000),
         ("fw", 0, 5000),
@@ -175,9 +183,9 @@ def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
     (tmp_path / "disk.qcow2").unlink()
     (tmp_path / "disk.qcow2").symlink_to("/etc/passwd")
     with pytest.raises(Unavailable, match="cannot be given to user 5000"):
-        Rights(uid=5000).own(tmp_path)
+        Privileges(uid=5000).own(tmp_path)
     given.clear()
-    Rights().own(tmp_path)
+    Privileges().own(tmp_path)
     assert given == []
 
 
@@ -189,14 +197,14 @@ def test_a_share_of_the_cpus_is_a_weight_or_the_nearest_niceness() -> None:
     assert [nice_of(share, may_raise=True) for share in (100, 125, 10_000)] == [0, -1, -15]
     one, two = Base("/x", 1, ("cpu",)), Base("/x", 2, ("cpu",))
     for share, shares in ((100, "1024"), (1, "10"), (10_000, "102400")):
-        assert settings_of(one, Shape(128, 1, share)) == {"cpu.shares": shares}
-        assert settings_of(two, Shape(128, 1, share)) == {"cpu.weight": str(share)}
+        assert settings_of(one, GroupLimits(128, 1, share)) == {"cpu.shares": shares}
+        assert settings_of(two, GroupLimits(128, 1, share)) == {"cpu.weight": str(share)}
 
 
 def test_the_limit_of_memory_leaves_room_for_qemu_itself() -> None:
-    (limit,) = settings_of(Base("/x", 2, ("memory",)), Shape(1024)).values()
+    (limit,) = settings_of(Base("/x", 2, ("memory",)), GroupLimits(1024)).values()
     assert int(limit) == (1024 + 64 + OVERHEAD_MIB) * 2**20
-    assert settings_of(Base("/x", 1, ("pids",)), Shape(1024, 4)) == {"pids.max": str(THREADS + 4)}
+    assert settings_of(Base("/x", 1, ("pids",)), GroupLimits(1024, 4)) == {"pids.max": str(THREADS + 4)}
 
 
 def _kernel(folder: Path, cgroup: str, mounts: list[tuple[str, str, str, str]]) -> Path:
@@ -249,19 +257,19 @@ async def test_groups_of_machines_come_and_go_and_leftovers_are_found_by_a_later
     place = tmp_path / "place"
     place.mkdir()
     proc = _kernel(tmp_path, "2:cpu:/\n", [("/", "/sys/cpu", "cgroup", "cpu")])
-    limits = Limits(place, "id", proc=proc, within=tmp_path)
+    limits = ControlGroups(place, "id", proc=proc, within=tmp_path)
     await limits.open()
     assert limits.about == "cgroup v1: cpu"
     assert os.listdir(tmp_path / "sys/cpu") == []
     for number in (1, 2, 3):
-        await limits.apply(number, 4000 + number, Shape(128, share=200))
+        await limits.apply(number, 4000 + number, GroupLimits(128, share=200))
         group = tmp_path / f"sys/cpu/{limits.name}-{number}"
         assert (group / "cpu.shares").read_text() == "2048"
         assert (group / "cgroup.procs").read_text() == str(4000 + number)
         for file in group.iterdir():  # the kernel's files do not keep a group from being removed
             file.unlink()
     await limits.release(1)
-    later = Limits(place, "id", proc=tmp_path / "none")  # which itself is in no group it could use
+    later = ControlGroups(place, "id", proc=tmp_path / "none")  # which itself is in no group it could use
     await later.open()
     assert later.about == "nice"
     for name in ("hostler-mine", "hostler-0123456789ab-7", "hostler-0123456789ab-8/process"):
@@ -276,7 +284,7 @@ async def test_a_group_that_somebody_took_for_a_leftover_is_made_again(
 ) -> None:
     (tmp_path / "sys/cpu").mkdir(parents=True)
     proc = _kernel(tmp_path, "2:cpu:/\n", [("/", "/sys/cpu", "cgroup", "cpu")])
-    limits = Limits(tmp_path, "id", proc=proc, within=tmp_path)
+    limits = ControlGroups(tmp_path, "id", proc=proc, within=tmp_path)
     await limits.open()
     made, mkdir = [], Path.mkdir
 
@@ -287,7 +295,7 @@ async def test_a_group_that_somebody_took_for_a_leftover_is_made_again(
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", taken_once)
-    await limits.apply(1, 4001, Shape(128))
+    await limits.apply(1, 4001, GroupLimits(128))
     assert len(made) == 2
     assert (made[-1] / "cgroup.procs").read_text() == "4001"
 
@@ -298,7 +306,7 @@ async def test_machines_that_are_limited_at_the_same_time_are_all_remembered(
     for name in ("cpu", "memory"):
         (tmp_path / "sys" / name).mkdir(parents=True)
     mounts = [("/", f"/sys/{name}", "cgroup", name) for name in ("cpu", "memory")]
-    limits = Limits(tmp_path, "id", proc=_kernel(tmp_path, "2:cpu:/\n3:memory:/\n", mounts), within=tmp_path)
+    limits = ControlGroups(tmp_path, "id", proc=_kernel(tmp_path, "2:cpu:/\n3:memory:/\n", mounts), within=tmp_path)
     await limits.open()
     replace = Path.replace
 
@@ -307,7 +315,7 @@ async def test_machines_that_are_limited_at_the_same_time_are_all_remembered(
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", late)
-    await asyncio.gather(*(limits.apply(number, 4000 + number, Shape(128)) for number in range(8)))
+    await asyncio.gather(*(limits.apply(number, 4000 + number, GroupLimits(128)) for number in range(8)))
     assert sorted(limits.remembered()) == [str(tmp_path / "sys" / name) for name in ("cpu", "memory")]
 
 
@@ -316,7 +324,7 @@ async def test_a_group_whose_process_is_about_to_end_is_waited_for(
 ) -> None:
     (tmp_path / "sys/cpu").mkdir(parents=True)
     proc = _kernel(tmp_path, "2:cpu:/\n", [("/", "/sys/cpu", "cgroup", "cpu")])
-    limits = Limits(tmp_path, "id", proc=proc, within=tmp_path)
+    limits = ControlGroups(tmp_path, "id", proc=proc, within=tmp_path)
     await limits.open()
     tries = []
 
@@ -339,8 +347,8 @@ async def test_where_no_group_can_be_made_niceness_is_set_on_every_thread(
     (proc / "70/autogroup").touch()
     nice: dict[int, int] = {}
     monkeypatch.setattr(os, "setpriority", lambda _kind, task, value: nice.update({task: value}))
-    limits = Limits(tmp_path, "id", proc=proc)
+    limits = ControlGroups(tmp_path, "id", proc=proc)
     await limits.open()
-    await limits.apply(1, 70, Shape(128, share=50))
+    await limits.apply(1, 70, GroupLimits(128, share=50))
     assert nice == {70: 3, 71: 3}
     assert (proc / "70/autogroup").read_text() == "3"

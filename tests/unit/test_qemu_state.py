@@ -12,7 +12,7 @@ from qemu_record import record
 
 from hostler.drivers.machines.qemu import state
 from hostler.drivers.machines.qemu.pid_lookup import Run
-from hostler.drivers.machines.qemu.state import Begun, Fit, Kept, Life, Restoring
+from hostler.drivers.machines.qemu.state import Begun, Life, MemoryFit, Restoring, SnapshotRecord
 from hostler.drivers.machines.qemu.status import HOST_BOOTED, LAPSED, access_of, detail_off, state_of, why_off
 from hostler.errors import Damaged, Unavailable
 from hostler.kit.clock import boot_id
@@ -21,14 +21,17 @@ from hostler.model.vm import MachineState as State
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIT = Fit(cpus=1, memory_mib=128, accelerator="tcg", version="7.2")
+FIT = MemoryFit(cpus=1, memory_mib=128, accelerator="tcg", version="7.2")
 HERE = Run(pid=7, start_time=1, boot_id=boot_id())
 FULL = record(
     life=Life.WHOLE,
     begun=Begun.STARTING,
     run=HERE,
     restoring=Restoring(snapshot="a name", number=3),
-    snapshots={"a name": Kept(tag="s1", taken_at=1.0, memory=FIT), "cold": Kept(tag="s2", taken_at=2.0)},
+    snapshots={
+        "a name": SnapshotRecord(tag="s1", taken_at=1.0, memory=FIT),
+        "cold": SnapshotRecord(tag="s2", taken_at=2.0),
+    },
 )
 
 

@@ -28,11 +28,11 @@ def image(**changes: Any) -> Image:
     return Image(**(fields | changes))
 
 
-def shape(**changes: Any) -> saved_state.Shape:
+def shape(**changes: Any) -> saved_state.SavedShape:
     fields: dict[str, Any] = {
         "image": image(), "cpus": 1, "memory_mib": 128, "accelerator": "tcg", "version": "7.2", "processor": "max",
     }  # fmt: skip
-    return saved_state.Shape(**(fields | changes))
+    return saved_state.SavedShape(**(fields | changes))
 
 
 def made(folder: Path, size: int = 8) -> Path:
@@ -78,7 +78,7 @@ def test_a_template_has_the_devices_of_a_machine_and_nothing_of_an_identity() ->
     assert any(word.endswith(saved_state.ARGUMENT) for word in template)
 
 
-def _record_of(of: saved_state.Shape) -> Any:
+def _record_of(of: saved_state.SavedShape) -> Any:
     from hostler.drivers.machines.qemu.state import MachineRecord
     from hostler.model.vm import VmSpec
     from hostler.ports.machines import Label

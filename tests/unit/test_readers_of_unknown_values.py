@@ -16,7 +16,7 @@ from hostler.engine.agent.decide import NOTHING, Action, decide, has_ended
 from hostler.engine.agent.node_registration import outlives_agent
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
-from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.node_cache import _objection
 from hostler.engine.phase import phase
 from hostler.engine.placement.request import node_state
@@ -162,7 +162,7 @@ def test_a_token_of_an_unknown_kind_opens_nothing() -> None:
 
 def test_an_instance_of_a_slice_in_an_unknown_state_is_waited_for() -> None:
     state = later(SliceState, "PAUSED")
-    assert kind_of(SliceInstance(state=state)) == Is.UNLOADING
+    assert kind_of(SliceInstance(state=state)) == InstanceState.UNLOADING
     assert not any(may_move(state, each) for each in SliceState)
     assert may_move(state, None, node_dead=True)
     active = SliceInstance(state=SliceState.ACTIVE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stub_worker import TOKEN, StubWorker, weigh
 
-from hostler.drivers.calling.connection_pool import TcpLines
+from hostler.drivers.calling.connection_pool import TcpConnectionPool
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.invocation import load_balancer as route_module
@@ -37,7 +37,7 @@ BASE, OLD, NEW = "acme:shop", "acme:shop:1.0", "acme:shop:2.0"
 class Stage:
     """A router, workers, and the store between."""
 
-    def __init__(self, stack: AsyncExitStack, store: FaultyStore, lines: TcpLines, **more: Any) -> None:
+    def __init__(self, stack: AsyncExitStack, store: FaultyStore, lines: TcpConnectionPool, **more: Any) -> None:
         self._stack, self.store, self.lines = stack, store, lines
         self.router = Router(store, lines, clock=SystemClock(), rng=random.Random(1), **more)
 
@@ -55,7 +55,7 @@ async def stage(*, token: str = TOKEN, **more: Any) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         raw = MemoryStore(clock=SystemClock())
         store = await stack.enter_async_context(FaultyStore(raw, random.Random(1), clock=SystemClock()))
-        lines = TcpLines(token, connect_within=30.0)
+        lines = TcpConnectionPool(token, connect_within=30.0)
         stack.push_async_callback(lines.aclose)
         made = Stage(stack, store, lines, **more)
         running = asyncio.create_task(made.router.run())

@@ -18,7 +18,7 @@ from stub_worker import TOKEN, StubWorker
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hostler.client import Client
-from hostler.drivers.calling.connection_pool import TcpLines
+from hostler.drivers.calling.connection_pool import TcpConnectionPool
 from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.invocation.service import InvokeService
@@ -60,7 +60,7 @@ class Place:
 
 @asynccontextmanager
 async def place(**publish: Any) -> AsyncIterator[Place]:
-    lines = TcpLines(TOKEN, connect_within=30.0)
+    lines = TcpConnectionPool(TOKEN, connect_within=30.0)
     async with AsyncExitStack() as stack:
         made: dict[str, Any] = {}
 

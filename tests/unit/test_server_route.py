@@ -15,7 +15,7 @@ from hostler.entry.server.app import Router
 from hostler.entry.server.body import Disconnected, linger, path_parts, query, read
 from hostler.entry.server.problem import Refusal
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Raw, Route, check_access
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.table import API, table
 from hostler.entry.server.vms import labels_of
 from hostler.errors import Forbidden, Invalid, NotFound
@@ -206,13 +206,13 @@ class Sender:
 
 
 async def test_a_body_in_pieces_is_put_together() -> None:
-    assert await read(Sender(b"a", b"", b"bc").raw, ServerPlan()) == b"abc"
+    assert await read(Sender(b"a", b"", b"bc").raw, ServerConfig()) == b"abc"
 
 
 async def test_a_body_over_the_limit_is_refused_unread_where_its_length_is_told() -> None:
     caller = Sender(b"x" * 100, content_length="100")
     with pytest.raises(Refusal) as refused:
-        await read(caller.raw, ServerPlan(max_body=99))
+        await read(caller.raw, ServerConfig(max_body=99))
     assert refused.value.sort.status == 413
     assert caller.taken == 0
 
@@ -220,24 +220,24 @@ async def test_a_body_over_the_limit_is_refused_unread_where_its_length_is_told(
 async def test_a_body_without_a_length_is_refused_as_soon_as_it_is_too_long() -> None:
     caller = Sender(*[b"x" * 10] * 1000)
     with pytest.raises(Refusal) as refused:
-        await read(caller.raw, ServerPlan(max_body=99))
+        await read(caller.raw, ServerConfig(max_body=99))
     assert refused.value.sort.status == 413
     assert caller.taken == 100
 
 
 async def test_a_body_of_just_the_limit_is_taken() -> None:
-    assert len(await read(Sender(b"x" * 99, content_length="99").raw, ServerPlan(max_body=99))) == 99
+    assert len(await read(Sender(b"x" * 99, content_length="99").raw, ServerConfig(max_body=99))) == 99
 
 
 async def test_a_body_that_does_not_come_is_given_up() -> None:
     with pytest.raises(Refusal) as refused:
-        await read(Sender(b"x", pause=10).raw, ServerPlan(body_within=0.01))
+        await read(Sender(b"x", pause=10).raw, ServerConfig(body_within=0.01))
     assert refused.value.sort.status == 408
 
 
 async def test_a_caller_that_goes_away_is_not_answered() -> None:
     with pytest.raises(Disconnected):
-        await read(Sender(b"x", gone=True).raw, ServerPlan())
+        await read(Sender(b"x", gone=True).raw, ServerConfig())
 
 
 async def test_lingering_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hostler.entry.server import shell, terminal
 from hostler.entry.server.stream import joined
-from hostler.entry.server.websocket_input import AHEAD, LAST_WORDS, TAKEN_WITHIN, Hearing
+from hostler.entry.server.websocket_input import AHEAD, LAST_WORDS, TAKEN_WITHIN, WebSocketInput
 from hostler.entry.terminal.session import first
 from hostler.testing import run_virtual
 
@@ -79,7 +79,7 @@ def test_a_shell_that_echoes_gets_what_was_typed_last() -> None:
     async def main() -> None:
         raw: Any = Raw(*(typed(key) for key in "make\r"))
         guest: Any = Guest(after=LAST_WORDS / 10)
-        hearing = Hearing(raw)
+        hearing = WebSocketInput(raw)
 
         async def served() -> int | None:
             return await first(
@@ -105,7 +105,7 @@ def test_a_labs_terminal_gets_what_was_typed_last_and_shows_what_was_not_seen_to
             return await guest.read()
 
         screen: Any = SimpleNamespace(read=read, terminal=SimpleNamespace(code=None))
-        hearing = Hearing(raw)
+        hearing = WebSocketInput(raw)
         taking = hearing.passed_to(lambda said: guest.write(getattr(said, "data", "")))
         assert await first(terminal._out(raw, screen), taking, hearing.until_gone()) is None
         assert "".join(guest.taken) == "make\r"

@@ -26,7 +26,7 @@ from hostler.drivers.machines.simulated import journal
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Label, Machine, MachinePlan
-from hostler.testing import FilePlace, SimulatedMachines, read_intervals
+from hostler.testing import FileHost, SimulatedMachines, read_intervals
 
 STOPPED, RUNNING = MachineState.STOPPED, MachineState.RUNNING
 
@@ -37,7 +37,7 @@ def plan(vm: str = "a", **changes: Any) -> MachinePlan:
 
 
 def opened(folder: Path, **options: Any) -> SimulatedMachines:
-    return SimulatedMachines(FilePlace(folder, **options))
+    return SimulatedMachines(FileHost(folder, **options))
 
 
 async def all_of(machines: SimulatedMachines) -> dict[str, Machine]:
@@ -70,9 +70,9 @@ async def test_the_folder_is_the_owners_alone(tmp_path: Path) -> None:
 async def test_a_second_process_is_told_which_folder_is_taken(tmp_path: Path) -> None:
     code = f"""
 import asyncio
-from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
+from hostler.drivers.machines.simulated import FileHost, SimulatedMachines
 async def main():
-    async with SimulatedMachines(FilePlace({str(tmp_path)!r})):
+    async with SimulatedMachines(FileHost({str(tmp_path)!r})):
         pass
 asyncio.run(main())
 """
@@ -125,7 +125,7 @@ async def test_every_torn_journal_is_the_state_at_some_step(tmp_path: Path) -> N
     async def look(_: str) -> None:
         states.append({row.vm: row.state for row in m._place.contents.rows.values()})
 
-    m = SimulatedMachines(FilePlace(tmp_path), step=look)
+    m = SimulatedMachines(FileHost(tmp_path), step=look)
     async with m:
         for vm in ("a", "b"):
             await m.create(plan(vm))
@@ -322,7 +322,7 @@ async def test_a_step_that_can_neither_be_written_nor_taken_back_closes_the_jour
 
 WORKER = """
 import asyncio, random, sys
-from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, journal
+from hostler.drivers.machines.simulated import FileHost, SimulatedMachines, journal
 from hostler.errors import HostlerError
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label, MachinePlan
@@ -331,7 +331,7 @@ journal.GROWTH_BYTES = 20_000
 
 async def main(folder, seed):
     rng = random.Random(seed)
-    async with SimulatedMachines(FilePlace(folder), rng=rng) as m:
+    async with SimulatedMachines(FileHost(folder), rng=rng) as m:
         print("open", flush=True)
         while True:
             vm = f"vm-{rng.randrange(5)}"

@@ -16,7 +16,7 @@ from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Door, Label, MachinePlan, Machines
-from hostler.testing import FilePlace, MachineFaults, MemoryPlace, Odds, SimulatedMachines
+from hostler.testing import FileHost, MachineFaults, MemoryHost, Odds, SimulatedMachines
 from hostler.wiring import open_machines
 
 STOPPED, RUNNING = MachineState.STOPPED, MachineState.RUNNING
@@ -32,7 +32,7 @@ def virtual(main: Callable[[SimulatedMachines], Awaitable[None]], seed: int = 0,
     """Run a test on machines in virtual time."""
 
     async def whole() -> None:
-        async with SimulatedMachines(MemoryPlace(), clock=VirtualClock(), rng=random.Random(seed), **options) as m:
+        async with SimulatedMachines(MemoryHost(), clock=VirtualClock(), rng=random.Random(seed), **options) as m:
             await main(m)
 
     run_virtual(whole, seed=seed)
@@ -142,7 +142,7 @@ def test_a_hold_counts_from_when_it_was_asked_for_and_not_from_when_it_arrived()
 
 def test_a_node_without_power_runs_nothing_and_its_agent_is_dead() -> None:
     async def main() -> None:
-        place, clock = MemoryPlace(), VirtualClock()
+        place, clock = MemoryHost(), VirtualClock()
         dead = SimulatedMachines(place, clock=clock)
         await dead.__aenter__()
         await running(dead)
@@ -161,7 +161,7 @@ def test_a_node_without_power_runs_nothing_and_its_agent_is_dead() -> None:
 
 def test_what_a_dead_driver_does_counts_for_nothing() -> None:
     async def main() -> None:
-        place, clock = MemoryPlace(), VirtualClock()
+        place, clock = MemoryHost(), VirtualClock()
         dead = SimulatedMachines(place, clock=clock, faults=MachineFaults(delays={"start": 5}))
         await dead.__aenter__()
         await dead.create(plan())
@@ -264,7 +264,7 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_finishes(
 
     async def crashed_at(number: int) -> tuple[Any, ...]:
         """The machine after the verb was cut at its n-th hook and repeated by another process."""
-        place: Any = MemoryPlace() if kind == "memory" else FilePlace(tmp_path / f"{number}")
+        place: Any = MemoryHost() if kind == "memory" else FileHost(tmp_path / f"{number}")
         clock, seen = VirtualClock(), 0
 
         async def step(name: str) -> None:
@@ -287,7 +287,7 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_finishes(
         else:
             await first.aclose()
         if kind == "folder":
-            place = FilePlace(tmp_path / f"{number}")
+            place = FileHost(tmp_path / f"{number}")
         async with SimulatedMachines(place, clock=clock) as second:
             await act(second)
             found = await second.inspect("a")
@@ -302,7 +302,7 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_finishes(
 
 
 async def test_what_was_begun_says_so() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         m.script("create", "half")
         with pytest.raises(Uncertain):
             await m.create(plan())
@@ -332,7 +332,7 @@ async def test_what_was_begun_says_so() -> None:
 
 
 async def test_a_start_finishes_the_restore_that_was_begun() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
         await m.snapshot("a", "s")
         m.script("restore", "half")
@@ -359,7 +359,7 @@ async def test_a_start_finishes_the_restore_that_was_begun() -> None:
      ("broken", Uncertain, MachineState.FAILED)],
 )  # fmt: skip
 async def test_a_scripted_fault_comes_when_it_is_due(kind: Any, error: type[Exception], after: MachineState) -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         await m.create(plan("a"))
         await m.create(plan("b"))
         m.script("start", kind, vm="b", nth=2)
@@ -377,7 +377,7 @@ async def test_a_scripted_fault_comes_when_it_is_due(kind: Any, error: type[Exce
 
 
 async def test_a_fault_that_a_verb_cannot_have_is_refused() -> None:
-    m = SimulatedMachines(MemoryPlace())
+    m = SimulatedMachines(MemoryHost())
     for verb, kind in (("inspect", "lost"), ("create", "broken"), ("start", "deaf")):
         with pytest.raises(Invalid, match="cannot be"):
             m.script(verb, kind)  # type: ignore[arg-type]
@@ -439,7 +439,7 @@ def test_a_machine_has_its_grace_to_shut_down_and_no_longer(deaf: float, grace: 
 
 
 async def test_a_machine_that_crashed_is_failed_and_says_how() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
         m.crash("a", "kernel panic")
         found = await m.inspect("a")
@@ -453,7 +453,7 @@ async def test_a_machine_that_crashed_is_failed_and_says_how() -> None:
 
 
 async def test_a_console_has_a_boot_log_an_echo_and_a_prompt() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
         async with m.channel("a", Door.CONSOLE) as console:
             first = await console.read()
@@ -477,7 +477,7 @@ async def test_a_console_has_a_boot_log_an_echo_and_a_prompt() -> None:
 
 
 async def test_a_console_takes_any_bytes_and_keeps_few() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
         async with m.channel("a", Door.CONSOLE) as console:
             await console.write(bytes(range(256)) * 1000)
@@ -487,7 +487,7 @@ async def test_a_console_takes_any_bytes_and_keeps_few() -> None:
 
 
 async def test_a_machine_that_was_stopped_and_started_has_another_console() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
         async with m.channel("a", Door.CONSOLE) as console:
             await console.read()
@@ -513,20 +513,20 @@ def test_an_address_is_the_machines_own_and_stays() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 async def test_no_id_is_ever_used_again(kind: str, tmp_path: Path) -> None:
-    memory, ids = MemoryPlace(), []
+    memory, ids = MemoryHost(), []
     for vm in ("a", "b", "c", "b", "d"):
-        async with SimulatedMachines(memory if kind == "memory" else FilePlace(tmp_path)) as m:
+        async with SimulatedMachines(memory if kind == "memory" else FileHost(tmp_path)) as m:
             ids.append((await m.create(plan(vm))).id)
             if vm != "a":
                 await m.delete(vm)
-        async with SimulatedMachines(memory if kind == "memory" else FilePlace(tmp_path)):
+        async with SimulatedMachines(memory if kind == "memory" else FileHost(tmp_path)):
             pass  # which writes the journal anew, without those that went
     assert len(set(ids)) == len(ids)
 
 
 async def test_capacity_is_what_it_was_told() -> None:
     capacity = Capacity(cpus=3, memory_mib=77, disk_gib=5)
-    async with SimulatedMachines(MemoryPlace(), capacity=capacity) as m:
+    async with SimulatedMachines(MemoryHost(), capacity=capacity) as m:
         assert (await m.offer()).capacity == capacity
 
 
@@ -542,7 +542,7 @@ def test_machines_of_an_unknown_kind_are_refused(tmp_path: Path) -> None:
 
 
 async def test_verbs_leave_no_lock_behind() -> None:
-    async with SimulatedMachines(MemoryPlace()) as m:
+    async with SimulatedMachines(MemoryHost()) as m:
         for number in range(5):
             await running(m, f"{number}")
         waiting = [asyncio.create_task(m.stop("1", grace=0.05)) for _ in range(3)]

@@ -10,7 +10,7 @@ import pytest
 from hostler.errors import NotFound, Refused, Unavailable
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.slices import Life, Method, Run, Running
-from hostler.testing import SimulatedSlices, SliceClaim, SlicePlace, SliceSetup, check_slices, slice_claims
+from hostler.testing import SimulatedSlices, SliceClaim, SliceHost, SliceSetup, check_slices, slice_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ SETUP = SliceSetup(broken="org:check:broken", failing="org:check:failing", crash
 
 def opener(kind: type[SimulatedSlices] = SimulatedSlices) -> Callable[[], SimulatedSlices]:
     known = ("org:check:1", "org:check:2", "org:check:broken", "org:check:failing")
-    place = SlicePlace("h", artifacts=known)
+    place = SliceHost("h", artifacts=known)
     place.refuse("org:check:broken", "load")
     place.refuse("org:check:failing", "activate")
     rng = random.Random(1)
@@ -41,7 +41,7 @@ def test_claim(claim: SliceClaim) -> None:
 
 def virtual(play: Callable[[SimulatedSlices], Awaitable[None]], **place: Any) -> None:
     async def main() -> None:
-        async with SimulatedSlices(SlicePlace("h", **place), clock=VirtualClock(), rng=random.Random(0)) as slices:
+        async with SimulatedSlices(SliceHost("h", **place), clock=VirtualClock(), rng=random.Random(0)) as slices:
             await play(slices)
 
     run_virtual(main)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hostler.engine.deployments.call_metrics import NOTHING
 from hostler.engine.deployments.instance_ages import Ages
-from hostler.engine.deployments.strategy import Aim, Count, Side, aim
+from hostler.engine.deployments.strategy import Aim, Count, VersionSet, aim
 from hostler.model.deployment import SliceSpec, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase
 
 NOW = 1_000.0
-OLD, NEW = Side("o:a:1"), Side("o:a:2")
+OLD, NEW = VersionSet("o:a:1"), VersionSet("o:a:2")
 
 
 def test_what_came_up_is_fresh_for_a_while() -> None:

@@ -15,14 +15,14 @@ import pytest
 from blueprint_scene import SaidArtifacts
 from service_scene import ADMIN, MEMBER_OF_ACME, Scene, play
 
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
-from hostler.drivers.slices.process.instance_dir import Place
+from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
+from hostler.drivers.slices.process.instance_dir import InstanceDir
 from hostler.drivers.slices.process.log import read_log
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.request import Caller
 from hostler.engine.slices import logs as printed
 from hostler.engine.slices.logs import NodeDoors, ask, told
-from hostler.entry.cli.slice.logs import Source, Wanted, _first, _follow, _show
+from hostler.entry.cli.slice.logs import LogFilter, Source, _first, _follow, _show
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.deployment import RETRIES, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
@@ -34,7 +34,7 @@ from hostler.ports.machines import Door
 from hostler.ports.slices import MOST_PRINTED, Printed
 from hostler.ports.worker_protocol import MAX_LOG
 from hostler.slices.log_capture import Log
-from hostler.testing import SimulatedSlices, SlicePlace
+from hostler.testing import SimulatedSlices, SliceHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 GREET = "org:greet:1"
 
 
-def place_of(root: Path, number: int = 1, text: bytes | None = None) -> Place:
-    place = Place(root, f"{GREET}#{number}")
+def place_of(root: Path, number: int = 1, text: bytes | None = None) -> InstanceDir:
+    place = InstanceDir(root, f"{GREET}#{number}")
     place.make(None)
     if text is not None:
         place.log.write_bytes(text)
@@ -121,7 +121,7 @@ def test_without_a_number_the_instance_that_printed_last_is_meant(tmp_path: Path
         read_log(tmp_path, GREET, 0, "")
     for number, at in ((2, 100), (12, 300), (3, 200)):
         os.utime(place_of(tmp_path, number, b"%d" % number).log, (at, at))
-    other = Place(tmp_path, "org:greet:1_1#4")  # another artifact whose file looks alike
+    other = InstanceDir(tmp_path, "org:greet:1_1#4")  # another artifact whose file looks alike
     other.log.write_bytes(b"no")
     found = read_log(tmp_path, GREET, 0, "")
     assert (found.instance, found.text) == (12, b"12")
@@ -227,9 +227,9 @@ class Says:
 
 def test_a_node_tells_what_its_slices_printed_and_its_machines_are_as_before() -> None:
     async def main() -> None:
-        place = SlicePlace("h")
+        place = SliceHost("h")
         async with (
-            SimulatedMachines(MemoryPlace(), clock=VirtualClock(), rng=random.Random(1)) as machines,
+            SimulatedMachines(MemoryHost(), clock=VirtualClock(), rng=random.Random(1)) as machines,
             SimulatedSlices(place, clock=VirtualClock(), rng=random.Random(1)) as slices,
         ):
             peers = OnePeer(NodeDoors(machines, slices).channel)
@@ -424,7 +424,7 @@ class Fleet:
 
 @asynccontextmanager
 async def followed(fleet: Any) -> AsyncIterator[None]:
-    wanted = Wanted("org:greet", None, None)
+    wanted = LogFilter("org:greet", None, None)
     following = asyncio.create_task(_follow(fleet, wanted, await wanted.found(fleet)))
     try:
         yield

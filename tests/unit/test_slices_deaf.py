@@ -38,7 +38,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.gateway = Gateway(path, "token", self.ask)
-        self.line = client.Line(str(path), "token", "shop:till:1#3")
+        self.line = client.AgentConnection(str(path), "token", "shop:till:1#3")
         self.flows: list[Flow] = []
 
     async def ask(self, _target: str, name: str, arguments: bytes, *, within: float, trace: str) -> Any:  # noqa: ARG002

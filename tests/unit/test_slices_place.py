@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.machines.qemu.cgroup import Base
-from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, Place, forget_logs, name_of, noted
+from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, InstanceDir, forget_logs, name_of, noted
 from hostler.drivers.slices.process.packages import _PLAIN
 from hostler.drivers.slices.process.privileges import Allowed, Allowing, limits_of
 from hostler.entry.agent import check_slice_listen
@@ -37,7 +37,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("can_move", [True, False])
 def test_a_log_stays_short_and_keeps_its_end(tmp_path: Path, pipe: tuple[int, int], can_move: bool) -> None:
-    place = Place(tmp_path, "a:b:1#1")
+    place = InstanceDir(tmp_path, "a:b:1#1")
     place.make(None)
     place.log.write_bytes(b"from before\n")
     log = Log(pipe[0], *place.open_logs(), limit=1000)
@@ -59,7 +59,7 @@ def test_a_log_stays_short_and_keeps_its_end(tmp_path: Path, pipe: tuple[int, in
 
 
 def test_one_that_is_too_long_already_is_cut(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    place = Place(tmp_path, "a:b:1#1")
+    place = InstanceDir(tmp_path, "a:b:1#1")
     place.make(None)
     place.log.write_bytes(b"x" * 5000 + b"the end\n")
     log = Log(pipe[0], *place.open_logs(), limit=1000)
@@ -72,7 +72,7 @@ def test_one_that_is_too_long_already_is_cut(tmp_path: Path, pipe: tuple[int, in
 def test_on_a_full_disk_the_older_part_goes_and_nobody_waits(
     tmp_path: Path, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(tmp_path, "a:b:1#1")
+    place = InstanceDir(tmp_path, "a:b:1#1")
     place.make(None)
     place.log.write_bytes(b"x" * 600)
     place.older.write_bytes(b"y" * 1000)
@@ -97,7 +97,7 @@ def test_on_a_full_disk_the_older_part_goes_and_nobody_waits(
 
 
 def test_what_was_left_in_the_pipe_does_not_make_a_log_long(tmp_path: Path) -> None:
-    place = Place(tmp_path, "a:b:1#1")
+    place = InstanceDir(tmp_path, "a:b:1#1")
     place.make(None)
     place.log.write_bytes(b"x" * (MAX_LOG - 3))
     place.append(b"the end\n")

@@ -453,7 +453,7 @@ async def door(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
         return arguments
 
     async with Gateway(tmp_path / "calls.sock", "node-token", ask) as gateway:
-        line = client.Line(str(gateway.path), "node-token", "shop:till:1#3")
+        line = client.AgentConnection(str(gateway.path), "node-token", "shop:till:1#3")
         client.connect(line)
         found = SimpleNamespace(asked=asked, gateway=gateway, line=line, items=None)
         yield found
@@ -542,7 +542,7 @@ async def test_calls_of_others_that_fail_say_whether_they_started(door: SimpleNa
 
 
 async def test_without_an_agent_a_call_provably_did_not_start(tmp_path: Path) -> None:
-    client.connect(client.Line(str(tmp_path / "nobody.sock"), "", ""))
+    client.connect(client.AgentConnection(str(tmp_path / "nobody.sock"), "", ""))
     try:
         with pytest.raises(CallFailed, match="the node's agent: No such file") as failed:
             await call_slice("bank:rates", "rate")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strategy_model import V1, V2, V3, Habits, Model, running, slice_spec
 
-from hostler.engine.deployments.strategy import Side
+from hostler.engine.deployments.strategy import VersionSet
 from hostler.model.deployment import SliceSpec
 from hostler.model.rollout import Phase, Retries
 
@@ -147,7 +147,7 @@ def test_what_is_overtaken_while_the_old_are_kept_is_what_served() -> None:
     found = model.aimed()
     assert found.deployment is not None
     assert (found.deployment.previous, found.deployment.weights) == (V2, {V2: 100, V3: 0})
-    assert dict(found.spare)[Side(V1)] == 3
+    assert dict(found.spare)[VersionSet(V1)] == 3
     done = model.settle()
     assert done is not None
     assert model.ready() == {V3: 3}

@@ -7,7 +7,7 @@ from strategy_model import V1, V2, V3, Habits, Model, running, slice_spec
 
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.gates import Verdict, judge
-from hostler.engine.deployments.strategy import Side
+from hostler.engine.deployments.strategy import VersionSet
 from hostler.model.deployment import Gate, SliceSpec
 from hostler.model.rollout import Phase, Retries
 
@@ -63,9 +63,9 @@ def test_none_of_the_new_is_loaded_before_routers_can_know_that_it_gets_no_call(
     first = model.aimed()
     assert first.deployment is not None
     assert first.deployment.weights == {V1: 100, V2: 0}
-    assert dict(first.wants) == {Side(V1): 4}
+    assert dict(first.wants) == {VersionSet(V1): 4}
     model.deployment = first.deployment
-    assert dict(model.aimed().wants) == {Side(V1): 4, Side(V2): 1}
+    assert dict(model.aimed().wants) == {VersionSet(V1): 4, VersionSet(V2): 1}
 
 
 def test_a_stage_gets_its_share_only_when_its_instances_are_ready() -> None:
@@ -253,7 +253,7 @@ def test_if_all_of_the_old_die_the_new_are_called_rather_than_nobody() -> None:
     found = model.aimed()
     assert found.deployment is not None
     assert found.deployment.weights == {}
-    assert dict(found.wants)[Side(V2)] == 1
+    assert dict(found.wants)[VersionSet(V2)] == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from strategy_model import V1, V2, V3, Habits, running, slice_spec
 from strategy_model import Model as Cluster
 
 from hostler.engine.deployments.call_metrics import NOTHING
-from hostler.engine.deployments.strategy import Count, Side, aim
+from hostler.engine.deployments.strategy import Count, VersionSet, aim
 from hostler.model.deployment import SliceSettings, Strategy
 from hostler.model.rollout import Deployment, Phase, Retries
 
@@ -16,7 +16,7 @@ from hostler.model.rollout import Deployment, Phase, Retries
 def test_a_first_version_is_wanted_in_full_at_once_and_done_when_all_are_ready() -> None:
     cluster = Cluster(slice_spec(instances=3))
     first = cluster.aimed()
-    assert first.wants == ((Side(V1), 3),)
+    assert first.wants == ((VersionSet(V1), 3),)
     assert first.deployment is not None
     assert (first.deployment.phase, first.deployment.previous) == (Phase.STARTING, "")
     done = cluster.settle()
@@ -133,7 +133,7 @@ def test_what_was_given_up_is_not_tried_again_until_the_blueprint_is_applied() -
     cluster.settle()
     cluster.habits[V2] = Habits()
     cluster.now += 10_000
-    assert dict(cluster.aimed().wants) == {Side(V1): 3}
+    assert dict(cluster.aimed().wants) == {VersionSet(V1): 3}
     cluster.apply(slice_spec(V2))
     done = cluster.settle()
     assert done is not None
@@ -162,14 +162,14 @@ def test_a_change_of_settings_alone_rolls_whatever_the_strategy() -> None:
         done = cluster.settle()
         assert done is not None
         assert (done.phase, done.weights) == (Phase.DONE, {})
-        assert {one.side for one in cluster.instances} == {Side(V1, 1)}
+        assert {one.side for one in cluster.instances} == {VersionSet(V1, 1)}
         # Other settings again get another number; the usual ones are 0.
         cluster.apply(slice_spec(settings={"memory_mib": 128}))
         cluster.settle()
-        assert {one.side for one in cluster.instances} == {Side(V1, 2)}
+        assert {one.side for one in cluster.instances} == {VersionSet(V1, 2)}
         cluster.apply(slice_spec())
         cluster.settle()
-        assert {one.side for one in cluster.instances} == {Side(V1)}
+        assert {one.side for one in cluster.instances} == {VersionSet(V1)}
 
 
 def test_settings_that_do_not_start_are_backed_out_of() -> None:
@@ -195,7 +195,7 @@ def test_a_newer_apply_takes_over_and_what_it_overtakes_goes_first() -> None:
     found = cluster.aimed()
     assert found.deployment is not None
     assert (found.deployment.artifact, found.deployment.previous) == (V3, V1)
-    assert dict(found.spare) == {Side(V2): 1}
+    assert dict(found.spare) == {VersionSet(V2): 1}
     done = cluster.settle()
     assert done is not None
     assert cluster.ready() == {V3: 3}
@@ -250,7 +250,7 @@ def test_fewer_are_wished_for_and_none_below_that_goes() -> None:
     cluster = running(slice_spec(instances=5))
     cluster.apply(slice_spec(instances=2))
     found = cluster.aimed()
-    assert (found.wants, found.spare) == (((Side(V1), 2),), ((Side(V1), 3),))
+    assert (found.wants, found.spare) == (((VersionSet(V1), 2),), ((VersionSet(V1), 3),))
     assert found.deployment is not None
     assert found.deployment.phase is Phase.DONE
 
@@ -272,14 +272,14 @@ def test_old_instances_that_crashed_wait_for_their_turn_unless_their_place_is_mi
             2,
             False,
             standing,
-            {Side(V1): Count(there=3, ready=1)},
+            {VersionSet(V1): Count(there=3, ready=1)},
             retries={},
             measured=lambda _: NOTHING,
             now=10.0,
             placeable=placeable,
         )
         assert found.spare == ()
-        return dict(found.wants).get(Side(V1), 0)
+        return dict(found.wants).get(VersionSet(V1), 0)
 
     assert old(placeable=True) == 3
     assert old(placeable=False) == 0
@@ -289,7 +289,7 @@ def test_no_blueprint_names_it_all_goes_and_the_record_last() -> None:
     cluster = running(slice_spec())
     cluster.apply(None)
     found = cluster.aimed()
-    assert (found.wants, found.spare) == ((), ((Side(V1), 3),))
+    assert (found.wants, found.spare) == ((), ((VersionSet(V1), 3),))
     assert found.deployment is not None
     assert found.deployment.phase is Phase.REMOVING
     assert cluster.settle() is None
@@ -303,7 +303,7 @@ def test_named_again_while_it_goes_keeps_what_is_still_there() -> None:
     cluster.deployment = found.deployment
     cluster.leaving.append(cluster.instances.pop())
     cluster.apply(slice_spec())
-    assert dict(cluster.aimed().wants) == {Side(V1): 3}
+    assert dict(cluster.aimed().wants) == {VersionSet(V1): 3}
     done = cluster.settle()
     assert done is not None
     assert done.phase is Phase.DONE
@@ -328,7 +328,7 @@ def test_a_verdict_on_an_earlier_attempt_does_not_count(phase: Phase) -> None:
             2,
             False,
             standing,
-            {Side(V1): Count(there=3, ready=3), Side(V2): Count(there=1)},
+            {VersionSet(V1): Count(there=3, ready=3), VersionSet(V2): Count(there=1)},
             retries={V2: Retries(failures=5, given_up=True, at=at)},
             measured=lambda _: NOTHING,
             now=60.0,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from service_scene import MEMBER_OF_ACME, ORG, PROJECT, Scene, play
 
-from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.vm_queries import VmReader
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.model.node import Lifecycle
@@ -43,14 +43,14 @@ def test_what_is_kept_up_answers_as_what_is_made_anew(seed: int) -> None:
 
 def test_the_cluster_is_made_once_however_often_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    load = Books.load
+    load = Allocations.load
 
-    async def counted(books: Books) -> None:
+    async def counted(books: Allocations) -> None:
         made.append(books)
         await load(books)
 
     async def story(scene: Scene) -> None:
-        monkeypatch.setattr(Books, "load", counted)
+        monkeypatch.setattr(Allocations, "load", counted)
         await scene.made()
         for number in range(5):
             await scene.node(f"local-{number}")

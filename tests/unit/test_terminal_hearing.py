@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.server.websocket_input import AHEAD, LAST_WORDS, MISTAKES, PIECE, TAKEN_WITHIN, TYPED_WITHIN, Hearing
+from hostler.entry.server.websocket_input import (
+    AHEAD,
+    LAST_WORDS,
+    MISTAKES,
+    PIECE,
+    TAKEN_WITHIN,
+    TYPED_WITHIN,
+    WebSocketInput,
+)
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.testing import run_virtual
@@ -39,7 +47,7 @@ class Raw:
 
 async def served(raw: Any, take: Callable[[protocol.Said], Awaitable[None]]) -> tuple[int | None, float]:
     """The code, and after how many seconds."""
-    loop, hearing = asyncio.get_running_loop(), Hearing(raw)
+    loop, hearing = asyncio.get_running_loop(), WebSocketInput(raw)
     began = loop.time()
     code = await first(hearing.passed_to(take), hearing.until_gone())
     return code, loop.time() - began
@@ -75,7 +83,7 @@ def test_what_was_typed_before_going_is_passed_on() -> None:
 
 def test_before_anybody_takes_it_what_was_typed_waits_and_going_ends_it_at_once() -> None:
     async def main() -> None:
-        loop, hearing = asyncio.get_running_loop(), Hearing(Raw(typed("x"), GONE))  # type: ignore[arg-type]
+        loop, hearing = asyncio.get_running_loop(), WebSocketInput(Raw(typed("x"), GONE))  # type: ignore[arg-type]
         began = loop.time()
         await hearing.until_gone()
         assert loop.time() - began < LAST_WORDS / 10
@@ -110,7 +118,7 @@ def test_nonsense_ends_it() -> None:
 
 async def written(raw: Any, write: Callable[[bytes], Awaitable[None]]) -> tuple[int | None, float]:
     """The same of a door of bytes."""
-    loop, hearing = asyncio.get_running_loop(), Hearing(raw, last_words=None)
+    loop, hearing = asyncio.get_running_loop(), WebSocketInput(raw, last_words=None)
     began = loop.time()
     code = await first(hearing.written_to(write), hearing.until_gone())
     return code, loop.time() - began

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.scrollback import Place, Scroll
+from hostler.entry.terminal.scrollback import ReadPosition, Scroll
 from hostler.errors import Invalid
 
 
-def read_on(scroll: Scroll, place: Place) -> tuple[list[dict[str, str]], Place]:
+def read_on(scroll: Scroll, place: ReadPosition) -> tuple[list[dict[str, str]], ReadPosition]:
     found = []
     while (item := scroll.after(place)) is not None:
         message, place = item
@@ -23,7 +23,7 @@ def read_on(scroll: Scroll, place: Place) -> tuple[list[dict[str, str]], Place]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_reader_that_keeps_up_gets_everything_once_and_in_order(seed: int) -> None:
     rng = random.Random(seed)
-    scroll, place, said, got = Scroll(kept=100), Place(), [], []
+    scroll, place, said, got = Scroll(kept=100), ReadPosition(), [], []
     for number in range(300):
         if rng.random() < 0.2:
             scroll.note(protocol.info(f"<{number}>"), state=rng.random() < 0.5)
@@ -44,7 +44,7 @@ def test_a_reader_that_keeps_up_gets_everything_once_and_in_order(seed: int) -> 
 def test_a_reader_that_does_not_keep_up_gets_the_end_and_is_told() -> None:
     scroll = Scroll(kept=10)
     scroll.say("0123456789abcdef")
-    found, place = read_on(scroll, Place())
+    found, place = read_on(scroll, ReadPosition())
     assert found[0]["type"] == "info"
     assert found[0]["message"].startswith("6 characters")
     assert [message.get("data") for message in found[1:]] == ["6789abcdef"]
@@ -56,16 +56,16 @@ def test_output_from_before_the_connection_is_marked_as_replayed() -> None:
     scroll.say("before")
     live = scroll.end
     scroll.say("after")
-    assert scroll.after(Place(), live) == ('{"type":"output","data":"before","replay":true}', Place(6))
-    assert scroll.after(Place(6), live) == ('{"type":"output","data":"after"}', Place(11))
+    assert scroll.after(ReadPosition(), live) == ('{"type":"output","data":"before","replay":true}', ReadPosition(6))
+    assert scroll.after(ReadPosition(6), live) == ('{"type":"output","data":"after"}', ReadPosition(11))
 
 
 def test_who_comes_is_told_the_last_state_unless_it_follows_anyway() -> None:
     scroll = Scroll()
-    assert scroll.greeting(Place()) is None
+    assert scroll.greeting(ReadPosition()) is None
     scroll.note(protocol.provisioning("it starts", "provisioning"), state=True)
-    assert scroll.greeting(Place()) is None
-    _, place = read_on(scroll, Place())
+    assert scroll.greeting(ReadPosition()) is None
+    _, place = read_on(scroll, ReadPosition())
     assert "it starts" in (scroll.greeting(place) or "")
     scroll.note(protocol.connected("1"), state=True)
     scroll.note(protocol.info("something else"))
@@ -79,14 +79,16 @@ def test_an_empty_screen_is_shown_the_last_shell_alone() -> None:
     scroll.start_shell()
     scroll.say("$ ")
     assert [message["data"] for message in read_on(scroll, scroll.begin)[0]] == ["$ "]
-    assert len(read_on(scroll, Place())[0]) == 1, "who has missed the end of the first shell is shown that as well"
+    assert len(read_on(scroll, ReadPosition())[0]) == 1, (
+        "who has missed the end of the first shell is shown that as well"
+    )
 
 
 def test_notes_alone_do_not_grow_without_end() -> None:
     scroll = Scroll()
     for number in range(10_000):
         scroll.note(protocol.info(str(number)))
-    assert len(read_on(scroll, Place())[0]) == 16
+    assert len(read_on(scroll, ReadPosition())[0]) == 16
 
 
 def test_what_is_said_to_the_browser_is_as_it_was_agreed() -> None:

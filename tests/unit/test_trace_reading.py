@@ -13,7 +13,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_history import TraceService
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.filed_lines import LOOKED_AT, WITHIN
-from hostler.engine.history_reader import Annals
+from hostler.engine.history_reader import HistoryReader
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Unavailable
@@ -125,10 +125,10 @@ def test_each_is_found_by_its_revision_also_where_clocks_differ(skew: float) -> 
         looked_for = rng.sample(sorted(made), 20)
         for revision in looked_for:
             for near in (None, wall):
-                found = await Annals(scene.store, clock=scene.clock).at(revision, near)
+                found = await HistoryReader(scene.store, clock=scene.clock).at(revision, near)
                 assert found is not None
                 assert found.actor == made[revision]
-            assert await Annals(scene.store, clock=scene.clock).at(revision - 1) is None
+            assert await HistoryReader(scene.store, clock=scene.clock).at(revision - 1) is None
 
     play(story)
 
@@ -148,7 +148,7 @@ def test_finding_one_among_many_reads_few() -> None:
             return page
 
         scene.raw.range = counted  # type: ignore[method-assign]
-        assert await Annals(scene.store, clock=scene.clock).at(1_000) is not None
+        assert await HistoryReader(scene.store, clock=scene.clock).at(1_000) is not None
         assert read < 1_000
 
     play(story)

@@ -19,7 +19,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.engine.workloads.controller import WorkloadController
-from hostler.engine.workloads.instance_index import Is
+from hostler.engine.workloads.instance_index import WorkloadInstanceState
 from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Conflict, Invalid, LeadershipLost, Stale, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
@@ -495,7 +495,7 @@ def test_a_change_costs_as_much_as_it_changes_however_many_there_are() -> None:
         id_ = (await scene.instances())[300].vm
         await scene.seen(id_)
         assert (looks[0], writes[0]) == (1, 0)
-        assert scene.controller._rolls.roll("web").count(Is.KEPT) == 600
+        assert scene.controller._rolls.roll("web").count(WorkloadInstanceState.KEPT) == 600
         await scene.scale(601)
         assert (looks[0], writes[0]) == (3, 1), "an index and a machine, in one write"
         await scene.raw.txn([], [ALIVE.put(Heartbeat(holder="n9", started_at=0.0), node="n9")])

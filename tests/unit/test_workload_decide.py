@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.engine.workloads.decide import Plan, can_have, decide
-from hostler.engine.workloads.instance_index import Condition, Is, Roll
+from hostler.engine.workloads.decide import WorkloadSteps, can_have, decide
+from hostler.engine.workloads.instance_index import Condition, WorkloadInstances, WorkloadInstanceState
 from hostler.engine.workloads.vm_template import made, same_template, tune_of, tune_of_machine
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, RestartPolicy, VmSpec
 from hostler.model.workload import Rollout, Workload
@@ -27,17 +27,17 @@ def web(**changes: Any) -> Workload:
 
 
 def kept(template: int = 1, *, ready: bool = True, **changes: Any) -> Condition:
-    return Condition(Is.KEPT, template, ready, msgspec.structs.replace(TUNE, **changes))
+    return Condition(WorkloadInstanceState.KEPT, template, ready, msgspec.structs.replace(TUNE, **changes))
 
 
-def roll_of(conditions: dict[int, Condition]) -> Roll:
-    roll = Roll()
+def roll_of(conditions: dict[int, Condition]) -> WorkloadInstances:
+    roll = WorkloadInstances()
     for number, condition in conditions.items():
         roll.put(number, condition)
     return roll
 
 
-def planned(workload: Workload | None, conditions: dict[int, Condition], **more: Any) -> Plan:
+def planned(workload: Workload | None, conditions: dict[int, Condition], **more: Any) -> WorkloadSteps:
     return decide(workload, roll_of(conditions), **more)
 
 
@@ -49,45 +49,54 @@ def test_the_lowest_free_numbers_are_given() -> None:
 
 
 def test_too_many_go_from_the_highest_number_on_and_first_those_that_do_not_serve() -> None:
-    there = {1: kept(ready=False), 2: kept(), 3: kept(), 4: kept(), 5: kept(ready=False), 6: Condition(Is.WAITING, 1)}
-    assert planned(web(instances=1), there) == Plan(remove=(5, 1, 4, 3), drop=(6,))
+    there = {
+        1: kept(ready=False),
+        2: kept(),
+        3: kept(),
+        4: kept(),
+        5: kept(ready=False),
+        6: Condition(WorkloadInstanceState.WAITING, 1),
+    }
+    assert planned(web(instances=1), there) == WorkloadSteps(remove=(5, 1, 4, 3), drop=(6,))
     assert planned(web(instances=5), there).drop == (6,)
     assert planned(web(instances=4), there).remove == (5,)
 
 
 def test_what_is_going_is_waited_for_unless_its_node_is_silent() -> None:
-    assert planned(WEB, {1: kept(), 2: Condition(Is.LEAVING)}).make == (3,)
-    assert planned(WEB, {1: kept(), 2: Condition(Is.AWAY)}).make == (3, 4)
-    assert planned(WEB, {1: kept(), 2: kept(), 3: Condition(Is.LEAVING)}).is_empty
+    assert planned(WEB, {1: kept(), 2: Condition(WorkloadInstanceState.LEAVING)}).make == (3,)
+    assert planned(WEB, {1: kept(), 2: Condition(WorkloadInstanceState.AWAY)}).make == (3, 4)
+    assert planned(WEB, {1: kept(), 2: kept(), 3: Condition(WorkloadInstanceState.LEAVING)}).is_empty
 
 
 def test_what_nobody_can_tell_counts_and_is_left_alone() -> None:
-    blind = {number: Condition(Is.BLIND) for number in (1, 2, 3)}
+    blind = {number: Condition(WorkloadInstanceState.BLIND) for number in (1, 2, 3)}
     assert planned(WEB, blind).is_empty
     assert planned(web(instances=1), blind).is_empty
-    lost = {1: Condition(Is.LOST), 2: kept()}
-    assert planned(WEB, lost) == Plan(make=(3,), drop=(1,)), "another takes its place when it is certainly gone"
+    lost = {1: Condition(WorkloadInstanceState.LOST), 2: kept()}
+    assert planned(WEB, lost) == WorkloadSteps(make=(3,), drop=(1,)), (
+        "another takes its place when it is certainly gone"
+    )
 
 
 def test_what_waits_for_a_machine_goes_before_others_are_made() -> None:
-    waiting = {1: kept(), 2: Condition(Is.WAITING, 1)}
-    assert planned(WEB, waiting) == Plan(equip=(2,))
+    waiting = {1: kept(), 2: Condition(WorkloadInstanceState.WAITING, 1)}
+    assert planned(WEB, waiting) == WorkloadSteps(equip=(2,))
     older = {**waiting, 3: kept(), 4: kept()}
     assert planned(web(template=2), older).equip == (), "there is no room while the older ones are there"
-    assert planned(web(instances=1), waiting) == Plan(drop=(2,))
+    assert planned(web(instances=1), waiting) == WorkloadSteps(drop=(2,))
 
 
 @pytest.mark.parametrize(
     ("surge", "missing", "first"),
     [
-        (0, 1, Plan(remove=(3,))),
-        (0, 2, Plan(remove=(3, 2))),
-        (1, 0, Plan(make=(4,))),
-        (2, 1, Plan(make=(4, 5), remove=(3,))),
-        (9, 9, Plan(make=(4, 5, 6), remove=(3, 2, 1))),
+        (0, 1, WorkloadSteps(remove=(3,))),
+        (0, 2, WorkloadSteps(remove=(3, 2))),
+        (1, 0, WorkloadSteps(make=(4,))),
+        (2, 1, WorkloadSteps(make=(4, 5), remove=(3,))),
+        (9, 9, WorkloadSteps(make=(4, 5, 6), remove=(3, 2, 1))),
     ],
 )
-def test_an_update_begins_within_its_bounds(surge: int, missing: int, first: Plan) -> None:
+def test_an_update_begins_within_its_bounds(surge: int, missing: int, first: WorkloadSteps) -> None:
     rollout = Rollout(max_surge=surge, max_unavailable=missing)
     assert planned(web(template=2, rollout=rollout), {n: kept() for n in (1, 2, 3)}) == first
 
@@ -109,13 +118,18 @@ def test_power_restart_and_labels_are_changed_in_place() -> None:
 
 
 def test_a_workload_that_is_deleted_goes_when_nothing_is_left() -> None:
-    there = {1: kept(), 2: Condition(Is.WAITING, 1), 3: Condition(Is.LEAVING), 4: kept(2, ready=False)}
+    there = {
+        1: kept(),
+        2: Condition(WorkloadInstanceState.WAITING, 1),
+        3: Condition(WorkloadInstanceState.LEAVING),
+        4: kept(2, ready=False),
+    }
     for wish in (web(deleting=True), None):
-        assert planned(wish, there) == Plan(remove=(4, 1), drop=(2,))
-    assert planned(web(deleting=True), {3: Condition(Is.LEAVING)}).is_empty
-    assert planned(web(deleting=True), {}) == Plan(over=True)
+        assert planned(wish, there) == WorkloadSteps(remove=(4, 1), drop=(2,))
+    assert planned(web(deleting=True), {3: Condition(WorkloadInstanceState.LEAVING)}).is_empty
+    assert planned(web(deleting=True), {}) == WorkloadSteps(over=True)
     assert planned(None, {}).is_empty
-    roll = Roll()
+    roll = WorkloadInstances()
     roll.strays["a machine"] = None
     assert not decide(web(deleting=True), roll).over
 
@@ -129,48 +143,65 @@ class World:
     def __init__(self, workload: Workload, conditions: dict[int, Condition], rng: random.Random) -> None:
         self.workload, self.roll, self.rng = workload, roll_of(conditions), rng
 
-    def count(self, what: Is) -> int:
+    def count(self, what: WorkloadInstanceState) -> int:
         return self.roll.count(what)
 
     def machines(self) -> int:
-        return self.count(Is.KEPT) + self.count(Is.LEAVING) + self.count(Is.BLIND)
+        return (
+            self.count(WorkloadInstanceState.KEPT)
+            + self.count(WorkloadInstanceState.LEAVING)
+            + self.count(WorkloadInstanceState.BLIND)
+        )
 
     def ready(self) -> int:
         return sum(len(numbers) for (_, ready), numbers in self.roll.kept.items() if ready)
 
-    def act(self, plan: Plan) -> None:
+    def act(self, plan: WorkloadSteps) -> None:
         for number in plan.drop:
-            assert self.roll.conditions[number].what in (Is.WAITING, Is.LOST)
+            assert self.roll.conditions[number].what in (WorkloadInstanceState.WAITING, WorkloadInstanceState.LOST)
             self.roll.put(number, None)
         for number in plan.remove:
-            assert self.roll.conditions[number].what is Is.KEPT
-            self.roll.put(number, Condition(Is.LEAVING))
+            assert self.roll.conditions[number].what is WorkloadInstanceState.KEPT
+            self.roll.put(number, Condition(WorkloadInstanceState.LEAVING))
         for number in plan.tune:
             condition = self.roll.conditions[number]
             self.roll.put(number, msgspec.structs.replace(condition, tune=tune_of(self.workload)))
         for number in (*plan.make, *plan.equip):
             assert (number in self.roll.conditions) is (number in plan.equip)
-            self.roll.put(number, Condition(Is.KEPT, self.workload.template, False, tune_of(self.workload)))
+            self.roll.put(
+                number, Condition(WorkloadInstanceState.KEPT, self.workload.template, False, tune_of(self.workload))
+            )
 
     def pass_time(self) -> bool:
         """Something comes up, or is gone; False: there is nothing that could."""
         changing = [
             number
             for number, condition in self.roll.conditions.items()
-            if condition.what in (Is.LEAVING, Is.AWAY) or (condition.what is Is.KEPT and not condition.ready)
+            if condition.what in (WorkloadInstanceState.LEAVING, WorkloadInstanceState.AWAY)
+            or (condition.what is WorkloadInstanceState.KEPT and not condition.ready)
         ]
         if not changing:
             return False
         number = self.rng.choice(changing)
         condition = self.roll.conditions[number]
         up = msgspec.structs.replace(condition, ready=True)
-        self.roll.put(number, up if condition.what is Is.KEPT else None)
+        self.roll.put(number, up if condition.what is WorkloadInstanceState.KEPT else None)
         return True
 
 
 CONDITIONS = st.one_of(
     st.builds(kept, st.integers(1, 3), ready=st.booleans(), power=st.sampled_from(Power)),
-    st.builds(Condition, st.sampled_from([Is.WAITING, Is.LEAVING, Is.AWAY, Is.LOST])),
+    st.builds(
+        Condition,
+        st.sampled_from(
+            [
+                WorkloadInstanceState.WAITING,
+                WorkloadInstanceState.LEAVING,
+                WorkloadInstanceState.AWAY,
+                WorkloadInstanceState.LOST,
+            ]
+        ),
+    ),
 )
 
 
@@ -232,24 +263,24 @@ class NarrowWorld(World):
         super().__init__(workload, {}, rng)
         self.quota, self.nodes, self.odd = quota, nodes, odd
 
-    def act(self, plan: Plan) -> None:
+    def act(self, plan: WorkloadSteps) -> None:
         wanted = plan.equip or plan.make
-        room = max(0, self.quota - len(self.roll) + self.count(Is.WAITING))
+        room = max(0, self.quota - len(self.roll) + self.count(WorkloadInstanceState.WAITING))
         fit = wanted[:room]
         super().act(msgspec.structs.replace(plan, make=() if plan.equip else fit, equip=fit if plan.equip else ()))
         if wanted and not fit:
-            self.roll.put(wanted[0], Condition(Is.WAITING, self.workload.template))
+            self.roll.put(wanted[0], Condition(WorkloadInstanceState.WAITING, self.workload.template))
 
     def pass_time(self) -> bool:
         """Those for which there is no node say so, and are placed when there is one."""
         changing = []
-        free = self.nodes - self.count(Is.LEAVING)
+        free = self.nodes - self.count(WorkloadInstanceState.LEAVING)
         for one in self.roll.conditions.values():
-            free -= one.what is Is.KEPT and one.ready
+            free -= one.what is WorkloadInstanceState.KEPT and one.ready
         for number, one in self.roll.conditions.items():
-            if one.what is Is.LEAVING:
+            if one.what is WorkloadInstanceState.LEAVING:
                 changing.append((number, None))
-            elif one.what is Is.KEPT and not one.ready:
+            elif one.what is WorkloadInstanceState.KEPT and not one.ready:
                 fits = free > 0 and one.template != self.odd
                 new = msgspec.structs.replace(one, ready=fits, pending=not fits)
                 changing += [(number, new)] if new != one else []
@@ -307,14 +338,14 @@ def test_an_update_ends_though_not_all_can_be_had_and_takes_no_more_than_it_may(
     if odd:
         assert world.ready() >= least, "what fits nowhere takes the place of no more"
     else:
-        assert {one.template for one in world.roll.conditions.values() if one.what is Is.KEPT} <= {2}
+        assert {one.template for one in world.roll.conditions.values() if one.what is WorkloadInstanceState.KEPT} <= {2}
         assert world.ready() == min(world.workload.instances, quota, nodes)
 
 
 def test_an_update_goes_through_what_there_is_where_not_all_can_be_had() -> None:
-    there = {1: kept(), 2: kept(), 3: kept(), 4: Condition(Is.WAITING, 2)}
+    there = {1: kept(), 2: kept(), 3: kept(), 4: Condition(WorkloadInstanceState.WAITING, 2)}
     wish = web(instances=5, template=2, had=3)
-    assert planned(wish, there) == Plan(remove=(3,), equip=(4,))
+    assert planned(wish, there) == WorkloadSteps(remove=(3,), equip=(4,))
     del there[3]
     assert planned(wish, there).remove == (), "one is missing already"
     pending = msgspec.structs.replace(kept(2, ready=False), pending=True)
@@ -353,7 +384,7 @@ def test_what_is_replaced_and_what_is_not() -> None:
 
 
 def test_a_roll_of_many_costs_next_to_nothing_to_decide_from() -> None:
-    roll = Roll()
+    roll = WorkloadInstances()
     for number in range(1, 50_001):
         roll.put(number, kept(1 + number % 2, ready=bool(number % 3)))
     wish = web(instances=60_000, template=2, rollout=Rollout(max_surge=5, max_unavailable=50_000))

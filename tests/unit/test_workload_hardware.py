@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hostler.engine.inventory.inventory_file import read_inventory
-from hostler.engine.placement import Cluster, NodeState, Wanted, judge, place
+from hostler.engine.placement import Cluster, NodeState, PlacementRequest, judge, place
 from hostler.engine.workloads.workload_file import read_workload
 from hostler.entry.agent import plan_of
 from hostler.entry.cli.workload.read import _shape
@@ -27,8 +27,8 @@ volumes: [scratch, models]
 """
 
 
-def wanted(vm: str, spec: VmSpec) -> Wanted:
-    return Wanted(vm=vm, project="acme/ml", spec=spec, name=vm)
+def wanted(vm: str, spec: VmSpec) -> PlacementRequest:
+    return PlacementRequest(vm=vm, project="acme/ml", spec=spec, name=vm)
 
 
 def cluster(**nodes: dict[str, str]) -> Cluster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostler.engine.workloads.instance_index import Roll
+from hostler.engine.workloads.instance_index import WorkloadInstances
 from hostler.engine.workloads.views import _detail
 from hostler.model.vm import VmSpec
 from hostler.model.workload import Workload
@@ -17,4 +17,4 @@ from hostler.model.workload_api import WorkloadPhase
 )
 def test_those_that_are_not_made_are_counted_as_people_do(instances: int, said: str) -> None:
     workload = Workload(name="web", instances=instances, spec=VmSpec(cpus=1, memory_mib=1), created_at=1.0)
-    assert _detail(WorkloadPhase.PENDING, workload, Roll(), "why", made=4, updated=0) == said
+    assert _detail(WorkloadPhase.PENDING, workload, WorkloadInstances(), "why", made=4, updated=0) == said

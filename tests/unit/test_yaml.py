@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.kit.yaml import Doubts, Malformed, Piece, Place, load, plain, read, wrap
+from hostler.kit.yaml import Doubts, Location, Malformed, Piece, load, plain, read, wrap
 
 PLAIN = st.recursive(
     st.none()
@@ -63,7 +63,7 @@ def test_scalars_are_what_they_look_like(text: str, value: object) -> None:
 
 def test_a_number_that_is_meant_as_a_name_stays_as_it_was_written() -> None:
     doubts = Doubts()
-    assert Piece(load("007"), Place(), doubts).text() == "007"
+    assert Piece(load("007"), Location(), doubts).text() == "007"
     assert not doubts
 
 
@@ -137,13 +137,13 @@ def test_all_doubts_are_told_with_line_and_path() -> None:
 
 def test_what_came_as_json_has_paths_and_no_lines() -> None:
     doubts = Doubts()
-    Piece(wrap({"a": ["x"]}), Place(), doubts).fields()["a"].items()[0].whole()
+    Piece(wrap({"a": ["x"]}), Location(), doubts).fields()["a"].items()[0].whole()
     assert doubts.lines() == ["a[0]: must be a whole number, not 'x'"]
 
 
 def test_a_flood_of_doubts_is_cut_and_counted() -> None:
     doubts = Doubts("f", most=2)
     for n in range(5):
-        doubts.add(Place("x", n + 1), "bad")
+        doubts.add(Location("x", n + 1), "bad")
     assert doubts.lines() == ["f:1: x: bad", "f:2: x: bad", "f: and 3 more"]
     assert len(doubts) == 5

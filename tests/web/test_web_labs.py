@@ -23,7 +23,7 @@ from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot, SignIn
 
 from hostler.entry.lab_key import terminal_key
-from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.services import ServerConfig
 from hostler.entry.terminal import protocol
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
@@ -162,7 +162,7 @@ async def lab_of_ann(planes: Planes, tmp_path: Path) -> AsyncIterator[tuple[Plan
     async with ShellGuest() as guest:
         guest.allowed.append(terminal_key(key)[0].convert_to_public())
         plane = await planes.cheap(
-            plan=ServerPlan(lab_key=key),
+            plan=ServerConfig(lab_key=key),
             machines_of=lambda node: doubles if node == "n1" else None,
             catalogue=catalogue,
         )

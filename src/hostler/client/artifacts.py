@@ -13,7 +13,7 @@ from hostler.model.artifact_api import ArtifactPage, ArtifactView
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
 
 CHUNK = 1024 * 1024
 
@@ -21,7 +21,7 @@ CHUNK = 1024 * 1024
 class Artifacts:
     """The artifact repository of the control plane. A published artifact never changes."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def get(self, artifact: str) -> ArtifactView:

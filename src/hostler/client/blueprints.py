@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hostler.client.pages import Pages
-    from hostler.client.transport import Query, Wire
+    from hostler.client.transport import HttpTransport, Query
     from hostler.model.deployment import Blueprint
 
 
 class Blueprints:
     """Blueprints. Writes take `key`, an Idempotency-Key, and `if_match`, the revision that was read."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def apply(

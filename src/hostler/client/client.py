@@ -15,7 +15,7 @@ from hostler.client.machines import Vms
 from hostler.client.racks import Inventory, Racks
 from hostler.client.sim import Sim
 from hostler.client.traces import Traces
-from hostler.client.transport import Wire
+from hostler.client.transport import HttpTransport
 from hostler.client.workloads import Workloads
 from hostler.kit.closing import Closing
 
@@ -56,7 +56,9 @@ class Client(Closing):
         on_slowed: Callable[[str], None] | None = None,
     ) -> None:
         address = Address(url, token=token is not None, unix=unix, insecure=insecure)
-        self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix, on_slowed=on_slowed)
+        self._wire = HttpTransport(
+            address, token, timeout=timeout, retries=retries, ca=ca, unix=unix, on_slowed=on_slowed
+        )
         self.vms = Vms(self._wire, self.events)
         self.labs = Labs(self._wire, self.events)
         self.workloads = Workloads(self._wire)

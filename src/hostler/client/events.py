@@ -19,7 +19,7 @@ from hostler.model.api import EventView
 
 if TYPE_CHECKING:
     from hostler.client.sse import Message
-    from hostler.client.transport import Query, Wire
+    from hostler.client.transport import HttpTransport, Query
 
 RESET = "reset"
 """The type of an event that reports lost events: list again; everything after `revision` follows."""
@@ -37,7 +37,7 @@ class Events(Closing):
     waits without a limit, once it was connected).
     """
 
-    def __init__(self, wire: Wire, query: Query, *, after: str | None, patience: float | None) -> None:
+    def __init__(self, wire: HttpTransport, query: Query, *, after: str | None, patience: float | None) -> None:
         self._wire, self._query, self._patience = wire, query, patience
         self.last_id = after
         """The id of the last event that was returned: give it as `after` to continue from here later."""

@@ -31,14 +31,14 @@ from hostler.model.retained_api import RetainedPage, RetainedRestore, RetainedVi
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
     from hostler.model.api import QuotaSet, UserCreate, UserUpdate
 
 
 class Nodes:
     """Nodes, on which machines run."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def get(self, node: str, *, stale: bool = False) -> NodeView:
@@ -90,7 +90,7 @@ class Nodes:
 class RetainedMachines:
     """Machines that are out of service and are kept with their disks."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def list(self) -> RetainedPage:
@@ -114,7 +114,7 @@ class RetainedMachines:
 class Users:
     """Accounts, sessions and tokens."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def me(self) -> UserView:
@@ -173,7 +173,7 @@ class Users:
 class Projects:
     """Projects of orgs."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def list(self, *, org: str | None = None) -> ProjectList:
@@ -189,7 +189,7 @@ class Projects:
 class Quotas:
     """Quotas of projects; with an empty `project`, of all projects of the org together."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def get(self, org: str, project: str) -> QuotaView:
@@ -210,7 +210,7 @@ class Quotas:
 class Control:
     """The control plane itself."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def leader(self) -> LeaderView:

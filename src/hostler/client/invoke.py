@@ -14,7 +14,7 @@ from hostler.errors import Invalid, Uncertain
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
 
 WITHIN = 30.0
 NDJSON = "application/x-ndjson"
@@ -26,7 +26,7 @@ _PROBLEM = b'{"type":"about:hostler/'
 class Invocation:
     """Sends each call once. The server knows whether a call may be repeated, and repeats it."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def invoke(self, target: str, method: str, arguments: Mapping[str, Any] | None, within: float) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from hostler.client.wait import Look
+from hostler.client.wait import Wait
 from hostler.errors import Invalid, NotFound
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG, LabEvent, lab_project
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hostler.client.events import Events
     from hostler.client.pages import Pages
-    from hostler.client.transport import Query, Wire
+    from hostler.client.transport import HttpTransport, Query
 
 
 class Labs:
@@ -27,7 +27,7 @@ class Labs:
     Writes take `key`, an Idempotency-Key. Those about an existing lab also take `if_match`, its revision.
     """
 
-    def __init__(self, wire: Wire, events: Callable[..., Events]) -> None:
+    def __init__(self, wire: HttpTransport, events: Callable[..., Events]) -> None:
         self._wire, self._events = wire, events
 
     async def start(self, user: str, lab_id: int, *, key: str | None = None) -> LabAnswer:
@@ -127,7 +127,7 @@ class Labs:
         return "no lab"
 
 
-class _Look(Look[LabView]):
+class _Look(Wait[LabView]):
     """Observes the lab of one user."""
 
     def __init__(

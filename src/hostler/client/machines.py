@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import structs
 
 from hostler.client.channel import Channel
-from hostler.client.wait import Look
+from hostler.client.wait import Wait
 from hostler.errors import Invalid, NotFound
 from hostler.model.api import (
     ImageList,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostler.client.events import Events
     from hostler.client.pages import Pages
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
     from hostler.model.api import EventView, Phase, VmUpdate
 
 
@@ -42,7 +42,7 @@ class Vms:
     a new key, so that it can be repeated after a lost answer.
     """
 
-    def __init__(self, wire: Wire, events: Callable[..., Events]) -> None:
+    def __init__(self, wire: HttpTransport, events: Callable[..., Events]) -> None:
         self._wire, self._events = wire, events
 
     async def create(self, org: str, project: str, vm: VmCreate, *, key: str | None = None) -> VmView:
@@ -244,7 +244,7 @@ class Vms:
                 await look.changed()
 
 
-class _Look(Look[VmView]):
+class _Look(Wait[VmView]):
     """Observes one machine."""
 
     def __init__(self, vms: Vms, org: str, project: str, vm: str, on_change: Callable[[VmView], None] | None) -> None:

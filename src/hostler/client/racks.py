@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.client.pages import Pages
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
     from hostler.model.inventory_api import HardwareSet
 
 
 class Racks:
     """Racks, their parts, and the state of their nodes."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     def list(
@@ -110,7 +110,7 @@ class Racks:
 class Inventory:
     """The whole inventory, and the levels above racks."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def get(self, *, stale: bool = False) -> InventoryShown:

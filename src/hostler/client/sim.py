@@ -20,7 +20,7 @@ from hostler.model.sim_api import (
 )
 
 if TYPE_CHECKING:
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
     from hostler.model.sim_api import FaultInject, HardwareCommand, Mode
 
 
@@ -30,7 +30,7 @@ class Sim:
     Writes are sent only once, because a step that is sent twice would be two steps.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def get(self) -> SimView:

@@ -8,13 +8,13 @@ from hostler.model.trace_api import TracePage, TraceView, WhyView
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
 
 
 class Traces:
     """Decisions and their reasons."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     def list(

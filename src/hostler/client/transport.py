@@ -61,7 +61,7 @@ class Lost(Uncertain):
     """The request was sent, fully or in part, and no answer came."""
 
 
-class Wire:
+class HttpTransport:
     """Sends requests. `retries` is how often a request is repeated at most."""
 
     def __init__(

@@ -35,7 +35,7 @@ class Shown(Protocol):
 V = TypeVar("V", bound=Shown)
 
 
-class Look(Generic[V]):
+class Wait(Generic[V]):
     """Observes an object. `on_change` gets the first state, and the state after each change."""
 
     def __init__(self, on_change: Callable[[V], None] | None) -> None:

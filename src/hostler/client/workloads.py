@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.client.pages import Pages
-    from hostler.client.transport import Wire
+    from hostler.client.transport import HttpTransport
 
 
 class Workloads:
     """Workloads. Writes take `key`, an Idempotency-Key, and `if_match`, the revision that was read."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpTransport) -> None:
         self._wire = wire
 
     async def apply(

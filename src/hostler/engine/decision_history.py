@@ -17,8 +17,8 @@ from hostler.engine.access.audit import sees_subject, sees_workload
 from hostler.engine.deployments.redaction import unspoken
 from hostler.engine.filed_lines import FiledLines, Needed
 from hostler.engine.history_entry import OF_AUDIT, instant_of
-from hostler.engine.history_reader import SKEW, Annals
-from hostler.engine.object_lookup import Topic, Topics
+from hostler.engine.history_reader import SKEW, HistoryReader
+from hostler.engine.object_lookup import ObjectLookup, ObjectName
 from hostler.engine.request import check_limit
 from hostler.errors import Invalid, NotFound
 from hostler.keys.access import AUDIT_FILE, ORG_QUOTA, PROJECT, QUOTA, TOKEN
@@ -35,7 +35,7 @@ from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.engine.history_entry import Happening
+    from hostler.engine.history_entry import HistoryEntry
     from hostler.engine.request import Caller
     from hostler.engine.view import View
     from hostler.keys.key import Key
@@ -50,7 +50,7 @@ ANCESTORS = 200
 """Largest number of causes that one query looks up individually."""
 STEPS = 20
 """Default number of steps in an explanation."""
-Happenings: TypeAlias = "list[Happening]"
+Happenings: TypeAlias = "list[HistoryEntry]"
 
 
 class TraceService:
@@ -59,7 +59,7 @@ class TraceService:
     def __init__(self, store: Store, view: View, *, clock: Clock, files: AuditFiles | None = None) -> None:
         """`files`: audit log entries that are no longer in the store."""
         self._store, self._view, self._clock = store, view, clock
-        self._topics = Topics(store, view)
+        self._topics = ObjectLookup(store, view)
         self._files = FiledLines(files)
 
     async def list(
@@ -121,7 +121,7 @@ class TraceService:
     # Internal
 
     async def _told(
-        self, caller: Caller, annals: Annals, topic: Topic, limit: int, filed: Sequence[Happening] = ()
+        self, caller: Caller, annals: HistoryReader, topic: ObjectName, limit: int, filed: Sequence[HistoryEntry] = ()
     ) -> _Told:
         """Return what happened to the object, with the causes. `filed`: entries from files, which are added."""
         web, border = _Web(annals, self._shows(caller)), ""
@@ -144,8 +144,8 @@ class TraceService:
         is_complete = is_complete and all(kv.mod_revision in revisions for kv in topic.present[:1])
         return _Told(web, cut, border, is_complete)
 
-    async def _annals(self) -> Annals:
-        annals = Annals(self._store, clock=self._clock)
+    async def _annals(self) -> HistoryReader:
+        annals = HistoryReader(self._store, clock=self._clock)
         await annals.find_border()
         return annals
 
@@ -160,7 +160,7 @@ class TraceService:
         word = subject.rpartition(" ")[2]
         return f"older entries of the audit log are in files ({span}): hostler audit --subject {shlex.quote(word)}"
 
-    async def _before_border(self, caller: Caller, annals: Annals, topic: Topic, limit: int) -> Happenings:
+    async def _before_border(self, caller: Caller, annals: HistoryReader, topic: ObjectName, limit: int) -> Happenings:
         """Return what is recorded about the object from before the store was copied or restored, newest first."""
         shows, looked_at = self._shows(caller), 0
         found: Happenings = []
@@ -176,7 +176,7 @@ class TraceService:
         return found
 
     async def _found(
-        self, caller: Caller, annals: Annals, topic: Topic | None, limit: int, after: str | None
+        self, caller: Caller, annals: HistoryReader, topic: ObjectName | None, limit: int, after: str | None
     ) -> tuple[Happenings, str | None]:
         """Return some entries, newest first, and where they end if there may be more."""
         end, older_than = None, None
@@ -205,7 +205,7 @@ class TraceService:
     def _shows(self, caller: Caller) -> _Shows:
         return _Shows(caller, self._view)
 
-    def _shown(self, caller: Caller, web: _Web, happening: Happening) -> TraceView:
+    def _shown(self, caller: Caller, web: _Web, happening: HistoryEntry) -> TraceView:
         shows = self._shows(caller)
         parent = web.parents.get(happening.id)
         return TraceView(
@@ -247,7 +247,7 @@ class _Told(NamedTuple):
     is_complete: bool
 
 
-def _needed(topic: Topic, web: _Web, is_about: Callable[[Happening], bool]) -> Needed:
+def _needed(topic: ObjectName, web: _Web, is_about: Callable[[HistoryEntry], bool]) -> Needed:
     """Return which audit log entries are missing."""
     waiting = [step for step in web.newest_first() if step.id in web.open]
     return Needed(
@@ -289,7 +289,7 @@ class _Shows:
         self._caller, self._view = caller, view
         self._everywhere = EVERYWHERE in caller.memberships
 
-    def __call__(self, happening: Happening) -> bool:
+    def __call__(self, happening: HistoryEntry) -> bool:
         subject = happening.subject
         if subject.startswith(_ACCOUNTS):  # the same rule as for the audit log
             manages = self._caller.rights.manage_accounts
@@ -300,11 +300,11 @@ class _Shows:
             return True  # all users may see nodes
         return self._of_project(subject, happening) is True
 
-    def key(self, key: str, of: Happening) -> bool:
+    def key(self, key: str, of: HistoryEntry) -> bool:
         """Return whether a touched key may be shown: a key of a project is shown to those who may see the project."""
         return self._everywhere or self._of_project(key, of) is not False
 
-    def _of_project(self, key: str, happening: Happening) -> bool | None:
+    def _of_project(self, key: str, happening: HistoryEntry) -> bool | None:
         """Return whether the caller sees the project of the key; None: it belongs to no project."""
         for family in (VM, HANDLE, NAME):
             parts = family.match(key)
@@ -319,26 +319,26 @@ class _Shows:
                 return self._of_workload(parts["workload"], happening)
         return None
 
-    def _of_workload(self, name: str, happening: Happening) -> bool:
+    def _of_workload(self, name: str, happening: HistoryEntry) -> bool:
         return sees_workload(self._caller, name, happening.revision, happening.at, self._view)
 
 
 class _Web:
     """Entries and their causes. A cause is older than its effect, so there are no cycles, even with forged records."""
 
-    def __init__(self, annals: Annals, shows: _Shows) -> None:
+    def __init__(self, annals: HistoryReader, shows: _Shows) -> None:
         self._annals, self.shows = annals, shows
         self._left = ANCESTORS
-        self._all: dict[str, Happening] = {}
+        self._all: dict[str, HistoryEntry] = {}
         self.parents: dict[str, str] = {}
         self.open: set[str] = set()
 
-    def newest_first(self) -> list[Happening]:
+    def newest_first(self) -> list[HistoryEntry]:
         return sorted(self._all.values(), key=lambda one: (self._annals.order(one), one.id), reverse=True)
 
-    async def join(self, happening: Happening) -> None:
+    async def join(self, happening: HistoryEntry) -> None:
         """Add an entry and everything that caused it, as far as that is known and visible to the caller."""
-        child: Happening | None = happening
+        child: HistoryEntry | None = happening
         while child is not None and child.id not in self._all:
             self._all[child.id] = child
             parent = await self.led_to(child)
@@ -346,7 +346,7 @@ class _Web:
                 self.parents[child.id] = parent.id
             child = parent
 
-    async def led_to(self, child: Happening) -> Happening | None:
+    async def led_to(self, child: HistoryEntry) -> HistoryEntry | None:
         """Return the cause of an entry; None: it has none, or it cannot be shown, and then the entry stays open."""
         if not child.led_by_id and not child.led_by:
             return None
@@ -362,7 +362,7 @@ class _Web:
             return None
         return parent
 
-    async def _looked_up(self, child: Happening) -> Happening | None:
+    async def _looked_up(self, child: HistoryEntry) -> HistoryEntry | None:
         if child.led_by_id:
             return await self._annals.get(child.led_by_id)
         found = await self._annals.at(child.led_by, child.at)
@@ -372,11 +372,11 @@ class _Web:
         report = await self._annals.report(key, child.led_by) if key else None
         return None if report is None else _answering(report, child)
 
-    def _is_shown(self, happening: Happening) -> bool:
+    def _is_shown(self, happening: HistoryEntry) -> bool:
         return happening.sort is Sort.REPORT or self.shows(happening)
 
 
-def _answering(report: Happening, child: Happening) -> Happening:
+def _answering(report: HistoryEntry, child: HistoryEntry) -> HistoryEntry:
     """Link a report to what its agent acted on: the newest revision of the same object that the decision had read."""
     tail = report.subject.rpartition("/")[2]
     before = [
@@ -390,13 +390,15 @@ def _answering(report: Happening, child: Happening) -> Happening:
     return msgspec.structs.replace(report, cause=f"@{newest.revision}", touches=(*report.touches, newest))
 
 
-async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple[list[Happening], bool, bool]:
+async def _history(
+    annals: HistoryReader, web: _Web, topic: ObjectName, limit: int
+) -> tuple[list[HistoryEntry], bool, bool]:
     """Follow the revisions that each step is based on; return the steps and whether there are more.
 
     The step that created the object is always included, if it is kept. The last value says whether the history reaches
     back beyond the copy or restore that made this store; older revisions have no meaning here.
     """
-    found: list[Happening] = []
+    found: list[HistoryEntry] = []
     older = False
     near: dict[int, tuple[str, float | None]] = {}
     heap: list[int] = []
@@ -447,5 +449,5 @@ def _told_border(epoch: Epoch | None) -> str:
     return f"{what} {source} at {utc_time(epoch.at)}; causes of earlier steps are known only where the steps name them"
 
 
-def _is_about(happening: Happening, topic: Topic) -> bool:
+def _is_about(happening: HistoryEntry, topic: ObjectName) -> bool:
     return topic.owns(happening.subject) or any(topic.owns(touch.key) for touch in happening.touches)

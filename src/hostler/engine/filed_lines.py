@@ -15,7 +15,7 @@ from hostler.kit.cooperative_yield import Fairness
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hostler.engine.history_entry import Happening
+    from hostler.engine.history_entry import HistoryEntry
     from hostler.model.node import Epoch
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.store import KeyValue
@@ -34,7 +34,7 @@ class Needed(msgspec.Struct, frozen=True):
 
     parts: tuple[str, ...]
     """Parts of keys: an entry about the object contains one of them."""
-    is_about: Callable[[Happening], bool]
+    is_about: Callable[[HistoryEntry], bool]
     revisions: frozenset[int] = frozenset()
     ids: frozenset[str] = frozenset()
     root: str = ""
@@ -48,12 +48,12 @@ class FiledLines:
         self._files = files
         self._turn = asyncio.Lock()
 
-    async def find(self, needed: Needed, *, border: int, epoch: Epoch | None) -> list[Happening]:
+    async def find(self, needed: Needed, *, border: int, epoch: Epoch | None) -> list[HistoryEntry]:
         """Return the entries, newest first; fewer if reading takes too long or a file cannot be read.
 
         Entries from before a copy or restore carry revisions of another store, so their revision is set to 0.
         """
-        found: list[Happening] = []
+        found: list[HistoryEntry] = []
         if self._files is None:
             return found
         wanted = set(needed.revisions), set(needed.ids)
@@ -82,7 +82,7 @@ class FiledLines:
                     yield line.kv
 
 
-def _read(kv: KeyValue, needed: Needed, border: int, epoch: Epoch | None) -> Happening | None:
+def _read(kv: KeyValue, needed: Needed, border: int, epoch: Epoch | None) -> HistoryEntry | None:
     """Return the entry if it is needed. Most are not, and are not decoded."""
     by_revision = kv.create_revision in needed.revisions
     if not (by_revision or needed.ids or any(part.encode() in kv.value for part in needed.parts)):

@@ -35,7 +35,7 @@ OF_REPORT = "report/"
 _INSTANT = re.compile(r"(\d{4}-\d{2}-\d{2})/(\d{2}:\d{2}:\d{2})\.(\d{6})", re.ASCII)
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened in one revision of the store."""
 
     id: str
@@ -71,11 +71,11 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
         return next((touch.key for touch in self.touches if touch.revision == revision), "")
 
 
-def of_trace(kv: KeyValue) -> Happening:
+def of_trace(kv: KeyValue) -> HistoryEntry:
     """Return the entry for a decision. Damaged: the record is unreadable."""
     entry = TRACE.entry(kv)
     trace = entry.value
-    return Happening(
+    return HistoryEntry(
         # the id comes from the key: the record could claim anything
         id=f"{entry.parts['day']}/{entry.parts['decision']}",
         sort=Sort.DECISION,
@@ -92,12 +92,12 @@ def of_trace(kv: KeyValue) -> Happening:
     )
 
 
-def of_audit(kv: KeyValue) -> Happening:
+def of_audit(kv: KeyValue) -> HistoryEntry:
     """Return the entry for a request of a user. Damaged: the record is unreadable."""
     entry = AUDIT.entry(kv)
     audit = entry.value
     impact = Impact.MODIFY if audit.before else Impact.CREATE
-    return Happening(
+    return HistoryEntry(
         id=f"{OF_AUDIT}{entry.parts['day']}/{entry.parts['write']}",
         sort=Sort.WISH,
         revision=kv.create_revision,
@@ -110,7 +110,7 @@ def of_audit(kv: KeyValue) -> Happening:
     )
 
 
-def made_of(kv: KeyValue) -> Happening | None:
+def made_of(kv: KeyValue) -> HistoryEntry | None:
     """Return the entry for an audit log record or a decision; None: it is neither, or unreadable."""
     try:
         return of_trace(kv) if kv.key.startswith(TRACE.prefix()) else of_audit(kv)
@@ -194,7 +194,7 @@ def is_reported(key: str) -> bool:
     return any(key.startswith(family.prefix()) for family, _ in _REPORTS)
 
 
-def of_report(key: str, revision: int, kv: KeyValue | None) -> Happening | None:
+def of_report(key: str, revision: int, kv: KeyValue | None) -> HistoryEntry | None:
     """Return the entry for a write by an agent or a user; `kv`: the record, if still known.
 
     None: the leader wrote it.
@@ -212,7 +212,7 @@ def of_report(key: str, revision: int, kv: KeyValue | None) -> Happening | None:
         return None
     actor, what, why, at = said
     touch = Touch(key=key, impact=Impact.MODIFY)
-    return Happening(
+    return HistoryEntry(
         id=f"{OF_REPORT}{revision}",
         sort=Sort.REPORT,
         revision=revision,

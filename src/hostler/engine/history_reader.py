@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.history_entry import OF_AUDIT, Happening, instant_of, is_reported, made_of, of_report
+from hostler.engine.history_entry import OF_AUDIT, HistoryEntry, instant_of, is_reported, made_of, of_report
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import Compacted, Invalid
 from hostler.keys.access import AUDIT
@@ -37,7 +37,7 @@ _LAST = 253402300799.0
 """The last second that a key can express: 9999-12-31."""
 
 
-class Line:
+class HistorySource:
     """The audit log or the decision log as a sequence in the store."""
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -151,15 +151,15 @@ class Line:
         return self._prefix + "/".join(instants(min(max(at, 0.0), _LAST)))
 
 
-class Annals:
+class HistoryReader:
     """The history, read for one query. Nothing is read twice."""
 
     def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._traces, self._audit = Line(store, TRACE.prefix()), Line(store, AUDIT.prefix())
-        self._known: dict[int, Happening] = {}
+        self._traces, self._audit = HistorySource(store, TRACE.prefix()), HistorySource(store, AUDIT.prefix())
+        self._known: dict[int, HistoryEntry] = {}
         self._missing: set[int] = set()
-        self._filed: dict[str, Happening] = {}
+        self._filed: dict[str, HistoryEntry] = {}
         self._covered: tuple[int, int] | None = None
         self.unreadable = 0
         self.border = 0
@@ -174,14 +174,14 @@ class Annals:
             newest = max(begun, key=lambda entry: entry.mod_revision)
             self.border, self.epoch = newest.mod_revision, newest.value
 
-    def add(self, filed: Iterable[Happening]) -> None:
+    def add(self, filed: Iterable[HistoryEntry]) -> None:
         """Add audit log entries from files that are no longer in the store."""
         for happening in filed:
             self._filed[happening.id] = happening
             if happening.revision > self.border:
                 self._known.setdefault(happening.revision, happening)
 
-    def order(self, happening: Happening) -> tuple[int, float]:
+    def order(self, happening: HistoryEntry) -> tuple[int, float]:
         """Return a sort key, greater for later entries: the revision, or the clock for entries up to the border."""
         return (happening.revision, 0.0) if happening.revision > self.border else (self.border, happening.at or 0.0)
 
@@ -190,7 +190,7 @@ class Annals:
             return one.create_revision > other.create_revision
         return (instant_of(one.key) or 0.0) > (instant_of(other.key) or 0.0)
 
-    async def back(self, end: float | None = None) -> AsyncGenerator[Happening | None, None]:
+    async def back(self, end: float | None = None) -> AsyncGenerator[HistoryEntry | None, None]:
         """Yield everything that happened before `end`, newest first; None stands for an unreadable record.
 
         A write of the leader that is also in the audit log is returned once, as a decision.
@@ -212,7 +212,7 @@ class Annals:
                 audit.take()
             yield self._read(traces.take())
 
-    async def at(self, revision: int, near: float | None = None) -> Happening | None:
+    async def at(self, revision: int, near: float | None = None) -> HistoryEntry | None:
         """Return what happened in that revision, before `near` or slightly later; None: no record of it is kept."""
         if revision in self._known:
             return self._known[revision]
@@ -229,7 +229,7 @@ class Annals:
         self._missing.add(revision)
         return None
 
-    async def get(self, id_: str) -> Happening | None:
+    async def get(self, id_: str) -> HistoryEntry | None:
         """Return an entry by its id; None: there is none, or it is no longer kept."""
         if id_ in self._filed:
             return self._filed[id_]
@@ -241,7 +241,7 @@ class Annals:
             return None
         return None if kv is None else self._read(kv)
 
-    async def report(self, key: str, revision: int) -> Happening | None:
+    async def report(self, key: str, revision: int) -> HistoryEntry | None:
         """Return what an agent or a user wrote there in that revision; None: no such write, or it is too old.
 
         Only for revisions that have no decision and no audit log entry.
@@ -278,7 +278,7 @@ class Annals:
     def _is_covered(self, revision: int) -> bool:
         return self._covered is not None and self._covered[0] <= revision <= self._covered[1]
 
-    def _read(self, kv: KeyValue) -> Happening | None:
+    def _read(self, kv: KeyValue) -> HistoryEntry | None:
         happening = made_of(kv)
         if happening is None:
             self.unreadable += 1

@@ -32,7 +32,7 @@ PATIENCE = 1.0
 """Seconds that recording the release may take."""
 
 
-class Chronicle:
+class LeaderHistory:
     """Records the leaderships of a replica. Writes carry the guard, so a leader whose term is over writes nothing."""
 
     name = "chronicle"

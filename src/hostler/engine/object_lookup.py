@@ -61,7 +61,7 @@ WORKLOADS = "workloads"
 """The org of workloads without an org."""
 
 
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectName(msgspec.Struct, frozen=True, kw_only=True):
     """One object. `present` are its records, the spec first."""
 
     name: str
@@ -79,13 +79,15 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         return key in self.keys or (bool(self.vm) and key.endswith(f"/{self.vm}"))
 
 
-class Topics:
+class ObjectLookup:
     """Finds objects that the caller may see."""
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
 
-    async def find(self, caller: Caller, text: str, *, org: str | None = None, project: str | None = None) -> Topic:
+    async def find(
+        self, caller: Caller, text: str, *, org: str | None = None, project: str | None = None
+    ) -> ObjectName:
         """Return the object of that name; a machine without org and project is searched in the given ones first.
 
         NotFound: no such object is visible to the caller. Conflict: there are several.
@@ -114,7 +116,7 @@ class Topics:
 
     # One method per kind; None: not found
 
-    async def _vm(self, caller: Caller, parts: list[str], org: str | None, project: str | None) -> Topic | None:
+    async def _vm(self, caller: Caller, parts: list[str], org: str | None, project: str | None) -> ObjectName | None:
         if len(parts) == 3:
             return await self._vm_at(caller, *parts, certain=True)
         if len(parts) != 1:
@@ -135,7 +137,9 @@ class Topics:
             raise Conflict(f"object {parts[0]!r}: there are several: {names}; name one of them")
         return await self._vm_at(caller, seen[0].org, seen[0].project, seen[0].id) if seen else None
 
-    async def _vm_at(self, caller: Caller, org: str, project: str, vm: str, *, certain: bool = False) -> Topic | None:
+    async def _vm_at(
+        self, caller: Caller, org: str, project: str, vm: str, *, certain: bool = False
+    ) -> ObjectName | None:
         """Find a machine by id, else by name; `certain`: also a deleted one by its id, for its history."""
         if not caller.sees(org, project):
             return None
@@ -162,7 +166,7 @@ class Topics:
             if handle is not None and handle.detail and now not in (Phase.RUNNING, Phase.STOPPED):
                 state += f": {handle.detail}"
         keys = {VM.fill(vm=id_, **place), HANDLE.fill(vm=id_, **place)}
-        return Topic(
+        return ObjectName(
             name=f"vm {org}/{project}/{name}",
             state=state,
             since=None if handle is None else handle.seen_at,
@@ -171,7 +175,7 @@ class Topics:
             vm=id_,
         )
 
-    async def _node(self, parts: list[str]) -> Topic | None:
+    async def _node(self, parts: list[str]) -> ObjectName | None:
         if len(parts) != 1:
             return None
         node = fold(parts[0])
@@ -189,9 +193,9 @@ class Topics:
         if not any(kv.key == keys[2] for kv in known):
             state += ", and unreachable" if record.off is None else f", and off: confirmed by {record.off.by}"
             since = since if silent is None else silent.at
-        return Topic(name=f"node {node}", state=state, since=since, present=known, keys=frozenset(keys))
+        return ObjectName(name=f"node {node}", state=state, since=since, present=known, keys=frozenset(keys))
 
-    async def _rack(self, parts: list[str]) -> Topic | None:
+    async def _rack(self, parts: list[str]) -> ObjectName | None:
         if len(parts) > 2 or "-" in parts[0]:
             return None
         rack = fold(parts[0])
@@ -216,7 +220,7 @@ class Topics:
                 return self._hardware(f"rack {rack}/{fold(parts[1])}", family, known)
         return None
 
-    def _hardware(self, name: str, family: Key[Any], known: tuple[KeyValue, ...]) -> Topic | None:
+    def _hardware(self, name: str, family: Key[Any], known: tuple[KeyValue, ...]) -> ObjectName | None:
         own = bool(known) and family.match(known[0].key) is not None
         record = _value(family, known, known[0].key) if own else None
         if record is None:
@@ -226,9 +230,9 @@ class Topics:
             flow = (BLADE_FLOW if family is BLADE else RACK_FLOW).readable(kv)
             if flow is not None:
                 state += f"; {flow.value.condition.words}: {flow.value.step.words}, {flow.value.reason}"
-        return Topic(name=name, state=state, present=known, keys=frozenset(kv.key for kv in known))
+        return ObjectName(name=name, state=state, present=known, keys=frozenset(kv.key for kv in known))
 
-    async def _lab(self, caller: Caller, user: str) -> Topic | None:
+    async def _lab(self, caller: Caller, user: str) -> ObjectName | None:
         if not caller.sees(ORG, lab_project(user)):
             return None
         key = LAB.fill(user=user)
@@ -238,7 +242,7 @@ class Topics:
             return None
         lab, keys = record.lab, {key}
         if lab is None:
-            return Topic(
+            return ObjectName(
                 name=f"lab {user}",
                 state="has no lab now",
                 since=record.changed_at,
@@ -250,7 +254,7 @@ class Topics:
         if lab.vm:
             known += await self._read([VM.fill(**place), HANDLE.fill(**place)], self._commands(lab.vm))
         state = f"is {lab.phase.value} (lab {lab.lab_id}){f': {lab.detail}' if lab.detail else ''}"
-        return Topic(
+        return ObjectName(
             name=f"lab {user}",
             state=state,
             since=record.changed_at,
@@ -259,7 +263,7 @@ class Topics:
             vm=lab.vm,
         )
 
-    async def _workload(self, caller: Caller, parts: list[str], *, certain: bool = False) -> Topic | None:
+    async def _workload(self, caller: Caller, parts: list[str], *, certain: bool = False) -> ObjectName | None:
         """Find a workload; `certain`: also a deleted one.
 
         Its record named its project, so only members of every org may see a deleted workload.
@@ -278,20 +282,20 @@ class Topics:
             return await self._instance(name, parts[1], certain=certain)
         if record is None:
             state = "cannot be read" if known else "is gone"
-            return Topic(name=f"workload {name}", state=state, present=known, keys=frozenset((key,)))
+            return ObjectName(name=f"workload {name}", state=state, present=known, keys=frozenset((key,)))
         prefix = INSTANCE.prefix(workload=name)
         there = sum(other.startswith(prefix) for other in self._view.instances.entries)
         going = ", and is being deleted" if record.deleting else ""
         state = f"has {there} of {counted(record.instances, 'instance')}{going}"
-        return Topic(name=f"workload {name}", state=state, present=known, keys=frozenset((key,)))
+        return ObjectName(name=f"workload {name}", state=state, present=known, keys=frozenset((key,)))
 
-    async def _instance(self, workload: str, number: str, *, certain: bool = False) -> Topic | None:
+    async def _instance(self, workload: str, number: str, *, certain: bool = False) -> ObjectName | None:
         ids: dict[str, Any] = {"workload": workload, "instance": number}
         keys = [family.fill(**ids) for family in (INSTANCE, TARGET, ACTUAL)]
         known = await self._read(keys)
         index, target = _value(INSTANCE, known, keys[0]), _value(TARGET, known, keys[1])
         if index is None:
-            gone = Topic(name=f"workload {workload}/{number}", state="is gone", keys=frozenset(keys))
+            gone = ObjectName(name=f"workload {workload}/{number}", state="is gone", keys=frozenset(keys))
             return gone if certain else None
         actual = _value(ACTUAL, known, keys[2])
         if index.vm:
@@ -303,7 +307,7 @@ class Topics:
         if actual is not None:
             state += f", and is {actual.state.value.lower()} on {actual.node}"
         since = None if actual is None else actual.seen_at
-        return Topic(
+        return ObjectName(
             name=f"workload {workload}/{number}",
             state=state,
             since=since,
@@ -312,7 +316,7 @@ class Topics:
             vm=index.vm,
         )
 
-    async def _blueprint(self, caller: Caller, parts: list[str]) -> Topic | None:
+    async def _blueprint(self, caller: Caller, parts: list[str]) -> ObjectName | None:
         """Find a blueprint.
 
         Deployments belong to no project, so their history is visible to members of every org only.
@@ -329,9 +333,9 @@ class Topics:
         ways = [found.phase.value for one in keys if (found := _value(DEPLOYMENT, known, one)) is not None]
         phases = ", ".join(f"{ways.count(way)} {way}" for way in dict.fromkeys(ways))
         state = f"has {counted(len(record.slices), 'slice')}: {phases}"
-        return Topic(name=f"blueprint {fold(parts[0])}", state=state, present=known, keys=frozenset((key, *keys)))
+        return ObjectName(name=f"blueprint {fold(parts[0])}", state=state, present=known, keys=frozenset((key, *keys)))
 
-    async def _slice(self, caller: Caller, parts: list[str]) -> Topic | None:
+    async def _slice(self, caller: Caller, parts: list[str]) -> ObjectName | None:
         """Find a slice by `group:name` or by an artifact of it."""
         if len(parts) != 1 or EVERYWHERE not in caller.memberships or parts[0].count(":") not in (1, 2):
             return None
@@ -347,7 +351,7 @@ class Topics:
         known += await self._read([*more, *places[:_SLICES]])
         state = f"is {deployment.phase.value.replace('_', ' ')}: {deployment.why}"
         keys = frozenset((key, *more, *places))
-        return Topic(name=f"slice {base}", state=state, since=deployment.changed_at, present=known, keys=keys)
+        return ObjectName(name=f"slice {base}", state=state, since=deployment.changed_at, present=known, keys=keys)
 
     def _commands(self, vm: str) -> list[str]:
         return [COMMAND.fill(node=node, vm=vm) for node in self._view.nodes_of(vm)]

@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-from hostler.engine.phase_counts import Census
+from hostler.engine.phase_counts import PhaseCounts
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
@@ -72,7 +72,7 @@ class OverviewService:
 
     def __init__(self, store: Store, view: View, blueprints: BlueprintService, *, clock: Clock) -> None:
         self._store, self._view, self._blueprints, self._clock = store, view, blueprints, clock
-        self._census = Census(view, clock=clock)
+        self._census = PhaseCounts(view, clock=clock)
         self._reading = asyncio.Lock()
         self._control: ControlSeen | None = None
         self._control_at = self._failed_at = -math.inf

@@ -38,7 +38,7 @@ LOOKED_AT = 2_000
 _VMS, _HANDLES, _LABS = VM.prefix(), HANDLE.prefix(), LAB.prefix()
 
 
-class Tally:
+class ScopeCounts:
     """Counts by scope (`*`, `org`, `org/project`) and phase."""
 
     def __init__(self) -> None:
@@ -85,20 +85,20 @@ class Tally:
                     del self._counts[scope]
 
 
-class Census:
+class PhaseCounts:
     """Counts machines and labs by phase. One per process."""
 
     def __init__(self, view: View, *, clock: Clock) -> None:
         self._view, self._clock = view, clock
         self._loading = asyncio.Lock()
         self._loaded = self._listening = False
-        self._vms, self._labs = Tally(), Tally()
+        self._vms, self._labs = ScopeCounts(), ScopeCounts()
         self._on: dict[str, dict[str, None]] = {}  # key suffixes of machines, by the liveness key of their node
         self._node: dict[str, str] = {}  # the reverse index
         self._since: dict[Phase, dict[str, float]] = {name: {} for name in WATCHED}
         self._pending: list[tuple[float, str]] = []  # (since, key suffix), oldest first; some are no longer pending
         self._long: dict[str, float] = {}  # pending since before the last call of `waited`
-        self._waits = Tally()
+        self._waits = ScopeCounts()
         self._refused: dict[str, None] = {}  # keys of labs whose last event is a refusal or failure
 
     async def load(self) -> None:

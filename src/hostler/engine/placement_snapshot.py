@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.allocations import Allocations
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
 
 
-class Surroundings:
+class PlacementSnapshot:
     """Follows the view and is never older than it. One per process."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._books = Books(view, lambda: None)
+        self._books = Allocations(view, lambda: None)
         self._making = asyncio.Lock()
         self._made = False
 

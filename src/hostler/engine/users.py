@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.access.account import Accounts, view_of
-from hostler.engine.access.account_cache import Known
+from hostler.engine.access.account_cache import AccountCache
 from hostler.engine.access.admin import Admin
-from hostler.engine.access.authentication import Door
+from hostler.engine.access.authentication import Authenticator
 from hostler.engine.access.token import Tokens, digest_of
 from hostler.engine.request import Caller
 from hostler.errors import Unauthenticated
@@ -54,8 +54,8 @@ class UserService:
         secret: Callable[[], str],
         hasher: Hasher,
     ) -> None:
-        self._door = Door(store, clock=clock, hasher=hasher)
-        self._known = Known(view, self._door.changed)
+        self._door = Authenticator(store, clock=clock, hasher=hasher)
+        self._known = AccountCache(view, self._door.changed)
         self._tokens = Tokens(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
         self._admin = Admin(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
         self._accounts = Accounts(

@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.calendar import Calendar
-from hostler.engine.deployments.slice_cache import Fleet
+from hostler.engine.deployments.slice_cache import SliceCache
 from hostler.engine.inventory.topology_cache import InventoryView
-from hostler.engine.workloads.instance_cache import Rolls
+from hostler.engine.workloads.instance_cache import InstanceCache
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLICE, SLICE_OWNER
@@ -141,9 +141,9 @@ class View:
         self._retained_of: dict[str, set[str]] = {}  # keys of retained machines, by the id of the virtual machine
         self._retained_as: dict[str, str] = {}
         self.retained.listen(self._index_retained)
-        self.rolls = Rolls(self)
+        self.rolls = InstanceCache(self)
         """Index of workload instances, built at the first use."""
-        self.fleet = Fleet(self)
+        self.fleet = SliceCache(self)
         """Index of slices, built at the first use."""
         self._answered_at = -math.inf
         self._failures = FAILURES

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hostler.engine.placement import Cluster
-    from hostler.engine.placement_snapshot import Surroundings
+    from hostler.engine.placement_snapshot import PlacementSnapshot
     from hostler.engine.request import Caller
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -71,7 +71,7 @@ class VmReader:
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
-        self._surroundings: Surroundings | None = None
+        self._surroundings: PlacementSnapshot | None = None
 
     # Single machines
 
@@ -306,9 +306,9 @@ class VmReader:
     async def _cluster(self) -> Cluster:
         """Return all nodes and their machines."""
         if self._surroundings is None:
-            from hostler.engine.placement_snapshot import Surroundings
+            from hostler.engine.placement_snapshot import PlacementSnapshot
 
-            self._surroundings = Surroundings(self._view)
+            self._surroundings = PlacementSnapshot(self._view)
         return await self._surroundings.cluster()
 
 

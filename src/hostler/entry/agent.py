@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.engine.agent.session import NOT_YET
 from hostler.engine.labs.vm_template import MACHINES_LABEL
 from hostler.engine.slices.logs import NodeDoors
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
     from hostler.ports.machines import Machines
-    from hostler.ports.peers import Doors, Peers
+    from hostler.ports.peers import NodeChannels, Peers
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -61,7 +61,7 @@ class Running:
         self,
         agent: Agent,
         machines: Machines,
-        doors: Doors,
+        doors: NodeChannels,
         task: asyncio.Task[None],
         stop_slices: Callable[[], Awaitable[None]],
     ) -> None:
@@ -69,13 +69,13 @@ class Running:
         self.stop_slices = stop_slices
 
 
-def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentPlan:
+def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentConfig:
     """Return the plan of a node from the settings.
 
     `address` is where other processes reach the machines of the node. The node is labelled with its machine driver, so
     that placement can select the driver, unless the settings already set that label.
     """
-    return AgentPlan(
+    return AgentConfig(
         node=node,
         address=address,
         store=redacted(settings.store).partition("?")[0],
@@ -109,10 +109,10 @@ def check_slice_listen(settings: Settings) -> None:
         )
 
 
-def doors_in(agents: Mapping[str, Running]) -> Callable[[str], Doors | None]:
+def doors_in(agents: Mapping[str, Running]) -> Callable[[str], NodeChannels | None]:
     """Return a lookup of the channels of this process's own nodes, by folded node name."""
 
-    def doors_of(node: str) -> Doors | None:
+    def doors_of(node: str) -> NodeChannels | None:
         running = agents.get(node)
         return None if running is None else running.doors
 
@@ -123,7 +123,7 @@ def doors_in(agents: Mapping[str, Running]) -> Callable[[str], Doors | None]:
 async def running_agent(
     store: Store,
     settings: Settings,
-    plan: AgentPlan,
+    plan: AgentConfig,
     folder: Path,
     clock: Clock,
     *,
@@ -266,7 +266,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
     return 0
 
 
-def _calling(store: Store, settings: Settings, plan: AgentPlan, clock: Clock) -> Calling:
+def _calling(store: Store, settings: Settings, plan: AgentConfig, clock: Clock) -> Calling:
     """Return the router through which slices of this node call other slices."""
     check_slice_listen(settings)
     return Calling(

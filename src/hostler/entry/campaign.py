@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.leader_history import Chronicle
+from hostler.engine.leader_history import LeaderHistory
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.replica_registration import Presence
 from hostler.errors import HostlerError
@@ -30,7 +30,7 @@ LOOK_EVERY = 1.0
 """Seconds between reads of the current leader by a standby replica, if the storage cannot watch."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CampaignConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a candidacy.
 
     `replicas`: how many election keys are held at the same time. `url`: see `ReplicaRecord.url`. `acquisition_timeout`:
@@ -94,7 +94,7 @@ class Holding:
 
 async def stand(
     storage: TtlStorage,
-    plan: Plan,
+    plan: CampaignConfig,
     controllers: Sequence[Service],
     *,
     leading: Leading,
@@ -113,7 +113,7 @@ async def stand(
     store = storage.store if isinstance(storage, StoreBacked) else None
     presence = None if store is None else _presence(store, holder, plan)
     present: tuple[Service, ...] = () if presence is None else (presence,)
-    told: tuple[Service, ...] = () if store is None else (Chronicle(store, holder=holder, address=plan.address),)
+    told: tuple[Service, ...] = () if store is None else (LeaderHistory(store, holder=holder, address=plan.address),)
     replica = Replica(
         ReplicaConfig(ip=plan.address, num_vvm=plan.replicas),
         storage,
@@ -146,14 +146,14 @@ async def bury(storage: TtlStorage, holder: str, replicas: int) -> None:
         await storage.store.delete(REPLICA.fill(holder=holder))
 
 
-def _presence(store: Store, holder: str, plan: Plan) -> Presence:
+def _presence(store: Store, holder: str, plan: CampaignConfig) -> Presence:
     started_at = SystemClock().wall()
     record = ReplicaRecord(address=plan.address, holder=holder, ttl=plan.ttl, started_at=started_at)
     return Presence(store, record, url=plan.url)
 
 
 async def _until_ended(
-    replica: Replica, storage: TtlStorage, plan: Plan, asked: asyncio.Event, tell: Callable[[str], None]
+    replica: Replica, storage: TtlStorage, plan: CampaignConfig, asked: asyncio.Event, tell: Callable[[str], None]
 ) -> Exception | None:
     """Launch the replica and wait for a signal or a problem. Return the problem."""
     stopped = asyncio.create_task(asked.wait(), name="replica: asked to end")

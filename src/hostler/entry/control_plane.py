@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.engine.access.budget import BudgetPlan
+from hostler.engine.access.budget import BudgetConfig
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.compaction import Compaction
 from hostler.engine.controllers.janitor import Janitor
@@ -55,7 +55,7 @@ from hostler.entry.router_process import Calling
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
 from hostler.entry.server.serve import Server
-from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.server.services import ServerConfig, Services
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Invalid
 from hostler.keys.namespaced import maintained
@@ -71,11 +71,11 @@ if TYPE_CHECKING:
     from hostler.engine.service import Service
     from hostler.engine.store_guard import StoreGuard
     from hostler.entry.data_dir import DataFolder
-    from hostler.entry.labs import LabDoor
+    from hostler.entry.labs import LabQueueService
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
     from hostler.ports.hasher import Hasher
-    from hostler.ports.peers import Doors
+    from hostler.ports.peers import NodeChannels
     from hostler.ports.power import Power
     from hostler.ports.store import Store
     from hostler.settings import Settings
@@ -134,7 +134,7 @@ def _metrics(settings: Settings) -> str:
     return "token" if settings.machines == "qemu" and os.geteuid() != 0 else "nearby"
 
 
-class Plane:
+class ControlPlane:
     """The store view and the services over an open store; an async context manager that runs the view."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Plane:
         *,
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: False,
-        machines_of: Callable[[str], Doors | None] = lambda _: None,
+        machines_of: Callable[[str], NodeChannels | None] = lambda _: None,
         counters: Callable[[], Mapping[str, float]] = dict,
         sim: Simulation | None = None,
         local: Collection[str] = (),
@@ -174,7 +174,7 @@ class Plane:
         self.peer_tickets = peer_tickets(store, self.clock, by="replica")
         self._own_catalogue = own_catalogue(settings)
         self._catalogue = catalogue_in_use(settings, self._own_catalogue, self.view.catalogues)
-        self._door: LabDoor | None = None
+        self._door: LabQueueService | None = None
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[Counting] = ()
         self._more_counters = counters
@@ -313,7 +313,7 @@ class Plane:
         """Serve the API at the address of the settings."""
         host, port = check_listen(self.settings)
         cert, key = self.settings.tls_cert, self.settings.tls_key
-        plan = ServerPlan(
+        plan = ServerConfig(
             open_metrics=OPEN_METRICS[_metrics(self.settings)],
             lab_key=self.settings.lab_key,
             trusted_proxies=self.settings.trusted_proxies,
@@ -475,9 +475,9 @@ class Plane:
         return found
 
 
-def budget_of(settings: Settings) -> BudgetPlan:
+def budget_of(settings: Settings) -> BudgetConfig:
     """Return how many requests accounts and addresses may make."""
-    return BudgetPlan(**{name: float(getattr(settings, name)) for name in BudgetPlan.__struct_fields__})
+    return BudgetConfig(**{name: float(getattr(settings, name)) for name in BudgetConfig.__struct_fields__})
 
 
 def slice_limits(settings: Settings) -> Limits:

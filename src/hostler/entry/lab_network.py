@@ -34,7 +34,7 @@ class LabNetwork(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-class Door(msgspec.Struct, frozen=True):
+class LabEntry(msgspec.Struct, frozen=True):
     """Whether lab requests are taken from Redis, given the nodes."""
 
     refusal: str = ""
@@ -61,7 +61,7 @@ def lab_network(settings: Settings) -> LabNetwork:
     return LabNetwork(network if named else "bridge")
 
 
-def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork] | None = None) -> Door:
+def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork] | None = None) -> LabEntry:
     """Decide whether lab requests are taken from Redis: refused only if no serving node has guests at port 22.
 
     A lab on a node without such guests fails with that reason. Nodes are judged by their records; `own` nodes, which
@@ -81,17 +81,17 @@ def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork
             why = f"node {member.node}: {what.partition('; ')[0]}"
             without[member.node] = why, f"{_SET} there, or decommission that node"
     if not without:
-        return Door()
+        return LabEntry()
     why, advice = without[min(without, key=lambda node: (node not in own, node))]
     if len(without) == len(serving):
-        return Door(
+        return LabEntry(
             refusal=f"labs are not taken from Redis: {why}; {advice}. HTTP and the CLI still work, with forwarded ports"
         )
     names = ", ".join(sorted(without)[:MOST]) + (", …" if len(without) > MOST else "")
-    return Door(warning=f"warning: labs from Redis fail on {names}: {why}; {advice}")
+    return LabEntry(warning=f"warning: labs from Redis fail on {names}: {why}; {advice}")
 
 
-async def door_in(store: Store, *, own: Mapping[str, LabNetwork] | None = None) -> Door:
+async def door_in(store: Store, *, own: Mapping[str, LabNetwork] | None = None) -> LabEntry:
     """Decide by the nodes in the store, as `door_by_nodes` does."""
     nodes = await MEMBER.list(store, strict=False)
     return door_by_nodes((entry.value for entry in nodes.entries), own=own)

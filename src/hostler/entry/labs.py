@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabUser
-    from hostler.ports.inbox import Board
+    from hostler.ports.inbox import LabRecords
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -93,7 +93,7 @@ class Counting(Service, Protocol):
 def lab_controllers(
     store: Store,
     view: View,
-    board: Board | None,
+    board: LabRecords | None,
     *,
     catalogue: LabCatalogue | None,
     keys: Sequence[str],
@@ -119,10 +119,10 @@ def lab_controllers(
     return (labs,) if board is None else (labs, LabProjector(board, view, clock=clock, rng=rng, tell=tell))
 
 
-class LabDoor:
+class LabQueueService:
     """The open connection to Redis: lab records for the leader to write, and the worker that takes requests."""
 
-    def __init__(self, board: Board, worker: LabWorker, task: asyncio.Task[None]) -> None:
+    def __init__(self, board: LabRecords, worker: LabWorker, task: asyncio.Task[None]) -> None:
         self.board, self._worker, self.task = board, worker, task
 
     def counters(self) -> Mapping[str, float]:
@@ -141,7 +141,7 @@ async def opened_door(
     rng: random.Random,
     new_id: Callable[[], str],
     tell: Callable[[str], None],
-) -> AsyncIterator[LabDoor | None]:
+) -> AsyncIterator[LabQueueService | None]:
     """Connect to Redis and run a worker that takes requests until the context ends; it returns what it holds then.
 
     `labs` is a cache that is kept current. None: the settings name no Redis. Forbidden, Invalid: Redis refuses the
@@ -177,13 +177,13 @@ async def opened_door(
         )
         task = asyncio.create_task(worker.run(), name="lab worker")
         try:
-            yield LabDoor(board, worker, task)
+            yield LabQueueService(board, worker, task)
         finally:
             task.cancel()
             await asyncio.wait((task,))
 
 
-async def _look(board: Board, url: str, tell: Callable[[str], None]) -> None:
+async def _look(board: LabRecords, url: str, tell: Callable[[str], None]) -> None:
     try:
         await board.epoch()
     except (Unavailable, Uncertain) as error:

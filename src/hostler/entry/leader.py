@@ -46,7 +46,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
 
-class Scene(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderScreen(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the election. `standing_by` is None where the storage does not know the standby replicas."""
 
     leader: Holder | None
@@ -55,7 +55,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     standing_by: tuple[Waiting, ...] | None
 
 
-async def look(storage: TtlStorage) -> Scene:
+async def look(storage: TtlStorage) -> LeaderScreen:
     """Return the state of the election.
 
     The parts are read one after the other, so a takeover in between may be partly visible.
@@ -71,7 +71,7 @@ async def look(storage: TtlStorage) -> Scene:
         for record in sorted(running.values(), key=lambda record: (record.started_at, record.holder))
         if record.holder not in holding
     ]
-    return Scene(
+    return LeaderScreen(
         leader=next((holder for holder in holders if holder.key == 1), None),
         others=tuple(holder for holder in holders if holder.key != 1),
         standing_by=None if store is None else tuple(waiting),

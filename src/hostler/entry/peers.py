@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.tickets import PeerTickets
     from hostler.ports.machines import Channel, Door
-    from hostler.ports.peers import Doors
+    from hostler.ports.peers import NodeChannels
     from hostler.ports.store import Store
 
 WITHIN = 15.0
@@ -51,7 +51,7 @@ class ProcessPeers:
         self,
         store: Store,
         tickets: PeerTickets,
-        machines_of: Callable[[str], Doors | None],
+        machines_of: Callable[[str], NodeChannels | None],
         *,
         within: float = WITHIN,
     ) -> None:

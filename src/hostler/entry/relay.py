@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.tickets import PeerTickets
     from hostler.kit.clock import Clock
-    from hostler.ports.peers import Doors
+    from hostler.ports.peers import NodeChannels
     from hostler.settings import Settings
 
 MOST = 1000
@@ -52,7 +52,7 @@ class RelayApp:
     def __init__(
         self,
         tickets: PeerTickets,
-        machines_of: Callable[[str], Doors | None],
+        machines_of: Callable[[str], NodeChannels | None],
         *,
         most: int = MOST,
         clock: Clock | None = None,
@@ -166,7 +166,7 @@ class Relay:
 
 @asynccontextmanager
 async def relaying(
-    settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
+    settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], NodeChannels | None]
 ) -> AsyncIterator[Relay]:
     """Serve the relay at the address of the settings. Invalid: other hosts could not reach it there."""
     from hostler.entry.control_plane import check_address

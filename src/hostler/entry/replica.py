@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.entry.backend import guarded_backend
-from hostler.entry.campaign import Leading, Plan, stand
+from hostler.entry.campaign import CampaignConfig, Leading, stand
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.election_demo import Counting
 from hostler.entry.lab_network import door_in
@@ -29,7 +29,7 @@ from hostler.wiring import ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.entry.control_plane import Plane
+    from hostler.entry.control_plane import ControlPlane
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -63,7 +63,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
     started: asyncio.Event,
     accept_cluster: bool,
 ) -> int:
-    from hostler.entry.control_plane import Plane, check_listen
+    from hostler.entry.control_plane import ControlPlane, check_listen
 
     host, _ = check_listen(settings)
     clock = SystemClock()
@@ -72,7 +72,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         backend = guarded_backend(settings, clock, tell, accept=accept_cluster)
         store, guard = await stack.enter_async_context(backend)
         settings = await _without_redis_if_refused(store, settings, tell)
-        plane = Plane(
+        plane = ControlPlane(
             store,
             settings,
             clock=clock,
@@ -88,7 +88,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         DataFolder(settings.data).keep_redis(settings.redis)
         await _tell_first_admin(plane, DataFolder(settings.data), tell)
         worker = await stack.enter_async_context(plane.lab_door(tell))
-        plan = Plan(
+        plan = CampaignConfig(
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
             replicas=settings.replicas,
@@ -145,7 +145,7 @@ async def _serve_on(store: Store, settings: Settings, clock: Clock, tell: Callab
         await clock.sleep(delay)
 
 
-async def _failed(plane: Plane, worker: asyncio.Task[None] | None) -> Exception:
+async def _failed(plane: ControlPlane, worker: asyncio.Task[None] | None) -> Exception:
     """Wait for a failure of the store view or the lab worker, and return it. Neither ends without a failure."""
     failing = asyncio.create_task(plane.failed(), name="view: failure")
     try:
@@ -168,7 +168,7 @@ async def _without_redis_if_refused(store: Store, settings: Settings, tell: Call
     return msgspec.structs.replace(settings, redis=None) if found.refusal else settings
 
 
-async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[str], None]) -> None:
+async def _tell_first_admin(plane: ControlPlane, folder: DataFolder, tell: Callable[[str], None]) -> None:
     from hostler.entry.control_plane import first_admin
 
     token = await first_admin(plane.users, folder)
@@ -178,7 +178,7 @@ async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[st
         tell(f"the administrator's token is kept in {folder.token_file}")
 
 
-async def demonstrate(storage: TtlStorage, plan: Plan, tell: Callable[[str], None]) -> int:
+async def demonstrate(storage: TtlStorage, plan: CampaignConfig, tell: Callable[[str], None]) -> int:
     """Run elections without a control plane, with a counter in place of controllers. Return the exit code."""
     store = storage.store if isinstance(storage, StoreBacked) else None
     with asked_to_end() as asked:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler import __version__
-from hostler.entry.control_plane import Plane, check_listen, first_admin, local_url
+from hostler.entry.control_plane import ControlPlane, check_listen, first_admin, local_url
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
     from hostler.sim.journal import Saved
     from hostler.sim.scenario.scenario import Scenario
-    from hostler.sim.time_control import Place
+    from hostler.sim.time_control import EventPosition
     from hostler.sim.world import World
 
 BOOT = 120.0
@@ -80,7 +80,7 @@ class SimService:
         """`resumed`: the simulation to resume. `save`: the file that the simulation is saved to."""
         self._settings, self._mode, self._rate = settings, mode, rate
         self._resumed, self._save = resumed, save
-        self._saved: Place | None = None
+        self._saved: EventPosition | None = None
         self._tell, self._warn, self._ready = tell, warn, ready
         self._folder = DataFolder(settings.data)
         self._simulation = Simulation(story, told=self._told)
@@ -115,7 +115,7 @@ class SimService:
                     self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; continuing")
             store = await stack.enter_async_context(simulation.store())
             plane = await stack.enter_async_context(
-                Plane(
+                ControlPlane(
                     store, self._settings, clock=simulation.clock(), sim=simulation, artifacts=EveryArtifact()
                 )  # as in the world's own replicas: no artifact has to be pushed
             )
@@ -173,7 +173,7 @@ class SimService:
                     told = str(error)
                     self._warn(told)
 
-    async def _failed(self, plane: Plane) -> None:
+    async def _failed(self, plane: ControlPlane) -> None:
         self._warn(f"the view of the simulated store is no longer updated: {await plane.failed()}")
 
     def _told(self, text: str) -> None:

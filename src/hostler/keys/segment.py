@@ -149,7 +149,7 @@ rack id; a number; `group:name:version`; `group:name`.
 """
 
 
-class Part(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, frozen=True):
     """The place of a part in a template: its name, its kind, and the separators it may not contain."""
 
     name: str

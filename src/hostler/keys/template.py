@@ -12,7 +12,7 @@ import re
 import msgspec
 
 from hostler.errors import Invalid
-from hostler.keys.segment import KINDS, PLAIN, Part
+from hostler.keys.segment import KINDS, PLAIN, Segment
 
 RESERVED = frozenset(
     ("self", "store", "value", "entry", "lease", "revision", "start_revision", "previous", "page_size", "strict")
@@ -27,7 +27,7 @@ class _Segment(msgspec.Struct, frozen=True):
     """The text between two slashes: literals and parts in turn, a literal first and last."""
 
     literals: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Segment, ...]
     pattern: re.Pattern[str]
     bare: bool
     """The segment is one part and nothing else."""
@@ -191,7 +191,7 @@ def _segment(template: str, text: str) -> _Segment:
         raise ValueError(f"template {template}: in {text!r} exactly one character must separate two parts")
     barred = "".join(dict.fromkeys(between))
     parts = tuple(
-        Part(name, kind or ("project" if name == "project" else "text"), barred) for name, kind in zip(names, kinds)
+        Segment(name, kind or ("project" if name == "project" else "text"), barred) for name, kind in zip(names, kinds)
     )
     place = f"([^{re.escape(barred)}]+)" if barred else "(.+)"
     pattern = re.compile(place.join(map(re.escape, literals)), re.DOTALL)

@@ -100,20 +100,20 @@ def wrap(value: Any, *, deepest: int = DEEPEST) -> Node:
     raise Malformed(f"a {type(value).__name__} is not JSON", 0)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """The position of an error: `racks[0].blades[3].cpus`, and the line; 0: not in a file."""
 
     path: str = ""
     line: int = 0
 
-    def field(self, name: str, line: int = 0) -> Place:
+    def field(self, name: str, line: int = 0) -> Location:
         """Return the place of a field inside."""
         shown = name if _PLAIN_NAME.fullmatch(name) else repr(name)
-        return Place(f"{self.path}.{shown}" if self.path else shown, line or self.line)
+        return Location(f"{self.path}.{shown}" if self.path else shown, line or self.line)
 
-    def item(self, number: int, line: int = 0) -> Place:
+    def item(self, number: int, line: int = 0) -> Location:
         """Return the place of an item of the list, counted from 0."""
-        return Place(f"{self.path}[{number}]", line or self.line)
+        return Location(f"{self.path}[{number}]", line or self.line)
 
 
 class Doubts:
@@ -132,10 +132,10 @@ class Doubts:
     def __len__(self) -> int:
         return len(self._found) + self._left
 
-    def __iter__(self) -> Iterator[tuple[Place, str]]:
-        return iter([(Place(path, line), what) for line, _, path, what in sorted(self._found)])
+    def __iter__(self) -> Iterator[tuple[Location, str]]:
+        return iter([(Location(path, line), what) for line, _, path, what in sorted(self._found)])
 
-    def add(self, place: Place, what: str) -> None:
+    def add(self, place: Location, what: str) -> None:
         """Record an error."""
         self._doubted.add(place.path)
         if len(self._found) < self._most:
@@ -157,9 +157,9 @@ class Doubts:
 def read(text: str | bytes, doubts: Doubts, *, largest: int = LARGEST, aliases: bool = False) -> Piece | None:
     """Return the document as a Piece. None: not YAML, and `doubts` say where and why."""
     try:
-        return Piece(load(text, largest=largest, aliases=aliases), Place(), doubts)
+        return Piece(load(text, largest=largest, aliases=aliases), Location(), doubts)
     except Malformed as error:
-        doubts.add(Place("", error.line), error.what)
+        doubts.add(Location("", error.line), error.what)
         return None
 
 
@@ -168,7 +168,7 @@ class Piece:
 
     __slots__ = ("doubts", "node", "place")
 
-    def __init__(self, node: Node, place: Place, doubts: Doubts) -> None:
+    def __init__(self, node: Node, place: Location, doubts: Doubts) -> None:
         self.node, self.doubts = node, doubts
         self.place = place if place.line else place._replace(line=node.line)
 

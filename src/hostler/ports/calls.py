@@ -165,7 +165,7 @@ class Items(Protocol):
         ...
 
 
-class Lines(Protocol):
+class WorkerConnections(Protocol):
     """Connections to workers, opened on first use and shared by all calls to an address."""
 
     async def ask(self, address: str, call: Call, *, alone: bool = False) -> bytes | Items:
@@ -195,7 +195,7 @@ class Ask(Message, frozen=True, tag=20):
     after: int = 0
 
 
-class Tally(Message, frozen=True):
+class CallCounts(Message, frozen=True):
     """Calls of an artifact that ended within one second."""
 
     artifact: str
@@ -209,7 +209,7 @@ class Second(Message, frozen=True):
     """The calls that ended in one second."""
 
     at: int
-    tallies: tuple[Tally, ...]
+    tallies: tuple[CallCounts, ...]
 
 
 class Told(Message, frozen=True, tag=21):

@@ -121,7 +121,7 @@ class Inbox(Protocol):
         """
 
 
-class Board(Protocol):
+class LabRecords(Protocol):
     """The published lab records. An async context manager; the leader writes them."""
 
     async def __aenter__(self) -> Self: ...

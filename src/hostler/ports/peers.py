@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel, Door
 
 
-class Doors(Protocol):
+class NodeChannels(Protocol):
     """The part of `Machines` that other nodes can reach: its `channel`."""
 
     def channel(self, vm: str, door: Door) -> Channel:
@@ -16,7 +16,7 @@ class Doors(Protocol):
 
 
 class Peers(Protocol):
-    """The `Doors` of all nodes."""
+    """The `NodeChannels` of all nodes."""
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
         """Return a channel into a machine of that node, to be entered.

@@ -59,7 +59,7 @@ class Weather:
         return "fine"
 
 
-class Wire:
+class FaultyLink:
     """A store as one process reaches it. Entering and closing it do not affect the underlying store.
 
     If no fault is possible (no latency, fine weather, no `step` callback), calls go directly to the store. This makes
@@ -140,12 +140,12 @@ class Wire:
             return self._store.txn(when, then, otherwise)
         return self._call(lambda: self._store.txn(when, then, otherwise))
 
-    async def grant(self, ttl: float) -> WireLease:
-        return WireLease(self, await self.ask(lambda: self._store.grant(ttl)))
+    async def grant(self, ttl: float) -> LinkLease:
+        return LinkLease(self, await self.ask(lambda: self._store.grant(ttl)))
 
-    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> WireWatch:
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> LinkWatch:
         watch = self._store.watch(prefix, start_revision=start_revision, previous=previous)
-        return WireWatch(self, watch, prefix)
+        return LinkWatch(self, watch, prefix)
 
     def ask(self, do: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Call a store operation that writes."""
@@ -277,10 +277,10 @@ def _went_on(work: Coroutine[Any, Any, Any], answer: asyncio.Future[Any]) -> Non
         asyncio.get_running_loop().call_soon(_went_on, work, answer)
 
 
-class WireLease:
+class LinkLease:
     """A lease as one process reaches it."""
 
-    def __init__(self, wire: Wire, lease: Lease) -> None:
+    def __init__(self, wire: FaultyLink, lease: Lease) -> None:
         self._wire, self._lease = wire, lease
         self.id, self.ttl = lease.id, lease.ttl
 
@@ -295,10 +295,10 @@ class WireLease:
         return left
 
 
-class WireWatch:
+class LinkWatch:
     """A watch as one process reaches it: it delivers nothing while the wire is cut."""
 
-    def __init__(self, wire: Wire, watch: Watch, prefix: str) -> None:
+    def __init__(self, wire: FaultyLink, watch: Watch, prefix: str) -> None:
         self._wire, self._watch, self._prefix = wire, watch, prefix
 
     async def __aenter__(self) -> Self:

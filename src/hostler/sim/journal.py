@@ -18,7 +18,7 @@ from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.fsync import write_whole
 from hostler.model.sim_api import HardwareCommand, Mode  # noqa: TC001 - msgspec reads them
 from hostler.ports.store import Comparison, Delete, DeletePrefix, Get, Put, lease_id
-from hostler.sim.time_control import Place  # noqa: TC001 - msgspec reads it
+from hostler.sim.time_control import EventPosition  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,7 +147,7 @@ Act: TypeAlias = StoreAct | WorldAct
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input and the place at which it entered the world."""
 
-    place: Place
+    place: EventPosition
     act: Txn | Grant | KeepAlive | Revoke | Compact | Inject | Lift | Command | Repaired | AutoRepair | Begin
 
 
@@ -164,7 +164,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     mode: Mode
     rate: float | None
     epoch: int
-    place: Place
+    place: EventPosition
     entries: int
     digest: str
 
@@ -192,7 +192,7 @@ class Journal:
         """Whether the inputs are larger than a file may hold."""
         return self._size > MOST
 
-    def add(self, place: Place, act: Act) -> None:
+    def add(self, place: EventPosition, act: Act) -> None:
         """Record an input that is about to be applied."""
         if self._size > MOST:
             return

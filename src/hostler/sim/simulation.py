@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from hostler.sim.hardware import Event, Proposal
     from hostler.sim.journal import Act, Saved, WorldAct
     from hostler.sim.log import LogEntry
-    from hostler.sim.time_control import Place, Step
-    from hostler.sim.world import WorldPlan
+    from hostler.sim.time_control import EventPosition, Step
+    from hostler.sim.world import WorldConfig
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Story:
     name: str
     about: str = ""
     seed: int = 1
-    plan: WorldPlan
+    plan: WorldConfig
     play: Callable[[World, Callable[[int], None]], Awaitable[None]] | None = None
     """Runs the timeline. It reports how many actions are still to come and returns when there are none."""
     scenario: str = ""
@@ -142,7 +142,9 @@ class Simulation:
         Replaces `start`, `boot` and `play`. Refused: the state differs, because another release of Hostler runs it.
         """
         header = saved.header
-        script: list[tuple[Place, Callable[[], None]]] = [(each.place, self._again(each)) for each in saved.entries]
+        script: list[tuple[EventPosition, Callable[[], None]]] = [
+            (each.place, self._again(each)) for each in saved.entries
+        ]
         end = (header.place, lambda: self._arrived(header.epoch))
         self._loop.follow([*script, end], self._resumed.set_exception)
         self._thread.start()
@@ -159,7 +161,7 @@ class Simulation:
                 f"{name}: Hostler {release} does not reach the saved state ({why}){other}; the file is unchanged"
             )
 
-    async def place(self) -> Place:
+    async def place(self) -> EventPosition:
         """Return the present position of the world."""
         return await self._inside(lambda: self._loop.place)
 

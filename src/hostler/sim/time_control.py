@@ -61,7 +61,7 @@ _LOOKS: ContextVar[bool] = ContextVar("_LOOKS", default=False)
 """Whether the running code reads the world from outside."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class EventPosition(msgspec.Struct, frozen=True):
     """A position in the history of a world: a round and an instant."""
 
     round: int
@@ -149,7 +149,7 @@ class PacedLoop(ProcessLoop):
         self._numbers = 0
         self._linger_until = self._linger_end = -math.inf
         self._round = 0
-        self._script: deque[tuple[Place, Callable[[], None]]] = deque()
+        self._script: deque[tuple[EventPosition, Callable[[], None]]] = deque()
         self._diverged: Callable[[Diverged], None] = lambda _: None
 
     # From any thread
@@ -251,9 +251,9 @@ class PacedLoop(ProcessLoop):
         return step
 
     @property
-    def place(self) -> Place:
+    def place(self) -> EventPosition:
         """The present position of the world."""
-        return Place(self._round, self._now)
+        return EventPosition(self._round, self._now)
 
     def enter(self, do: Callable[[], T]) -> T:
         """Run something as part of the world; the tasks it starts belong to no process."""
@@ -261,7 +261,9 @@ class PacedLoop(ProcessLoop):
         context.run(_LOOKS.set, False)
         return context.run(do)
 
-    def follow(self, script: Iterable[tuple[Place, Callable[[], None]]], diverged: Callable[[Diverged], None]) -> None:
+    def follow(
+        self, script: Iterable[tuple[EventPosition, Callable[[], None]]], diverged: Callable[[Diverged], None]
+    ) -> None:
         """Run each callback at its place, before calls from outside are served.
 
         If the world does not reach one of the places, time is paused and `diverged` is called.

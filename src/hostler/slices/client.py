@@ -36,7 +36,7 @@ AHEAD = 256
 """Results of a stream that are buffered for a slow reader."""
 _decode = msgspec.msgpack.Decoder(FromWorker).decode
 _encode = msgspec.msgpack.Encoder().encode
-_line: Line | None = None
+_line: AgentConnection | None = None
 
 
 async def call(target: str, method: str, /, **arguments: Any) -> Any:
@@ -74,7 +74,7 @@ def wait(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(work, _line.loop).result()
 
 
-def connect(line: Line | None) -> None:
+def connect(line: AgentConnection | None) -> None:
     """Set the connection that `call` uses."""
     global _line  # noqa: PLW0603 - a process is one instance
     _line = line
@@ -101,7 +101,7 @@ async def _through(
                 yield type(answer), msgspec.json.decode(answer.value)
 
 
-class Line:
+class AgentConnection:
     """The connection to the agent, opened on first use."""
 
     def __init__(self, path: str, token: str, caller: str) -> None:

@@ -143,7 +143,7 @@ class Worker:
         self._order, self._found = order, found
         self._calls = Calls(found, here, concurrency=order.settings.concurrency)
         self._serving = Serving(self._calls, order.tokens)
-        self._line: client.Line | None = None
+        self._line: client.AgentConnection | None = None
         self._instance: Instance | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,7 +155,9 @@ class Worker:
         order = self._order
         address = self._serving.open(order.host)
         if order.gateway:
-            self._line = client.Line(order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}")
+            self._line = client.AgentConnection(
+                order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}"
+            )
             client.connect(self._line)
         self._instance = Instance(order, self._found, self._calls, address, self._changed)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hostler.drivers.machines.simulated import (
-    FilePlace,
+    FileHost,
     MachineFaults,
-    MemoryPlace,
+    MemoryHost,
     Odds,
     SimulatedMachines,
     read_intervals,
 )
-from hostler.drivers.slices.simulated import SimulatedSlices, SlicePlace, SliceTimes
+from hostler.drivers.slices.simulated import SimulatedSlices, SliceHost, SliceTimes
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.kit.virtual_loop import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
 from hostler.testing.elections import (
@@ -37,7 +37,7 @@ __all__ = [
     "ElectionTrial",
     "Faults",
     "FaultyStore",
-    "FilePlace",
+    "FileHost",
     "InboxClaim",
     "InboxTrial",
     "Journal",
@@ -47,14 +47,14 @@ __all__ = [
     "MachineFaults",
     "MachineSetup",
     "MachineTrial",
-    "MemoryPlace",
+    "MemoryHost",
     "Odds",
     "OpenSlices",
     "Recorder",
     "SimulatedMachines",
     "SimulatedSlices",
     "SliceClaim",
-    "SlicePlace",
+    "SliceHost",
     "SliceSetup",
     "SliceTimes",
     "SliceTrial",

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from hostler.drivers.calling.gateway import Asks, Gateway
     from hostler.drivers.calling.listener import Listener
-    from hostler.ports.calls import Lines, Questions, Told
+    from hostler.ports.calls import Questions, Told, WorkerConnections
 
 
-def open_lines(token: str, *, caller: str) -> Lines:
+def open_lines(token: str, *, caller: str) -> WorkerConnections:
     """Return connections to workers that admit callers with this token; close them with `aclose`."""
-    from hostler.drivers.calling.connection_pool import TcpLines
+    from hostler.drivers.calling.connection_pool import TcpConnectionPool
 
-    return TcpLines(token, caller=caller)
+    return TcpConnectionPool(token, caller=caller)
 
 
 def open_questions(token: str) -> Questions:

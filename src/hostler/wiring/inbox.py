@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from hostler.drivers.redis_client import RedisLink
-    from hostler.ports.inbox import Board, Inbox
+    from hostler.ports.inbox import Inbox, LabRecords
     from hostler.wiring.url import Options
 
 _WHAT = "Redis URL of the labs"
@@ -27,12 +27,12 @@ def open_inbox(url: str, *, names: LabNames | None = None) -> Inbox:
         return RedisInbox(_link(url, "hostler.wiring.open_inbox"), names or LabNames())
 
 
-def open_board(url: str, *, names: LabNames | None = None) -> Board:
+def open_board(url: str, *, names: LabNames | None = None) -> LabRecords:
     """Return the records at `redis://host:port/db` or `rediss://…`, to be entered with `async with`."""
     with extra("redis"):
-        from hostler.drivers.inbox.redis import RedisBoard
+        from hostler.drivers.inbox.redis import RedisLabRecords
 
-        return RedisBoard(_link(url, "hostler.wiring.open_board"), names or LabNames())
+        return RedisLabRecords(_link(url, "hostler.wiring.open_board"), names or LabNames())
 
 
 def _link(url: str, opener: str) -> RedisLink:

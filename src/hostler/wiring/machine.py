@@ -52,9 +52,9 @@ def open_machines(
         if kind == "hetzner":
             return _open_hetzner(folder, settings, clock)
         return _open_qemu(folder, settings, clock, nodes, siblings)
-    from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
+    from hostler.drivers.machines.simulated import FileHost, SimulatedMachines, faults_of
 
-    return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
+    return SimulatedMachines(FileHost(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
 
 
 def _open_qemu(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from harness import fork_server
 
 from hostler import settings
-from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
+from hostler.drivers.machines.simulated import FileHost, SimulatedMachines
 from hostler.entry import agent, replica
 from hostler.entry.backend import guarded_backend, opened_backend
 from hostler.entry.server.logs import configure
@@ -67,7 +67,7 @@ class Kind:
         self, folder: str | Path, points: Points, *, capacity: Capacity, clock: Clock, **_: object
     ) -> Machines:
         """Of an agent. What else it says is not of simulated ones."""
-        return SimulatedMachines(FilePlace(folder), step=points.step, capacity=capacity, clock=clock)
+        return SimulatedMachines(FileHost(folder), step=points.step, capacity=capacity, clock=clock)
 
     def starts(self, told: dict[str, Any]) -> None:
         """Somebody is forked with these settings."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from crash_points import launcher
 from crash_points.points import PointedStore, Points
 
-from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
+from hostler.drivers.machines.simulated import FileHost, SimulatedMachines
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds
 from hostler.engine import self_fencing
 from hostler.entry import lab_worker, labs
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from hostler.kit.clock import Clock
     from hostler.model.inventory import Capacity
-    from hostler.ports.inbox import Board, Inbox, Published, QueueName, Taken
+    from hostler.ports.inbox import Inbox, LabRecords, Published, QueueName, Taken
     from hostler.ports.machines import Machines
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
     from hostler.settings import Settings
@@ -117,7 +117,7 @@ class PointedInbox(Pointed):
 class PointedBoard(Pointed):
     """A board, each publication at which is two points."""
 
-    _inner: Board
+    _inner: LabRecords
 
     async def publish(self, changes: Sequence[Published]) -> int:
         server = changes[-1].server if changes else None
@@ -149,7 +149,7 @@ class LabKind(launcher.Kind):
         """With a file `trouble` beside the store, as a provider is on a bad day: every verb may fail, in every way."""
         every = Odds(unavailable=0.2, never=0.1, half=0.1, lost=0.1, slow=0.3, slowest=0.3)
         faults = MachineFaults(every=every if Path("trouble").exists() else Odds())
-        return SimulatedMachines(FilePlace(folder), step=points.step, capacity=capacity, clock=clock, faults=faults)
+        return SimulatedMachines(FileHost(folder), step=points.step, capacity=capacity, clock=clock, faults=faults)
 
     def wrap(self, store: Store, points: Points) -> Any:
         return LabStore(store, points)

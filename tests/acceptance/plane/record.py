@@ -17,7 +17,7 @@ from hostler.kit.clock import SystemClock
 from hostler.model.node import VmCommand
 from hostler.model.replica import LeaderRecord
 from hostler.ports.store import Event, Store
-from hostler.testing import FilePlace, read_intervals
+from hostler.testing import FileHost, read_intervals
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ class Machines:
         with tempfile.TemporaryDirectory() as copy:
             for name in ("place", "journal"):
                 shutil.copy(self._folders[node] / name, copy)
-            place = FilePlace(copy)
+            place = FileHost(copy)
             place.open(self)
             try:
                 return set(place.contents.rows)
@@ -61,7 +61,7 @@ class Machines:
 
     def switch_off(self, node: str) -> None:
         """The node loses its power. Its agent must be dead."""
-        place = FilePlace(self._folders[node])
+        place = FileHost(self._folders[node])
         place.open(self)
         place.power_off(SystemClock().now())
 

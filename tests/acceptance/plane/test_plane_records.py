@@ -13,7 +13,7 @@ from hostler.model.node import VmCommand
 from hostler.model.replica import LeaderRecord
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label, MachinePlan
-from hostler.testing import FilePlace, SimulatedMachines
+from hostler.testing import FileHost, SimulatedMachines
 from plane.record import Machines, check_commands
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
@@ -28,8 +28,8 @@ async def test_a_machine_that_runs_in_two_places_at_once_is_noticed(tmp_path: Pa
     folders = {"r1-a": tmp_path / "a", "r1-b": tmp_path / "b"}
     machines = Machines(folders)
     async with (
-        SimulatedMachines(FilePlace(folders["r1-a"])) as one,
-        SimulatedMachines(FilePlace(folders["r1-b"])) as two,
+        SimulatedMachines(FileHost(folders["r1-a"])) as one,
+        SimulatedMachines(FileHost(folders["r1-b"])) as two,
     ):
         for each in (one, two):
             await each.create(PLAN)
@@ -48,7 +48,7 @@ async def test_a_machine_that_runs_in_two_places_at_once_is_noticed(tmp_path: Pa
 
 async def test_a_node_without_power_runs_nothing(tmp_path: Path) -> None:
     machines = Machines({"r1-a": tmp_path})
-    async with SimulatedMachines(FilePlace(tmp_path)) as one:
+    async with SimulatedMachines(FileHost(tmp_path)) as one:
         await one.create(PLAN)
         await one.start("vm-1")
     assert list(machines.running()) == ["vm-1"]

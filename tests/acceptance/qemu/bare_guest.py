@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.network import Attached
-    from hostler.drivers.machines.qemu.privileges import Rights
+    from hostler.drivers.machines.qemu.privileges import Privileges
 
 BOOT_WITHIN = 20.0
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -29,7 +29,7 @@ SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=de
 class BareGuest:
     """Runs from entering to leaving; entered, it can be logged into."""
 
-    def __init__(self, folder: Path, images: ImageFolder, rights: Rights, attached: Attached, mac: str) -> None:
+    def __init__(self, folder: Path, images: ImageFolder, rights: Privileges, attached: Attached, mac: str) -> None:
         self.folder, self._rights, self._attached, self._mac = folder, rights, attached, mac
         self.key = asyncssh.generate_private_key("ssh-ed25519")
         self._host_key = asyncssh.generate_private_key("ssh-ed25519")

@@ -17,7 +17,7 @@ from up_process import Done, HostlerProcess, hostler
 
 from hostler.client import Client
 from hostler.drivers.machines.qemu.bridge import tap_name
-from hostler.drivers.machines.qemu.cgroup import Limits
+from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.firewall import find_nft, table_name
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
@@ -115,7 +115,7 @@ class RealPlane:
                 # Not by glob: groups of other tests end while it looks.
                 for folder, names, _ in os.walk("/sys/fs/cgroup")
                 for name in names
-                if name.startswith(tuple(Limits(self.data, place).name for place in places))
+                if name.startswith(tuple(ControlGroups(self.data, place).name for place in places))
             },
             "rules": {table for place in places for table in tables() if table.startswith(f"{table_name(place)}_")},
         }

@@ -16,7 +16,7 @@ from harness.pace import patience
 from told_guest import SOME
 
 from hostler.drivers.machines.qemu import acceleration
-from hostler.drivers.machines.qemu.privileges import Rights, accelerator_groups, users_here
+from hostler.drivers.machines.qemu.privileges import Privileges, accelerator_groups, users_here
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
@@ -104,7 +104,7 @@ async def test_a_probe_whose_process_is_killed_ends_with_it(tmp_path: Path) -> N
 def may_open_the_device() -> bool:
     """As the user that a machine would have."""
     uids = users_here(None)
-    user = [] if uids is None else Rights(uid=uids[0], groups=accelerator_groups("kvm")).wrap([])
+    user = [] if uids is None else Privileges(uid=uids[0], groups=accelerator_groups("kvm")).wrap([])
     opens = f"import os; os.open({acceleration.DEVICE!r}, os.O_RDWR)"
     return subprocess.run([*user, "/usr/bin/python3", "-c", opens], capture_output=True, check=False).returncode == 0
 

@@ -19,7 +19,7 @@ from harness.pace import patience
 from warm_image import warm_images
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import Limits, Shape, settings_of
+from hostler.drivers.machines.qemu.cgroup import ControlGroups, GroupLimits, settings_of
 from hostler.drivers.machines.qemu.network import Attached, network_of, port_was_taken
 from hostler.drivers.machines.qemu.privileges import rights_for, users_here
 from hostler.testing.servers import find_binary
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
 MAC = "02:00:00:00:00:01"
-SHAPE = Shape(128, 1, 50)
+SHAPE = GroupLimits(128, 1, 50)
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def test_a_guest_is_logged_into_through_a_loopback_port_and_does_not_reach
 ) -> None:
     uids, place = users_here("30000-30099"), str(tmp_path)  # which no other test's rules are about
     folder = _folder(tmp_path)
-    network, limits = network_of("user", None, place=place, uids=uids), Limits(tmp_path, place)
+    network, limits = network_of("user", None, place=place, uids=uids), ControlGroups(tmp_path, place)
     await network.open()
     await limits.open()
     attached = await network.attach(1, MAC)
@@ -167,7 +167,7 @@ def _folder(tmp_path: Path) -> Path:
     return folder
 
 
-def _check_limits(pid: int, limits: Limits) -> None:
+def _check_limits(pid: int, limits: ControlGroups) -> None:
     """What the node says of its limits is what holds the process."""
     for base in limits.bases:
         group = Path(base.path) / f"{limits.name}-1"
@@ -178,5 +178,5 @@ def _check_limits(pid: int, limits: Limits) -> None:
         assert os.getpriority(os.PRIO_PROCESS, pid) == 3
 
 
-def _groups(limits: Limits) -> list[Path]:
+def _groups(limits: ControlGroups) -> list[Path]:
     return [group for path in limits.remembered() for group in Path(path).glob(f"{limits.name}-*")]

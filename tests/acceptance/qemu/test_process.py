@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from hostler.drivers.machines.qemu import pid_lookup, process
-from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
+from hostler.drivers.machines.qemu.folder import MachineFolder, NodeFolder
 from hostler.drivers.machines.qemu.pid_lookup import Run
-from hostler.drivers.machines.qemu.privileges import Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import Privileges, rights_for, users_here
 from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.errors import Refused, Unavailable, Uncertain
@@ -52,13 +52,13 @@ def _there_is_qemu() -> None:
 
 
 @pytest.fixture
-def place() -> Iterator[PlaceFolder]:
-    with tempfile.TemporaryDirectory(prefix="hostler-process-") as path, PlaceFolder(path) as opened:
+def place() -> Iterator[NodeFolder]:
+    with tempfile.TemporaryDirectory(prefix="hostler-process-") as path, NodeFolder(path) as opened:
         yield opened
 
 
 @pytest.fixture
-def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
+def folder(place: NodeFolder) -> Iterator[MachineFolder]:
     made = place.machine("m")
     made.create()
     yield made
@@ -74,7 +74,7 @@ def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
 
 
 @pytest.fixture
-def rights(place: PlaceFolder, folder: MachineFolder) -> Rights:
+def rights(place: NodeFolder, folder: MachineFolder) -> Privileges:
     """The least that can be had here: a user of its own, where we are root."""
     found = rights_for(folder.path, place.id, 1, users_here(None))
     found.own(folder.path)
@@ -109,7 +109,7 @@ def now() -> float:
 
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_a_real_qemu_is_started_with_the_least_rights_told_heard_and_ended(
-    place: PlaceFolder, folder: MachineFolder, rights: Rights, fenced: bool
+    place: NodeFolder, folder: MachineFolder, rights: Privileges, fenced: bool
 ) -> None:
     place.hold(now() + 600)
     hold = place.hold_path if fenced else None
@@ -146,14 +146,14 @@ async def test_a_real_qemu_is_started_with_the_least_rights_told_heard_and_ended
 
 
 async def test_the_kernel_ends_a_qemu_of_any_user_with_its_guard(
-    place: PlaceFolder, folder: MachineFolder, rights: Rights
+    place: NodeFolder, folder: MachineFolder, rights: Privileges
 ) -> None:
     place.hold(now() + 600)
     run = await process.spawn(folder, QEMU, wrap=rights.wrap, hold=place.hold_path)
     told = Told()
     monitor = told.monitor(folder)
     await monitor.connect(PATIENCE)
-    guard = pid_lookup.Look.at(run.pid).parent
+    guard = pid_lookup.ProcessInfo.at(run.pid).parent
     resident = int(Path(f"/proc/{guard}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     assert resident < 16 * 2**20, "a guard has grown: it is one more process for each fenced machine"
     os.kill(guard, signal.SIGKILL)
@@ -164,7 +164,7 @@ async def test_the_kernel_ends_a_qemu_of_any_user_with_its_guard(
 
 
 async def test_a_hold_that_is_renewed_in_time_never_ends_and_without_it_the_end_is_exact(
-    place: PlaceFolder, folder: MachineFolder, rights: Rights
+    place: NodeFolder, folder: MachineFolder, rights: Privileges
 ) -> None:
     place.hold(now() + 600)
     run = await process.spawn(folder, QEMU, wrap=rights.wrap, hold=place.hold_path)
@@ -198,7 +198,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_it_outlives_its_agent_and_the_next_one_finds_hears_and_ends_it(
-    place: PlaceFolder, folder: MachineFolder, fenced: bool
+    place: NodeFolder, folder: MachineFolder, fenced: bool
 ) -> None:
     place.hold(now() + 600)
     hold = str(place.hold_path) if fenced else ""
@@ -336,7 +336,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_the_connections_of_fifty_machines_cost_the_agent_little_memory_and_no_task(place: PlaceFolder) -> None:
+async def test_the_connections_of_fifty_machines_cost_the_agent_little_memory_and_no_task(place: NodeFolder) -> None:
     folders = [place.machine(f"m{number}") for number in range(52)]
     for folder in folders:
         folder.path.mkdir()

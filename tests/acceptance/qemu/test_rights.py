@@ -13,7 +13,7 @@ import pytest
 from bare_guest import SANDBOX, until
 from qemu.qmp import ExecuteError, QMPClient
 
-from hostler.drivers.machines.qemu.privileges import OPEN_FILES, Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import OPEN_FILES, Privileges, rights_for, users_here
 from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ WITHIN = 60.0
 
 
 @asynccontextmanager
-async def qemu(folder: Path, rights: Rights) -> AsyncIterator[tuple[int, QMPClient]]:
+async def qemu(folder: Path, rights: Privileges) -> AsyncIterator[tuple[int, QMPClient]]:
     """A QEMU without a guest, with a disk, in that folder."""
     image = find_binary("qemu-img"), "create", "-q", "-f", "qcow2"
     subprocess.run([*image, folder / "disk.qcow2", "1M"], check=True)
@@ -89,7 +89,7 @@ async def test_a_process_that_was_taken_over_reads_its_own_disk_and_nobody_elses
 ) -> None:
     uids = users_here(None)
     if uids is None:  # without root machines run as we do, which the node says of itself
-        assert rights_for(folders[0], "place", 1, uids) == Rights()
+        assert rights_for(folders[0], "place", 1, uids) == Privileges()
         return
     first, second = (rights_for(folder, "place", number, uids) for number, folder in enumerate(folders, 1))
     subprocess.run(
@@ -109,7 +109,7 @@ async def test_a_process_that_was_taken_over_reads_its_own_disk_and_nobody_elses
 async def test_a_process_that_was_taken_over_replaces_none_of_our_files(folders: tuple[Path, Path]) -> None:
     uids = users_here(None)
     if uids is None:  # without root machines run as we do, which the node says of itself
-        assert rights_for(folders[0], "place", 1, uids) == Rights()
+        assert rights_for(folders[0], "place", 1, uids) == Privileges()
         return
     folder = folders[0]
     rights = rights_for(folder, "place", 1, uids)

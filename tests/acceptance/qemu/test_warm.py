@@ -76,7 +76,7 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
 ) -> None:
     real = saved_state.opened
 
-    def cut(folder: Path, shape: saved_state.Shape) -> int | None:
+    def cut(folder: Path, shape: saved_state.SavedShape) -> int | None:
         descriptor = real(folder, shape)
         assert descriptor is not None
         half = tmp_path / "half"

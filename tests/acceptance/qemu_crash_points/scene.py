@@ -16,7 +16,7 @@ from harness.artefacts import safe
 from harness.pace import patience
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import Limits, bases
+from hostler.drivers.machines.qemu.cgroup import ControlGroups, bases
 from hostler.errors import HostlerError
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, NAME, VM
@@ -228,7 +228,7 @@ def _unlike(wish: VirtualMachine, handle: VmHandle | None, places: list[str], ru
 
 
 def _groups(folder: Path, place: str) -> list[str]:
-    name = Limits(folder, place).name
+    name = ControlGroups(folder, place).name
     return [str(path) for base in bases(Path("/proc"), Path("/")) for path in Path(base.path).glob(f"{name}-*")]
 
 

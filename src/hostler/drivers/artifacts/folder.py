@@ -225,7 +225,7 @@ class FolderArtifacts:
             os.close(descriptor)
 
 
-class Arrival:
+class IncomingFile:
     """A file that is received in pieces and verified at the end."""
 
     def __init__(self, file: int, info: ArtifactInfo) -> None:
@@ -255,13 +255,13 @@ class Arrival:
 
 
 @contextmanager
-def arriving(to: Path, info: ArtifactInfo) -> Iterator[Arrival]:
+def arriving(to: Path, info: ArtifactInfo) -> Iterator[IncomingFile]:
     """Receive the file of `info`: at the end it is in `to` under its name, complete and verified, or nothing is."""
     fresh = to / f"{_DRAFT}{secrets.token_hex(8)}"
     with translated(to):
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            arrival = Arrival(file, info)
+            arrival = IncomingFile(file, info)
             yield arrival
             arrival.check()
             os.fsync(file)

@@ -49,7 +49,7 @@ class Stream:
 
     __slots__ = ("_bytes", "_end", "_items", "_left", "_line", "_waiter", "_waiting")
 
-    def __init__(self, line: Line, waiting: _Waiting) -> None:
+    def __init__(self, line: WorkerConnection, waiting: _Waiting) -> None:
         self._line, self._waiting = line, waiting
         self._items: deque[bytes] = deque()
         self._bytes = 0
@@ -117,11 +117,11 @@ class _Waiting:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Line(asyncio.Protocol):
+class WorkerConnection(asyncio.Protocol):
     """One connection. `ready` completes with the worker's welcome."""
 
     def __init__(
-        self, address: str, hello: Hello, loop: asyncio.AbstractEventLoop, ended: Callable[[Line], None]
+        self, address: str, hello: Hello, loop: asyncio.AbstractEventLoop, ended: Callable[[WorkerConnection], None]
     ) -> None:
         self.address, self.loop, self._ended = address, loop, ended
         self._hello = hello

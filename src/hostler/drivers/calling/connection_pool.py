@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.drivers.calling.connection import Line, Stream
+from hostler.drivers.calling.connection import Stream, WorkerConnection
 from hostler.ports.calls import CallFailed, Fault, Hello, Unreachable
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ SPARE = 4
 """Connections of ended streams that are kept for later streams, per address."""
 
 
-class TcpLines:
+class TcpConnectionPool:
     """`hostler.ports.calls.Lines` over TCP; an address with a slash is a unix socket."""
 
     def __init__(self, token: str, *, caller: str = "", connect_within: float = CONNECT_WITHIN) -> None:
         self._hello = Hello(token, caller)
         self._within = connect_within
-        self._shared: dict[str, Line] = {}
-        self._opening: dict[str, asyncio.Task[Line]] = {}
-        self._spare: dict[str, list[Line]] = {}
-        self._all: dict[Line, None] = {}
+        self._shared: dict[str, WorkerConnection] = {}
+        self._opening: dict[str, asyncio.Task[WorkerConnection]] = {}
+        self._spare: dict[str, list[WorkerConnection]] = {}
+        self._all: dict[WorkerConnection, None] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
         self._empty: asyncio.Event | None = None
@@ -89,7 +89,7 @@ class TcpLines:
 
     # Internal
 
-    async def _got(self, address: str, within: float | None, alone: bool) -> tuple[Line, float | None]:
+    async def _got(self, address: str, within: float | None, alone: bool) -> tuple[WorkerConnection, float | None]:
         """Return a connection that can take a call now, and the remaining time."""
         loop = asyncio.get_running_loop()
         until = None if within is None else loop.time() + within
@@ -106,7 +106,7 @@ class TcpLines:
             ) from None
         return line, None if until is None else until - loop.time()
 
-    async def _line(self, address: str, alone: bool) -> Line:
+    async def _line(self, address: str, alone: bool) -> WorkerConnection:
         if alone:
             spare = self._spare.get(address)
             while spare:
@@ -123,7 +123,7 @@ class TcpLines:
             self._opening[address] = task
         return await asyncio.shield(task)
 
-    async def _open_shared(self, address: str) -> Line:
+    async def _open_shared(self, address: str) -> WorkerConnection:
         try:
             line = await self._connected(address)
             if line.open:
@@ -132,11 +132,11 @@ class TcpLines:
         finally:
             self._opening.pop(address, None)
 
-    async def _connected(self, address: str) -> Line:
+    async def _connected(self, address: str) -> WorkerConnection:
         if self._closed:
             raise Unreachable(f"{address}: closed, no more calls are made")
         loop = asyncio.get_running_loop()
-        line = Line(address, self._hello, loop, self._gone)
+        line = WorkerConnection(address, self._hello, loop, self._gone)
         try:
             async with asyncio.timeout(self._within):
                 if "/" in address:
@@ -159,7 +159,7 @@ class TcpLines:
             self._sweeping = loop.call_later(IDLE / 5, self._sweep)
         return line
 
-    def _keep(self, line: Line) -> None:
+    def _keep(self, line: WorkerConnection) -> None:
         """Keep a connection after its stream, for the next one; close it if the worker may still send on it."""
         spare = self._spare.setdefault(line.address, [])
         if line.open and not line.busy and len(spare) < SPARE and not self._closed:
@@ -167,7 +167,7 @@ class TcpLines:
         else:
             line.close()
 
-    def _gone(self, line: Line) -> None:
+    def _gone(self, line: WorkerConnection) -> None:
         self._all.pop(line, None)
         if self._empty is not None and not self._all:
             self._empty.set()

@@ -67,7 +67,7 @@ class _Queue:
         return raw
 
 
-class MemoryDoor:
+class MemoryRedis:
     """The state that a Redis server would hold, shared by its workers and boards."""
 
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
@@ -176,7 +176,7 @@ class MemoryDoor:
 class _Client:
     """Opened once, closed once; each verb calls the fault hook."""
 
-    def __init__(self, door: MemoryDoor, *, faults: Faults | None = None) -> None:
+    def __init__(self, door: MemoryRedis, *, faults: Faults | None = None) -> None:
         self._door, self._faults, self._open = door, faults, False
 
     async def __aenter__(self) -> Self:
@@ -189,7 +189,7 @@ class _Client:
         self._open = False
 
     @asynccontextmanager
-    async def _verb(self, name: str) -> AsyncIterator[MemoryDoor]:
+    async def _verb(self, name: str) -> AsyncIterator[MemoryRedis]:
         if not self._open:
             raise Closed(f"lab queues in memory: {name}: not open; use it inside `async with`")
         if self._faults is not None:
@@ -200,7 +200,7 @@ class _Client:
 
 
 class MemoryInbox(_Client):
-    """The queues of a MemoryDoor."""
+    """The queues of a MemoryRedis."""
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
         async with self._verb("take") as door:
@@ -244,8 +244,8 @@ class MemoryInbox(_Client):
             return door.release(worker, done)
 
 
-class MemoryBoard(_Client):
-    """The records of a MemoryDoor. They live as long as it does."""
+class MemoryLabRecords(_Client):
+    """The records of a MemoryRedis. They live as long as it does."""
 
     async def epoch(self) -> str:
         async with self._verb("epoch") as door:
@@ -288,7 +288,7 @@ class MemoryBoard(_Client):
             return True
 
 
-def _published(door: MemoryDoor, change: Published) -> bool:
+def _published(door: MemoryRedis, change: Published) -> bool:
     user = change.user
     if door.generations.get(user, 0) > change.revision:
         return False

@@ -41,7 +41,7 @@ class SliceTimes(msgspec.Struct, frozen=True, kw_only=True):
     unload: float = 0.1
 
 
-class SlicePlace:
+class SliceHost:
     """The instances of one node, and the faults injected there."""
 
     def __init__(
@@ -169,7 +169,7 @@ class SimulatedSlices(Closing):
 
     def __init__(
         self,
-        place: SlicePlace,
+        place: SliceHost,
         *,
         clock: Clock | None = None,
         rng: random.Random | None = None,

@@ -32,7 +32,7 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hostler.engine.access.account_cache import Known
+    from hostler.engine.access.account_cache import AccountCache
     from hostler.engine.access.token import Tokens
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
@@ -54,7 +54,7 @@ class Accounts:
         self,
         store: Store,
         writer: Writer,
-        known: Known,
+        known: AccountCache,
         tokens: Tokens,
         *,
         clock: Clock,

@@ -93,7 +93,7 @@ class Overlaid(Generic[T]):
         self._changed(key)
 
 
-class Known:
+class AccountCache:
     """Accounts and tokens, readable without the store. `changed` is called with each changed key."""
 
     def __init__(self, mirrors: Mirrors, changed: Callable[[str], None]) -> None:

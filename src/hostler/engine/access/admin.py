@@ -22,7 +22,7 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.engine.access.account_cache import Known
+    from hostler.engine.access.account_cache import AccountCache
     from hostler.engine.idempotent_writer import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -40,7 +40,7 @@ class Admin:
         self,
         store: Store,
         writer: Writer,
-        known: Known,
+        known: AccountCache,
         *,
         clock: Clock,
         new_id: Callable[[], str],

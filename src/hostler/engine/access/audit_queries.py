@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.engine.access.audit import sees
 from hostler.engine.history_entry import instant_of
-from hostler.engine.history_reader import AHEAD, Line
+from hostler.engine.history_reader import AHEAD, HistorySource
 from hostler.errors import Invalid
 from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.keys.node import EPOCH
@@ -39,7 +39,7 @@ DAY = 86400.0
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter. Empty fields match everything."""
 
     day: str = ""
@@ -66,7 +66,7 @@ async def page(
     store: Store,
     caller: Caller,
     known: Mirrors,
-    wanted: Wanted,
+    wanted: AuditFilter,
     *,
     limit: int,
     after: str | None = None,
@@ -252,7 +252,7 @@ async def _back(store: Store, day: str, place: str | None, clock: Clock) -> Asyn
         if instant + SLACK < end:
             end, ahead = instant + SLACK, 0.0
     prefix = AUDIT.prefix(day=day) if day else ""
-    async with aclosing(Line(store, AUDIT.prefix()).back(end, ahead=ahead)) as lists:
+    async with aclosing(HistorySource(store, AUDIT.prefix()).back(end, ahead=ahead)) as lists:
         async for found in lists:
             for kv in found:
                 if day and not kv.key.startswith(prefix):

@@ -33,7 +33,7 @@ from hostler.kit.source_address import origin
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
-    from hostler.engine.access.account_cache import Known
+    from hostler.engine.access.account_cache import AccountCache
     from hostler.engine.access.token import Tokens
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -62,7 +62,7 @@ class _Holder(msgspec.Struct, frozen=True):
     expires_at: float | None
 
 
-class Door:
+class Authenticator:
     """Turns tokens into callers, and passwords into sessions."""
 
     def __init__(self, store: Store, *, clock: Clock, hasher: Hasher) -> None:
@@ -81,13 +81,13 @@ class Door:
         else:
             self._holders.clear()
 
-    def is_strange(self, known: Known, token: str) -> bool:
+    def is_strange(self, known: AccountCache, token: str) -> bool:
         """Return whether the store must be read for a token (`introduce`): the caches do not show that it is valid."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return False
         return self.is_unheard_of(known, digest_of(token))
 
-    def is_unheard_of(self, known: Known, digest: str) -> bool:
+    def is_unheard_of(self, known: AccountCache, digest: str) -> bool:
         """Return the same for the digest of a token.
 
         Tokens and accounts are cached separately, and either cache may lag. So a token that is invalid by the caches
@@ -105,7 +105,7 @@ class Door:
         user = known.user(token.user)
         return user is None or not counts(token, user.value, now)
 
-    async def introduce(self, known: Known, digest: str, source: str) -> None:
+    async def introduce(self, known: AccountCache, digest: str, source: str) -> None:
         """Read the token with this digest from the store. It is not read for a source that guesses too often."""
         with suppress(TooManyTries, Unavailable, Uncertain, Damaged):  # then the caches have to suffice
             self._by_token.check(origin(source))
@@ -115,7 +115,7 @@ class Door:
                 known.users.learned(user)
                 known.tokens.learned(entry)
 
-    def authenticate(self, known: Known, token: str, source: str) -> Caller:
+    def authenticate(self, known: AccountCache, token: str, source: str) -> Caller:
         """Return the caller of a token. Unauthenticated: it is invalid. TooManyTries: the source has guessed too often.
 
         A valid token is accepted however often others at the same source have guessed.
@@ -124,7 +124,7 @@ class Door:
             raise self.guessed(source)
         return self.stood_for(known, digest_of(token), source)
 
-    def stood_for(self, known: Known, digest: str, source: str) -> Caller:
+    def stood_for(self, known: AccountCache, digest: str, source: str) -> Caller:
         """Return the caller of the token with this digest, also for credentials that were issued with it."""
         key = self._prefix + digest
         holder = self._holders.get(key)
@@ -210,7 +210,7 @@ class Door:
         if len(self._familiar) > FAMILIAR:
             self._familiar.popitem(last=False)
 
-    def _looked_up(self, known: Known, key: str, source: str) -> _Holder:
+    def _looked_up(self, known: AccountCache, key: str, source: str) -> _Holder:
         entry = known.tokens.get(key)
         user = None if entry is None else known.user(entry.value.user)
         if entry is None or user is None:

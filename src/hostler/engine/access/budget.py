@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 
-class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Rates per second, and burst sizes. A rate of 0: no limit."""
 
     request_rate: float = 500.0
@@ -34,7 +34,7 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Budget:
     """Counts requests against the budgets. One per server."""
 
-    def __init__(self, plan: BudgetPlan, *, clock: Clock) -> None:
+    def __init__(self, plan: BudgetConfig, *, clock: Clock) -> None:
         self._requests = TokenBuckets(plan.request_rate, plan.request_burst, now=clock.now)
         self._writes = TokenBuckets(plan.write_rate, plan.write_burst, now=clock.now)
         self._accounts = TokenBuckets(plan.write_rate, plan.write_burst, now=clock.now)

@@ -25,7 +25,7 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hostler.engine.access.account_cache import Known
+    from hostler.engine.access.account_cache import AccountCache
     from hostler.engine.idempotent_writer import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -56,7 +56,7 @@ class Tokens:
         self,
         store: Store,
         writer: Writer,
-        known: Known,
+        known: AccountCache,
         *,
         clock: Clock,
         new_id: Callable[[], str],

@@ -12,7 +12,7 @@ from hostler.engine.agent.decide import Action
 from hostler.engine.agent.retained import RetainedMachines
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
-from hostler.engine.slices.slice_agent import SliceKeeper
+from hostler.engine.slices.slice_agent import SliceAgent
 from hostler.errors import HostlerError
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ARRIVAL, COMMAND
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.cluster_id import Memory
     from hostler.engine.deployments.timeouts import Limits
     from hostler.kit.clock import Clock
@@ -46,7 +46,7 @@ class Agent:
         self,
         store: Store,
         machines: Machines,
-        plan: AgentPlan,
+        plan: AgentConfig,
         *,
         clock: Clock,
         rng: random.Random | None = None,
@@ -95,7 +95,7 @@ class Agent:
         self.slices = (
             None
             if slices is None
-            else SliceKeeper(store, slices, plan, self.session, clock=clock, rng=rng, limits=limits)
+            else SliceAgent(store, slices, plan, self.session, clock=clock, rng=rng, limits=limits)
         )
         self._agenda = self._workers.agenda
         self.commands.listen(self._command_changed)

@@ -34,7 +34,7 @@ def told_of(offer: Offer, *, moves: bool) -> dict[str, Any]:
     }
 
 
-class Offering:
+class CapacityReporter:
     """Keeps the node record current during a session."""
 
     def __init__(

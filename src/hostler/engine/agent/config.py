@@ -14,7 +14,7 @@ BEATS = 4
 """Number of heartbeats per lease duration."""
 
 
-class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of one node. Durations are in seconds. Raise Invalid for impossible values."""
 
     node: str

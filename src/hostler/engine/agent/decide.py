@@ -213,7 +213,7 @@ def restorable(command: VmCommand, seen: Machine, settled: int) -> bool:
 # Reporting
 
 
-class Telling(msgspec.Struct, frozen=True, kw_only=True):
+class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of a handle other than the command and the machine."""
 
     node: str
@@ -247,7 +247,7 @@ DOING = {
 
 
 def tell(
-    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling, *, doing: Step = NOTHING
+    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: StatusUpdate, *, doing: Step = NOTHING
 ) -> VmHandle:
     """Return the handle for the current state or, with `doing`, during that step. `before`: the current handle."""
     state = DOING.get(doing.action) or _state(command, seen, telling)
@@ -277,12 +277,12 @@ def tell(
     return handle if before is None else msgspec.structs.replace(handle, unknown=before.unknown)
 
 
-def _left(command: VmCommand, telling: Telling) -> str:
+def _left(command: VmCommand, telling: StatusUpdate) -> str:
     """Return why the machine is off although it should run."""
     return f"it ended, and its restart policy ({command.restart.value}) leaves it off" if telling.ended else ""
 
 
-def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
+def _told_moves(before: VmHandle | None, telling: StatusUpdate) -> dict[str, Any]:
     moved, attempt, unmoved = (0, 0, "") if before is None else (before.moved, before.attempt, before.unmoved)
     departure = telling.given_up
     if departure is not None and departure.number > attempt:
@@ -290,7 +290,9 @@ def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
     return {"moved": moved, "attempt": attempt, "unmoved": unmoved}
 
 
-def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling) -> dict[str, Any]:
+def _told_disk(
+    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: StatusUpdate
+) -> dict[str, Any]:
     """Return the disk fields. The values that the leader wrote at placement stay until the machine exists."""
     told: dict[str, Any] = {}
     if before is not None:
@@ -311,7 +313,7 @@ def same(one: VmHandle | None, other: VmHandle) -> bool:
     return one is not None and msgspec.structs.replace(one, seen_at=other.seen_at) == other
 
 
-def _state(command: VmCommand, seen: Machine | None, telling: Telling) -> MachineState:
+def _state(command: VmCommand, seen: Machine | None, telling: StatusUpdate) -> MachineState:
     if telling.refused:  # also if no machine of ours is seen: a foreign machine may be in its place
         return MachineState.FAILED
     if command.deleting and seen is None:
@@ -329,7 +331,7 @@ def _at_next_boot(command: VmCommand, seen: Machine) -> tuple[str, ...]:
 
 
 def _told_snapshots(
-    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling
+    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: StatusUpdate
 ) -> dict[str, Snapshot]:
     known = {} if before is None else before.snapshots
     there = () if seen is None else seen.snapshots

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.engine.agent.session import Session
-    from hostler.engine.agent.status_reporter import Known
+    from hostler.engine.agent.status_reporter import ReportedMachine
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, Departure, NodeRecord, VmCommand
@@ -66,7 +66,7 @@ class Given(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-class Handovers:
+class Migrations:
     """The migrations of one node."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Handovers:
             raise Unavailable("another change was requested in the meantime")
         return task.result()
 
-    async def give(self, known: Known, entry: Entry[VmCommand], arrival: Entry[Arrival]) -> Given:
+    async def give(self, known: ReportedMachine, entry: Entry[VmCommand], arrival: Entry[Arrival]) -> Given:
         """Give the machine to the other node, in one transaction."""
         command, handle, departing = entry.value, known.handle, entry.value.departing
         if departing is None or handle is None or handle.node != self._node:

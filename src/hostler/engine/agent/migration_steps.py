@@ -10,8 +10,8 @@ from hostler.errors import Closed, HostlerError, NotFound, Refused, Unavailable,
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
-    from hostler.engine.agent.migration import Handovers
-    from hostler.engine.agent.status_reporter import Known
+    from hostler.engine.agent.migration import Migrations
+    from hostler.engine.agent.status_reporter import ReportedMachine
     from hostler.keys.entry import Entry
     from hostler.model.node import Arrival, Departure, VmCommand
     from hostler.ports.machines import Machine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _OFF = (MachineState.STOPPED, MachineState.FAILED)
 
 
-def going(command: VmCommand, known: Known, seen: Machine | None, node: str) -> Going:
+def going(command: VmCommand, known: ReportedMachine, seen: Machine | None, node: str) -> Going:
     """Return the state of a migration: whether to continue it, and whether a departed machine may resume here.
 
     The final transaction compares the command and the handle that it was based on, so it cannot succeed once either has
@@ -46,7 +46,7 @@ def is_stray(command: VmCommand, seen: Machine) -> bool:
     return seen.state is MachineState.ARRIVING and command.arrived == 0
 
 
-async def leave(handovers: Handovers, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
+async def leave(handovers: Migrations, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine) -> bool:
     """Migrate a machine; True: the other node has it. Otherwise it is known whether the migration was given up."""
     command, departing = entry.value, entry.value.departing
     if departing is None:
@@ -75,7 +75,7 @@ async def leave(handovers: Handovers, known: Known, entry: Entry[VmCommand], see
 
 
 async def _sent(
-    handovers: Handovers, known: Known, entry: Entry[VmCommand], arrival: Entry[Arrival], seen: Machine
+    handovers: Migrations, known: ReportedMachine, entry: Entry[VmCommand], arrival: Entry[Arrival], seen: Machine
 ) -> bool:
     departing = entry.value.departing
     if departing is None:
@@ -93,7 +93,7 @@ async def _sent(
     return True
 
 
-def _not_sent(known: Known, departing: Departure, error: HostlerError, *, runs: bool) -> None:
+def _not_sent(known: ReportedMachine, departing: Departure, error: HostlerError, *, runs: bool) -> None:
     refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed)
     if refused and runs and departing.stop and known.cold != departing.number:
         known.cold = departing.number

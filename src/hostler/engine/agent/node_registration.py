@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.ports.machines import Machines
     from hostler.ports.store import KeyValue, Store
 
@@ -57,7 +57,7 @@ def outlives_agent(lifecycle: Lifecycle) -> bool:
 
 
 def record_of(
-    plan: AgentPlan, machines: Machines, known: NodeRecord | None, *, at: float, **offer: object
+    plan: AgentConfig, machines: Machines, known: NodeRecord | None, *, at: float, **offer: object
 ) -> NodeRecord:
     """Return the record of a node that registers; `known` is the current record."""
     told = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -93,7 +93,7 @@ class RetainedMachines:
         self,
         store: Store,
         machines: Machines,
-        plan: AgentPlan,
+        plan: AgentConfig,
         commands: Mirror[VmCommand],
         session: Session,
         *,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from hostler.engine.agent.capacity_reporter import Offering
+from hostler.engine.agent.capacity_reporter import CapacityReporter
 from hostler.engine.agent.config import BEATS
 from hostler.engine.agent.node_registration import has_machines, outlives_agent, record_of
 from hostler.engine.calendar import READ_EVERY
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -66,7 +66,7 @@ class Session:
         self,
         store: Store,
         machines: Machines,
-        plan: AgentPlan,
+        plan: AgentConfig,
         *,
         clock: Clock,
         rng: random.Random | None,
@@ -88,7 +88,7 @@ class Session:
         self._memory, self._accept = memory, accept
         self._last: LastControlPlane | None = None
         self._patience = plan.node_ttl / BEATS
-        self.offering = Offering(store, machines, plan.node, self.guard, moves=moves)
+        self.offering = CapacityReporter(store, machines, plan.node, self.guard, moves=moves)
         self.holder = new_id()
         self.cluster = ""
         """The id of the control plane; empty until the first registration."""

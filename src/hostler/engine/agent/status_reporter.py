@@ -48,7 +48,7 @@ class PutOff:
         self.until, self.count, self.refused = until, count, refused
 
 
-class Known:
+class ReportedMachine:
     """State of one machine under one command. It can be rebuilt from the store and the machine."""
 
     __slots__ = (
@@ -212,7 +212,7 @@ class Reports:
         self._store, self._session, self._clock, self._node = store, session, clock, node
         self.sent = 0
 
-    async def read(self, known: Known, entry: Entry[VmCommand]) -> bool:
+    async def read(self, known: ReportedMachine, entry: Entry[VmCommand]) -> bool:
         """Read the current handle. Return False if the store does not answer."""
         key = _key(entry)
         try:
@@ -223,7 +223,7 @@ class Reports:
         self._learn(known, entry, kv)
         return True
 
-    async def send(self, known: Known, entry: Entry[VmCommand], handle: VmHandle) -> bool:
+    async def send(self, known: ReportedMachine, entry: Entry[VmCommand], handle: VmHandle) -> bool:
         """Write the handle if it contains anything new. Return False if the store does not have it yet."""
         if known.read and same(known.handle, handle):
             known.unsent = 0
@@ -253,13 +253,13 @@ class Reports:
         self.sent += 1
         return True
 
-    def _refused(self, known: Known, number: int, alive: KeyValue | None) -> None:
+    def _refused(self, known: ReportedMachine, number: int, alive: KeyValue | None) -> None:
         """Handle a failed comparison: command (its watch reports it) or handle changed, or the session ended."""
         known.read = False
         if number == self._session.number and not self._session.is_own(alive):
             self._session.ended(number)
 
-    def _learn(self, known: Known, entry: Entry[VmCommand], kv: KeyValue | None) -> None:
+    def _learn(self, known: ReportedMachine, entry: Entry[VmCommand], kv: KeyValue | None) -> None:
         first, known.read = known.handle is None, True
         known.handle_revision = 0 if kv is None else kv.mod_revision
         known.handle = None

@@ -20,7 +20,7 @@ AGAIN = 60.0
 _log = logging.getLogger("hostler.agent")
 
 
-class Agenda:
+class AgentWorkQueue:
     """Calls `work(vm)` in up to `slots` concurrent tasks. It makes no calls before `run` or after `aclose`."""
 
     def __init__(

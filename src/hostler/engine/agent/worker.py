@@ -23,17 +23,17 @@ from hostler.engine.agent.decide import (
     DOING,
     NOTHING,
     Action,
+    StatusUpdate,
     Step,
-    Telling,
     decide,
     has_ended,
     restorable,
     tell,
 )
-from hostler.engine.agent.migration import Handovers
+from hostler.engine.agent.migration import Migrations
 from hostler.engine.agent.migration_steps import going, is_stray, leave
-from hostler.engine.agent.status_reporter import PATIENCE, Known, Reports, pause
-from hostler.engine.agent.work_queue import Agenda
+from hostler.engine.agent.status_reporter import PATIENCE, ReportedMachine, Reports, pause
+from hostler.engine.agent.work_queue import AgentWorkQueue
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
     from hostler.keys.mirror import Mirror
@@ -81,7 +81,7 @@ class Workers:
         self,
         store: Store,
         machines: Machines,
-        plan: AgentPlan,
+        plan: AgentConfig,
         commands: Mirror[VmCommand],
         session: Session,
         *,
@@ -95,10 +95,10 @@ class Workers:
         self._store, self._machines, self._plan, self._keep = store, machines, plan, keep
         self._arrivals = arrivals
         self._commands, self._session, self._clock, self._rng = commands, session, clock, rng
-        self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
+        self.agenda = AgentWorkQueue(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
         self.reports = Reports(store, session, clock=clock, node=plan.node)
-        self._handovers = Handovers(store, machines, session, peers, node=plan.node, clock=clock, rng=rng)
-        self.known: dict[str, Known] = {}
+        self._handovers = Migrations(store, machines, session, peers, node=plan.node, clock=clock, rng=rng)
+        self.known: dict[str, ReportedMachine] = {}
         self.parked: dict[str, None] = {}
         """Machines that wait until the session allows actions."""
         self.foreign: set[str] = set()
@@ -142,7 +142,7 @@ class Workers:
                 return
             last = step if done else NOTHING
 
-    async def _looked(self, vm: str) -> tuple[Entry[VmCommand], Known, Machine | None] | None:
+    async def _looked(self, vm: str) -> tuple[Entry[VmCommand], ReportedMachine, Machine | None] | None:
         """Return the newest command and the observed machine, or None (with a retry queued) if not possible."""
         self.agenda.taken(vm)
         if not self._session.may_act():
@@ -168,7 +168,7 @@ class Workers:
             return None
         return entry, known, seen
 
-    def _log_fenced(self, vm: str, known: Known, seen: Machine | None) -> None:
+    def _log_fenced(self, vm: str, known: ReportedMachine, seen: Machine | None) -> None:
         """Log that a machine stopped by itself because the store did not answer."""
         heard = self._session.heard_at
         if seen is None or not seen.fenced or seen.state not in (MachineState.STOPPED, MachineState.FAILED):
@@ -191,7 +191,7 @@ class Workers:
                 await self._session.learn_ids()
         return self.is_ours(machine)
 
-    async def _meet_foreign(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine) -> None:
+    async def _meet_foreign(self, vm: str, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine) -> None:
         """Report a foreign machine in place of ours. Leave it alone, create nothing, and do not report GONE."""
         why = f"machine {seen.id}: it belongs to another control plane or node; remove it, or give it back"
         known.leftover = False
@@ -204,10 +204,10 @@ class Workers:
 
     # Decide
 
-    def _met(self, vm: str, entry: Entry[VmCommand]) -> Known:
+    def _met(self, vm: str, entry: Entry[VmCommand]) -> ReportedMachine:
         known = self.known.get(vm)
         if known is None or known.life != entry.create_revision:
-            known = self.known[vm] = Known(entry)
+            known = self.known[vm] = ReportedMachine(entry)
         known.meet(entry)
         return known
 
@@ -215,7 +215,7 @@ class Workers:
         """Return whether this is still the newest command and may be carried out."""
         return self._commands.get(node=self._plan.node, vm=vm) is entry and self._session.may_act()
 
-    def _decided(self, command: VmCommand, known: Known, seen: Machine | None) -> Step:
+    def _decided(self, command: VmCommand, known: ReportedMachine, seen: Machine | None) -> Step:
         if seen is None:
             known.leftover = False
         elif is_stray(command, seen):
@@ -237,7 +237,9 @@ class Workers:
                 step = self._next(command, known, seen, known.waiting(now))
         return step
 
-    def _next(self, command: VmCommand, known: Known, seen: Machine | None, put_off: dict[Step, bool]) -> Step:
+    def _next(
+        self, command: VmCommand, known: ReportedMachine, seen: Machine | None, put_off: dict[Step, bool]
+    ) -> Step:
         on_its_way = going(command, known, seen, self._plan.node)
         return decide(
             command,
@@ -249,7 +251,7 @@ class Workers:
             ended=known.ended,
         )
 
-    def _note_end(self, command: VmCommand, known: Known, seen: Machine | None) -> None:
+    def _note_end(self, command: VmCommand, known: ReportedMachine, seen: Machine | None) -> None:
         """Record whether the machine stopped by itself and stays stopped."""
         node = self._plan.node
         known.ended = has_ended(command, seen, known.handle, node=node, ran=known.ran, was=known.ended)
@@ -258,7 +260,7 @@ class Workers:
         elif seen is not None and seen.state is MachineState.RUNNING:
             known.ran = True
 
-    def _gave_up_untold(self, known: Known) -> bool:
+    def _gave_up_untold(self, known: ReportedMachine) -> bool:
         """Return whether giving up a migration is not yet reported. Until then its outcome is uncertain."""
         handle, given_up = known.handle, known.given_up
         return (
@@ -269,7 +271,7 @@ class Workers:
         )
 
     @staticmethod
-    def _give_up_restore(command: VmCommand, known: Known, seen: Machine) -> None:
+    def _give_up_restore(command: VmCommand, known: ReportedMachine, seen: Machine) -> None:
         """Give up a restore whose snapshot is missing, even if a snapshot of that name is taken later."""
         restore = command.restore
         if restore is None or restore.number <= max(seen.restored, known.settled):
@@ -281,7 +283,7 @@ class Workers:
     # Execute
 
     async def _tell_and_do(
-        self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
+        self, vm: str, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
         """Return whether the step was done; None: it is impossible now."""
         creates = step.action is Action.CREATE and seen is None
@@ -321,7 +323,7 @@ class Workers:
             known.started_at, known.ran = None, False
         return True
 
-    async def _note_lost_disk(self, vm: str, known: Known, command: VmCommand, step: Step) -> bool:
+    async def _note_lost_disk(self, vm: str, known: ReportedMachine, command: VmCommand, step: Step) -> bool:
         """Record that the machine's disk on this node is gone. The handle says so before a new disk is made.
 
         Return False if the driver does not answer.
@@ -395,7 +397,7 @@ class Workers:
             "vm %s: not assigned to node %s; stopped and retained as %s (hostler vm retained list)", vm, node, kept.name
         )
 
-    async def _left(self, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
+    async def _left(self, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine) -> bool:
         if not await leave(self._handovers, known, entry, seen):
             return False
         known.read = False  # the handle now belongs to the other node
@@ -407,7 +409,7 @@ class Workers:
         entry = self._commands.get(node=self._plan.node, vm=vm)
         self._handovers.heed(vm, None if entry is None else entry.value)
 
-    def _step_failed(self, known: Known, step: Step, error: HostlerError) -> None:
+    def _step_failed(self, known: ReportedMachine, step: Step, error: HostlerError) -> None:
         # Forbidden: the node currently may not do this to any machine.
         refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed | Forbidden)
         if refused and step.action is Action.RESTORE:
@@ -419,9 +421,9 @@ class Workers:
     # Reporting
 
     async def _tell(
-        self, known: Known, entry: Entry[VmCommand], seen: Machine | None, *, doing: Step = NOTHING
+        self, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine | None, *, doing: Step = NOTHING
     ) -> bool:
-        telling = Telling(
+        telling = StatusUpdate(
             node=self._plan.node,
             driver=self._machines.name,
             at=self._clock.wall(),
@@ -438,7 +440,7 @@ class Workers:
         handle = tell(entry.value, seen, known.handle, telling, doing=doing)
         return await self.reports.send(known, entry, handle)
 
-    async def _rest(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None) -> None:
+    async def _rest(self, vm: str, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine | None) -> None:
         """Report that nothing remains to be done now, and schedule the next retry if there is one."""
         next_at = known.next_at(self._clock.now())  # before anything is awaited: it may be due when that is done
         if self._next(entry.value, known, seen, {}) is NOTHING:
@@ -450,11 +452,11 @@ class Workers:
         if next_at is not None:
             self.agenda.later(vm, next_at)
 
-    def _try_telling_later(self, vm: str, known: Known) -> None:
+    def _try_telling_later(self, vm: str, known: ReportedMachine) -> None:
         known.unsent = max(known.unsent, 1)
         self.agenda.later(vm, self._clock.now() + min(pause(known.unsent, self._rng), 2 * PATIENCE) / 2)
 
-    def _not_seen(self, vm: str, known: Known, error: HostlerError) -> None:
+    def _not_seen(self, vm: str, known: ReportedMachine, error: HostlerError) -> None:
         """Handle a failed lookup. It does not mean absence: nothing is known, and nothing is reported."""
         known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng, error=error)
         self.agenda.later(vm, known.put_off[NOTHING].until)

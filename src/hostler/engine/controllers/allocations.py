@@ -19,7 +19,7 @@ from hostler.kit.cooperative_yield import Fairness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostler.engine.placement import NodeState, Wanted
+    from hostler.engine.placement import NodeState, PlacementRequest
     from hostler.engine.view import View
     from hostler.model.node import NodeRecord
 
@@ -38,7 +38,7 @@ def on_its_way(vm: str) -> str:
     return f"{vm} on its way"
 
 
-class Books:
+class Allocations:
     """Tracks allocations. `freed` is called when capacity may have become available."""
 
     def __init__(self, view: View, freed: Callable[[], None]) -> None:
@@ -133,7 +133,7 @@ class Books:
             wanted_of_command(command, None if vm_entry is None else vm_entry.value), arrivals[0].parts["node"]
         )
 
-    def _expect(self, wanted: Wanted, node: str) -> None:
+    def _expect(self, wanted: PlacementRequest, node: str) -> None:
         """Reserve capacity on the target.
 
         Rules apply there from now on: otherwise two machines with anti-affinity could meet.
@@ -152,7 +152,7 @@ class Books:
 
     # Own decisions
 
-    def expect(self, node: str, wanted: Wanted) -> None:
+    def expect(self, node: str, wanted: PlacementRequest) -> None:
         """Reserve capacity for a migration that begins. `expected` has to follow."""
         self._expected[wanted.vm] = 0
         self._expect(wanted, node)
@@ -165,7 +165,7 @@ class Books:
             self._expected[vm] = revision
         self.sync_arrival(vm)
 
-    def reserve(self, vm: str, node: str, wanted: Wanted) -> None:
+    def reserve(self, vm: str, node: str, wanted: PlacementRequest) -> None:
         """Reserve capacity. `keep` or `cancel` has to follow."""
         self._own[vm] = _Own("")
         self.cluster.use(vm, node, wanted)

@@ -24,7 +24,7 @@ RECOUNT_EVERY = 600.0
 _PAGE = 1_000
 
 
-class Attic:
+class DecisionRetention:
     """Counts the records of `family`, incrementally after the first time. `kept`: seconds; 0: none are kept.
 
     `most`: None: no limit. `values`: `oldest` reads the values, too.

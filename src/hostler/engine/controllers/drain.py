@@ -15,9 +15,9 @@ from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, Power, ready_snapshots
 
 if TYPE_CHECKING:
-    from hostler.engine.controllers.allocations import Books
+    from hostler.engine.controllers.allocations import Allocations
     from hostler.engine.controllers.migration_steps import Moves
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -63,7 +63,7 @@ def duty_of(record: NodeRecord) -> Duty:
 class Drains:
     """State of all drained nodes. After a change of leader, one more machine may leave at once."""
 
-    def __init__(self, view: View, books: Books, moves: Moves, *, clock: Clock, stuck: set[str]) -> None:
+    def __init__(self, view: View, books: Allocations, moves: Moves, *, clock: Clock, stuck: set[str]) -> None:
         """`stuck`: receives the nodes with machines that no other node accepts."""
         self._view, self._books, self._moves, self._clock = view, books, moves, clock
         self._left: dict[str, _Left] = {}
@@ -95,7 +95,7 @@ class Drains:
         """Release the reservation of a machine that is about to be placed."""
         self._books.cluster.free(_kept(vm))
 
-    def said(self, seen: Seen, why: str) -> Step:
+    def said(self, seen: VmSnapshot, why: str) -> Step:
         """Return the step that stores with the command why the machine is still here."""
         if seen.command is None or seen.command.value.deleting:
             return NOTHING

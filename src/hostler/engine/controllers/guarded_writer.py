@@ -11,8 +11,8 @@ from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, VM
 
 if TYPE_CHECKING:
-    from hostler.engine.controllers.messages import Told
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.messages import DecisionMessage
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.controllers.transactions import Txn
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
@@ -27,7 +27,7 @@ _PREFIXES = (
 )
 
 
-class Writing:
+class GuardedWriter:
     """Writes for one leadership, which is set when it begins (`standing`)."""
 
     def __init__(self, store: Store, view: View, counters: dict[str, int], tracer: Tracer | None = None) -> None:
@@ -40,7 +40,7 @@ class Writing:
         leadership = leadership_of(self.standing, "machines")
         return Leader(leadership.guard(), leadership.fence)
 
-    async def write(self, seen: Seen, txn: Txn, what: str, told: Told) -> int | None:
+    async def write(self, seen: VmSnapshot, txn: Txn, what: str, told: DecisionMessage) -> int | None:
         """Commit a transaction; return the revision. None: a condition did not hold."""
         if self._tracer is not None:
             self._tracer.add(
@@ -63,7 +63,7 @@ class Writing:
                 ahead[family] = result.revision
         return result.revision
 
-    def learned(self, seen: Seen) -> None:
+    def learned(self, seen: VmSnapshot) -> None:
         """Note what was read from the store, because it may contain own writes that were not acknowledged."""
         found = {"vms": (seen.vm,), "handles": (seen.handle,), "arrivals": seen.arrivals}
         ahead = self._ahead.setdefault(seen.name, {})

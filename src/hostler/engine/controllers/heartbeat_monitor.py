@@ -23,7 +23,7 @@ class _Count(msgspec.Struct, frozen=True):
     """The revision of the record."""
 
 
-class Silence:
+class HeartbeatMonitor:
     """Observations of one leader; those of another leader do not count."""
 
     def __init__(self, view: View, *, clock: Clock) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.engine.calendar import RECORD_AFTER, RECORD_EVERY
 from hostler.engine.controllers import decision_retention as attic_module
-from hostler.engine.controllers.decision_retention import Attic
+from hostler.engine.controllers.decision_retention import DecisionRetention
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.leadership import check_guard
@@ -86,9 +86,11 @@ class Janitor:
         self._store, self._view, self._clock, self._new_id = store, view, clock, new_id
         self._tracer, self._tell, self._files = tracer, tell, files
         self._retention = retention
-        self._attic = Attic(store, kept=traces_kept, most=most_traces)
+        self._attic = DecisionRetention(store, kept=traces_kept, most=most_traces)
         # Without files recent entries would be lost.
-        self._audit = Attic(store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True)
+        self._audit = DecisionRetention(
+            store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True
+        )
         self._compared = False
         self._unfiled = ""
         self._recalled = False
@@ -354,7 +356,7 @@ class Janitor:
             await self._write([], [DeletePrefix(SILENT.prefix())])
         return await self._forget(self._attic, "traces", TRACE.prefix(), "trace", "traces")
 
-    async def _forget(self, attic: Attic, what: str, subject: str, one: str, many: str) -> bool:
+    async def _forget(self, attic: DecisionRetention, what: str, subject: str, one: str, many: str) -> bool:
         """Run one pass; return whether there may be more. The pass is recorded as a decision, if the store has room."""
         more, gone, reason = await self._batches(attic, what)
         if gone:
@@ -365,7 +367,7 @@ class Janitor:
                     await self._write([], then)
         return more
 
-    async def _batches(self, attic: Attic, what: str) -> tuple[bool, int, str]:
+    async def _batches(self, attic: DecisionRetention, what: str) -> tuple[bool, int, str]:
         """Delete batches for `ROUND` seconds, so that nothing else waits long.
 
         Return whether there may be more, how many were deleted, and why. A batch is a transaction that only deletes: a
@@ -451,7 +453,7 @@ class Janitor:
         self.counters[what] = self.counters.get(what, 0) + number
 
 
-def _pause(attic: Attic, more: bool) -> float:
+def _pause(attic: DecisionRetention, more: bool) -> float:
     """Return the seconds until the next retention pass."""
     return EVERY if more else FILLING_EVERY if attic.filling else RETENTION_EVERY
 

@@ -16,16 +16,16 @@ import msgspec
 
 from hostler.engine.controllers import clone_source, consistency_check, messages, retention
 from hostler.engine.controllers import snapshot as sight
-from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, Step, decide
 from hostler.engine.controllers.drain import Drains, duty_of
-from hostler.engine.controllers.guarded_writer import Writing
-from hostler.engine.controllers.heartbeat_monitor import Silence
+from hostler.engine.controllers.guarded_writer import GuardedWriter
+from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.messages import Circumstances
 from hostler.engine.controllers.migration_steps import Moves
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.transactions import Txn, not_expected, not_moved, pending, placed, trimmed, written
-from hostler.engine.controllers.watch_triggers import PASS_EVERY, Attention
+from hostler.engine.controllers.watch_triggers import PASS_EVERY, WatchTriggers
 from hostler.engine.placement import must_join, not_run, place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.controllers.brake import Brake
-    from hostler.engine.controllers.messages import Told
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.messages import DecisionMessage
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.placement import Decision, Wanted
+    from hostler.engine.placement import Decision, PlacementRequest
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -84,22 +84,22 @@ class MachineController:
         self._release, self._brake, self._tell = release, brake, tell
         self.counters: dict[str, int] = {}
         room = asyncio.Event()
-        self.books = Books(view, room.set)
-        self._silence = Silence(view, clock=clock)
+        self.books = Allocations(view, room.set)
+        self._silence = HeartbeatMonitor(view, clock=clock)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._nodes = Queue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
-        self._attention = Attention(
+        self._attention = WatchTriggers(
             view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=clock
         )
         self._moves = Moves(view, self.books)
         self._drains = Drains(view, self.books, self._moves, clock=clock, stuck=self._attention.stuck)
-        self._writing = Writing(store, view, self.counters, tracer)
+        self._writing = GuardedWriter(store, view, self.counters, tracer)
         self._names_inspected = False
         self._fairness = Fairness()
         # one scan of a node at a time: concurrent scans would fill every turn of the event loop
         self._scanning = asyncio.Lock()
-        self._placing: dict[str, Wanted] = {}  # by id: machines whose placement is being written
-        self._tied: dict[str, Wanted] = {}  # those of them with affinity rules
+        self._placing: dict[str, PlacementRequest] = {}  # by id: machines whose placement is being written
+        self._tied: dict[str, PlacementRequest] = {}  # those of them with affinity rules
         self._doubts: dict[str, str] = {}  # names whose last write has an unknown outcome, and its node
 
     # The service
@@ -150,7 +150,7 @@ class MachineController:
             await self._clock.sleep(PASS_EVERY)
             await self._attention.look_at_next(self._wants)
 
-    def _wants(self, seen: Seen) -> bool:
+    def _wants(self, seen: VmSnapshot) -> bool:
         """Return whether there is something to do."""
         return self._decided(seen).act is not Act.NOTHING
 
@@ -221,7 +221,7 @@ class MachineController:
             txn = written(step, seen, self._writing.leader(), self._clock.wall())
             await self._write(seen, txn, "drain_stuck", messages.drain_stuck(seen, why))
 
-    async def _write(self, seen: Seen, txn: Txn, what: str, told: Told) -> bool:
+    async def _write(self, seen: VmSnapshot, txn: Txn, what: str, told: DecisionMessage) -> bool:
         return await self._writing.write(seen, txn, what, told) is not None
 
     # One machine
@@ -245,7 +245,7 @@ class MachineController:
             seen = await self._read(name, seen.node)
         raise Conflict(f"{name}: it changed {TRIES} times during the reconciliation; it will be reconciled again")
 
-    async def _read(self, name: str, node: str = "") -> Seen:
+    async def _read(self, name: str, node: str = "") -> VmSnapshot:
         """Return the current state in the store, which resolves unknown outcomes."""
         id_ = name.rpartition("/")[2]
         doubt = self._doubts.get(name, "")
@@ -261,7 +261,7 @@ class MachineController:
             self._writing.learned(seen)  # a decision from older caches would release the capacity that it has
         return seen
 
-    async def _step(self, seen: Seen, avoid: set[str]) -> bool:
+    async def _step(self, seen: VmSnapshot, avoid: set[str]) -> bool:
         """Take one step; False: its conditions did not hold."""
         step = self._decided(seen)
         if step.act is Act.PLACE and seen.vm is not None:
@@ -286,7 +286,7 @@ class MachineController:
             await self._add_instance(seen.vm.value, txn)
         return await self._write(seen, txn, step.act.name.lower(), messages.step(step, seen, self._around(seen)))
 
-    def _around(self, seen: Seen, duty: Duty | None = None) -> Circumstances:
+    def _around(self, seen: VmSnapshot, duty: Duty | None = None) -> Circumstances:
         """Return the circumstances of a step, for its message."""
         silence = self._view.silences.get(node=seen.node) if seen.node else None
         return Circumstances(
@@ -296,10 +296,10 @@ class MachineController:
             "" if silence is None else silence.value.trace,
         )
 
-    def _duty(self, seen: Seen) -> Duty:
+    def _duty(self, seen: VmSnapshot) -> Duty:
         return Duty.SERVE if seen.member is None else duty_of(seen.member.value)
 
-    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
         if seen.unreadable:
             return NOTHING
         case = self._case(seen)
@@ -324,7 +324,7 @@ class MachineController:
             entry.value.awaited and entry.value.off is None for entry in members.entries.values()
         )
 
-    def _case(self, seen: Seen) -> NodeCase:
+    def _case(self, seen: VmSnapshot) -> NodeCase:
         """Return the case of its node.
 
         While the brake holds back its machines, a harmless node counts as unreachable only.
@@ -332,7 +332,7 @@ class MachineController:
         condition = self._condition(seen)
         return NodeCase.SILENT if self._is_held_back(seen, condition) else condition
 
-    def _is_held_back(self, seen: Seen, condition: NodeCase) -> bool:
+    def _is_held_back(self, seen: VmSnapshot, condition: NodeCase) -> bool:
         """Return whether it stays on its node although it does not run there, until the brake permits fencing.
 
         An operator's confirmation that this node is off is not held back. Nor is a deletion, which starts the machine
@@ -347,7 +347,7 @@ class MachineController:
             waits = condition is NodeCase.OFF and off is not None and off.by_power
         return waits and not self._brake.may_fence(seen.node)
 
-    def _condition(self, seen: Seen) -> NodeCase:
+    def _condition(self, seen: VmSnapshot) -> NodeCase:
         if seen.alive is not None:  # a node without a record gets no new commands: it was removed
             return NodeCase.SILENT if seen.member is None else NodeCase.ALIVE
         if seen.member is None:
@@ -360,7 +360,7 @@ class MachineController:
         lasted = self._silence.lasted(seen.member)
         return NodeCase.LONG_SILENT if 0 < fencing_time <= lasted else NodeCase.SILENT
 
-    async def _place(self, seen: Seen, vm: Entry[VirtualMachine], avoid: set[str]) -> bool:
+    async def _place(self, seen: VmSnapshot, vm: Entry[VirtualMachine], avoid: set[str]) -> bool:
         wanted = wanted_of(vm.value, exclude=frozenset(avoid | seen.foreign))
         id_ = vm.value.id
         self._drains.arrives(id_)
@@ -405,7 +405,7 @@ class MachineController:
         self.books.keep(id_, revision)
         return True
 
-    def _check_order(self, wanted: Wanted) -> None:
+    def _check_order(self, wanted: PlacementRequest) -> None:
         """Raise Conflict if a machine with an affinity to this one, in either direction, is being placed.
 
         Such machines are placed one after the other: the first write may fail, and then its node is another one.
@@ -417,7 +417,7 @@ class MachineController:
 
     # Moving
 
-    async def _move(self, seen: Seen, vm: VirtualMachine) -> bool:
+    async def _move(self, seen: VmSnapshot, vm: VirtualMachine) -> bool:
         """Begin the requested move, or record why not."""
         move, why = vm.move, ""
         if move is not None and move.to != seen.node:
@@ -427,7 +427,7 @@ class MachineController:
         txn = not_moved(seen, why, leader=self._writing.leader(), at=self._clock.wall())
         return txn is None or await self._write(seen, txn, "not_moved", messages.not_moved(seen, why))
 
-    async def _depart(self, seen: Seen, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
+    async def _depart(self, seen: VmSnapshot, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
         txn = self._moves.begun(seen, to, self._writing.leader(), wish=wish, stop=stop)
         if txn is None or seen.vm is None:
             return False
@@ -444,7 +444,7 @@ class MachineController:
         self.books.expected(vm, revision)
         return revision is not None
 
-    def _chosen(self, seen: Seen, vm: VirtualMachine, wanted: Wanted) -> Decision:
+    def _chosen(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
         """Choose a node: the one with the retained disk; for a clone, that of its origin."""
         tie = retention.tie(self._view, vm, None if seen.handle is None else seen.handle.value)
         if tie is not None:
@@ -460,7 +460,7 @@ class MachineController:
             return clone_source.nowhere(vm.spec.origin, why)
         return self._placed(wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}"))
 
-    def _placed(self, wanted: Wanted) -> Decision:
+    def _placed(self, wanted: PlacementRequest) -> Decision:
         with self.books.alone(wanted.vm) as cluster:
             return place(wanted, cluster)
 

@@ -11,7 +11,7 @@ from hostler.model.vm import Power
 
 if TYPE_CHECKING:
     from hostler.engine.controllers.decision import Step
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.placement import Decision
     from hostler.keys.entry import Entry
     from hostler.model.node import VmCommand
@@ -21,7 +21,7 @@ _QUIET = frozenset(("generation", "reasons", "fence", "fenced_since", "unknown",
 """Fields that change together with others, and mean nothing by themselves."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class DecisionMessage(msgspec.Struct, frozen=True):
     """A message. `cause`: the entry that caused the decision, or the id of a decision."""
 
     why: str
@@ -45,48 +45,48 @@ def newest(*entries: Entry[Any] | None) -> Entry[Any] | str:
     return max(found, key=lambda entry: entry.mod_revision) if found else ""
 
 
-def placed(seen: Seen, decision: Decision) -> Told:
+def placed(seen: VmSnapshot, decision: Decision) -> DecisionMessage:
     """Return the message of a placement, or of a failed one."""
     why = f"placed on {decision.summary.removeprefix('node ')}" if decision.node is not None else decision.summary
-    return Told(why, newest(seen.vm, seen.handle), decision.reasons)
+    return DecisionMessage(why, newest(seen.vm, seen.handle), decision.reasons)
 
 
-def moving(seen: Seen, to: str, *, wish: int) -> Told:
+def moving(seen: VmSnapshot, to: str, *, wish: int) -> DecisionMessage:
     """Return the message of a move that begins."""
     if wish:
-        return Told(f"moves from {seen.node} to {to}: as requested", newest(seen.vm))
-    return Told(f"moves from {seen.node} to {to}: {seen.node} is drained", newest(seen.member))
+        return DecisionMessage(f"moves from {seen.node} to {to}: as requested", newest(seen.vm))
+    return DecisionMessage(f"moves from {seen.node} to {to}: {seen.node} is drained", newest(seen.member))
 
 
-def not_moved(seen: Seen, why: str) -> Told:
+def not_moved(seen: VmSnapshot, why: str) -> DecisionMessage:
     """Return the message of a requested move that ended before it began."""
-    return Told(f"stays on {seen.node}: {why}" if why else f"is on {seen.node} already", newest(seen.vm))
+    return DecisionMessage(f"stays on {seen.node}: {why}" if why else f"is on {seen.node} already", newest(seen.vm))
 
 
-def not_expected(seen: Seen) -> Told:
+def not_expected(seen: VmSnapshot) -> DecisionMessage:
     """Return the message about nodes that expect a machine which does not arrive."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.strays))
-    return Told(f"it does not arrive at {nodes}, which expected it", newest(*seen.strays))
+    return DecisionMessage(f"it does not arrive at {nodes}, which expected it", newest(*seen.strays))
 
 
-def trimmed(seen: Seen) -> Told:
+def trimmed(seen: VmSnapshot) -> DecisionMessage:
     """Return the message about several nodes with a command."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.extra))
-    return Told(f"it is on {seen.node}; {nodes} had a wrong command, which is deleted", newest(*seen.extra))
+    return DecisionMessage(f"it is on {seen.node}; {nodes} had a wrong command, which is deleted", newest(*seen.extra))
 
 
-def drain_stuck(seen: Seen, why: str) -> Told:
+def drain_stuck(seen: VmSnapshot, why: str) -> DecisionMessage:
     """Return the message about a machine that cannot leave a drained node."""
-    return Told(why, newest(seen.member))
+    return DecisionMessage(why, newest(seen.member))
 
 
-def step(step: Step, seen: Seen, around: Circumstances) -> Told:
+def step(step: Step, seen: VmSnapshot, around: Circumstances) -> DecisionMessage:
     """Return the message of any other step."""
     node, vm, handle, command = seen.node, seen.vm, seen.handle, seen.command
     if step.act in (Act.TAKE, Act.FORGET_LOST):
         return _lost(seen, around, "taken from" if step.act is Act.TAKE else "deleted, with")
     if step.act is Act.INSTRUCT and step.command is not None and command is not None:
-        return Told(_instructed(node, command.value, step.command, around.duty), _wisher(seen))
+        return DecisionMessage(_instructed(node, command.value, step.command, around.duty), _wisher(seen))
     told = {
         Act.RELEASE: (f"taken from {node}, where it no longer exists: it is placed again", newest(handle)),
         Act.FORGET: (f"it is removed{f' from {node}' if node else ''}, as requested", newest(vm, handle)),
@@ -97,23 +97,23 @@ def step(step: Step, seen: Seen, around: Circumstances) -> Told:
         Act.UNPLACE: (f"{node} has no command and no machine for it: it is placed again", newest(handle, seen.member)),
     }
     why, cause = told.get(step.act, ("", newest(vm, handle)))
-    return Told(why, cause)
+    return DecisionMessage(why, cause)
 
 
-def read(seen: Seen) -> tuple[Entry[Any] | None, ...]:
+def read(seen: VmSnapshot) -> tuple[Entry[Any] | None, ...]:
     """Return the records of the machine that the decision is based on."""
     return (seen.vm, seen.handle, seen.command, *seen.extra, *seen.arrivals)
 
 
-def _lost(seen: Seen, around: Circumstances, done: str) -> Told:
+def _lost(seen: VmSnapshot, around: Circumstances, done: str) -> DecisionMessage:
     off = None if seen.member is None else seen.member.value.off
     if around.case is NodeCase.OFF and off is not None:
-        return Told(f"{done} {seen.node}: it is off, confirmed by {off.by}", newest(seen.member))
+        return DecisionMessage(f"{done} {seen.node}: it is off, confirmed by {off.by}", newest(seen.member))
     why = f"{done} {seen.node}: it was unreachable for {around.silent_for:.0f} s, its fenced machines have stopped"
-    return Told(why, around.silence or newest(seen.member))
+    return DecisionMessage(why, around.silence or newest(seen.member))
 
 
-def _wisher(seen: Seen) -> Entry[Any] | str:
+def _wisher(seen: VmSnapshot) -> Entry[Any] | str:
     """Return the record whose change changed the command: that of the machine, else that of the node."""
     since = 0 if seen.command is None else seen.command.mod_revision
     if seen.vm is not None and seen.vm.mod_revision > since:

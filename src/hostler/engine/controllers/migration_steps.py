@@ -9,8 +9,8 @@ from hostler.engine.controllers.transactions import departed
 from hostler.engine.placement import objections, wanted_of
 
 if TYPE_CHECKING:
-    from hostler.engine.controllers.allocations import Books
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.allocations import Allocations
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.controllers.transactions import Leader, Txn
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Moves:
     """Possible targets of machines, as known to the leader."""
 
-    def __init__(self, view: View, books: Books) -> None:
+    def __init__(self, view: View, books: Allocations) -> None:
         self._view, self._books = view, books
 
-    def against(self, seen: Seen, vm: VirtualMachine, to: str) -> str:
+    def against(self, seen: VmSnapshot, vm: VirtualMachine, to: str) -> str:
         """Return why the machine cannot move there; empty: it can."""
         target = self._view.members.get(node=to)
         source = None if seen.member is None else seen.member.value
@@ -37,7 +37,7 @@ class Moves:
             found = objections(wanted_of(vm), cluster, to)
         return f"move to {to}: {'; '.join(found)}" if found else ""
 
-    def begun(self, seen: Seen, to: str, leader: Leader, *, wish: int = 0, stop: bool = False) -> Txn | None:
+    def begun(self, seen: VmSnapshot, to: str, leader: Leader, *, wish: int = 0, stop: bool = False) -> Txn | None:
         """Return the transaction that starts the migration. None: there is no such node, or no such machine."""
         target = self._view.members.get(node=to)
         return None if target is None else departed(seen, target, wish=wish, stop=stop, leader=leader)

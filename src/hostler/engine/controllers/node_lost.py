@@ -19,7 +19,7 @@ from hostler.ports.store import Delete, ModRevision
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from hostler.engine.controllers.heartbeat_monitor import Silence
+    from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -50,10 +50,12 @@ class News(msgspec.Struct, frozen=True):
     """The id of the decision that recorded the node as unreachable."""
 
 
-class Absences:
+class LostNodes:
     """Records unreachable nodes, at the latest `within` seconds after a node became unreachable."""
 
-    def __init__(self, view: View, silence: Silence, tracer: Tracer, *, clock: Clock, within: float = SETTLE) -> None:
+    def __init__(
+        self, view: View, silence: HeartbeatMonitor, tracer: Tracer, *, clock: Clock, within: float = SETTLE
+    ) -> None:
         self._view, self._silence, self._tracer, self._clock = view, silence, tracer, clock
         self._within = min(SETTLE, within)
         self._common = Common(view, silence, clock=clock)
@@ -134,7 +136,7 @@ def _is_told(told: Entry[Silent] | None, member: Entry[NodeRecord]) -> bool:
 class Common:
     """What unreachable nodes have in common. The nodes on each pdu, tor and rack are counted as nodes come and go."""
 
-    def __init__(self, view: View, silence: Silence, *, clock: Clock) -> None:
+    def __init__(self, view: View, silence: HeartbeatMonitor, *, clock: Clock) -> None:
         self._view, self._silence, self._clock = view, silence, clock
         self._hanging: dict[str, list[str]] = {}  # what each node depends on
         self._all: dict[str, int] = {}  # number of nodes that depend on it

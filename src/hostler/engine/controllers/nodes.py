@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.heartbeat_monitor import Silence
-from hostler.engine.controllers.node_lost import SETTLE, Absences
+from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
+from hostler.engine.controllers.node_lost import SETTLE, LostNodes
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Rounds
+from hostler.engine.controllers.resync import Resync
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.errors import Conflict, Unavailable, Uncertain
@@ -66,10 +66,10 @@ class NodeController:
         self._store, self._view, self._clock, self._rng = store, view, clock, rng
         self._power, self._grace, self._brake, self._tell = power, power_grace, brake, tell
         self.counters: dict[str, int] = {}
-        self._silence = Silence(view, clock=clock)
+        self._silence = HeartbeatMonitor(view, clock=clock)
         self._tracer = tracer
         within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
-        self._absences = None if tracer is None else Absences(view, self._silence, tracer, clock=clock, within=within)
+        self._absences = None if tracer is None else LostNodes(view, self._silence, tracer, clock=clock, within=within)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._asked: dict[str, float] = {}
         self._standing: Standing | None = None
@@ -141,7 +141,7 @@ class NodeController:
 
     async def _pass(self) -> None:
         members = self._view.members
-        rounds = Rounds(lambda: [entry.parts["node"] for entry in members.entries.values()], every=PASS_EVERY)
+        rounds = Resync(lambda: [entry.parts["node"] for entry in members.entries.values()], every=PASS_EVERY)
         self._silence.look_at_all()
         nodes = rounds.all()
         while True:
@@ -171,7 +171,7 @@ class NodeController:
         elif not alive and self._power is not None:
             await self._switch_off(node, entry, self._power, silence)
 
-    async def _tell_absence(self, entry: Entry[NodeRecord], absences: Absences, *, alive: bool) -> str:
+    async def _tell_absence(self, entry: Entry[NodeRecord], absences: LostNodes, *, alive: bool) -> str:
         """Record that the node is unreachable, or is back, unless done; return the id of that decision, if known."""
         if not alive and (wait := absences.wait(entry)) > 0:
             self._queue.add(entry.parts["node"], after=wait + 0.001)

@@ -19,7 +19,7 @@ LEAST = 50
 """Smallest number of names per pass, if there are that many."""
 
 
-class Rounds:
+class Resync:
     """Names in turn. A name that is added during a round has its turn in the next one."""
 
     def __init__(self, names: Callable[[], Iterable[str]], *, every: float) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
 
 
-class Seen(msgspec.Struct, frozen=True):
+class VmSnapshot(msgspec.Struct, frozen=True):
     """One machine.
 
     `node` has the command that counts, or is the handle's, or empty; `member` and `alive` belong to it.
@@ -76,7 +76,7 @@ class Seen(msgspec.Struct, frozen=True):
         return {"org": org, "project": project, "vm": vm}
 
 
-def from_view(view: View, name: str) -> Seen:
+def from_view(view: View, name: str) -> VmSnapshot:
     """Return the snapshot from the caches; each family may have another revision."""
     id_ = name.rpartition("/")[2]
     vm, handle = view.vms.entries.get(VMS + name), view.handles.entries.get(HANDLES + name)
@@ -91,7 +91,7 @@ def from_view(view: View, name: str) -> Seen:
     mine, foreign = _sorted_out(name, commands)
     node = _node(handle, mine)
     to = _to(mine.get(node))
-    return Seen(
+    return VmSnapshot(
         name,
         vm,
         handle,
@@ -108,7 +108,7 @@ def from_view(view: View, name: str) -> Seen:
     )
 
 
-async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Comparison) -> Seen:
+async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Comparison) -> VmSnapshot:
     """Return the snapshot at one revision; commands are read for `nodes` and for the handle's node.
 
     LeadershipLost: the guard no longer holds.
@@ -135,7 +135,7 @@ async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Compa
     node = _node(handle, mine)
     to = _to(mine.get(node))
     arrivals = [_entry(ARRIVAL, found[ARRIVAL.fill(node=other, vm=id_)], faults) for other in known]
-    return Seen(
+    return VmSnapshot(
         name,
         _entry(VM, found[keys[1]], faults),
         handle,
@@ -152,7 +152,7 @@ async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Compa
     )
 
 
-def way(seen: Seen, *, source_alive: bool) -> Way:
+def way(seen: VmSnapshot, *, source_alive: bool) -> Way:
     """Return the migration path."""
     return Way(
         arrival=None if seen.arrival is None else seen.arrival.value,

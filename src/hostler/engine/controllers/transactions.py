@@ -21,7 +21,7 @@ from hostler.ports.store import Comparison, Delete, Operation, Put
 
 if TYPE_CHECKING:
     from hostler.engine.controllers.decision import Step
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.placement import Decision
     from hostler.keys.entry import Entry
     from hostler.model.node import NodeRecord, VmCommand
@@ -47,7 +47,7 @@ class Txn(msgspec.Struct):
     then: list[Operation]
 
 
-def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
+def written(step: Step, seen: VmSnapshot, leader: Leader, at: float) -> Txn:
     """Return the transaction of any step except PLACE. For FORGET, the caller adds name and quota."""
     txn = Txn([leader.guard, *compared(seen)], [])
     command, vm = seen.command, seen.vm
@@ -107,7 +107,13 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
 
 
 def placed(
-    seen: Seen, vm: Entry[VirtualMachine], member: Entry[NodeRecord], decision: Decision, *, leader: Leader, at: float
+    seen: VmSnapshot,
+    vm: Entry[VirtualMachine],
+    member: Entry[NodeRecord],
+    decision: Decision,
+    *,
+    leader: Leader,
+    at: float,
 ) -> Txn:
     """Write the command for the chosen node, if the node is unchanged since the choice, and alive."""
     node = member.parts["node"]
@@ -141,7 +147,7 @@ def placed(
     return txn
 
 
-def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
+def departed(seen: VmSnapshot, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
     """Write command and arrival for a migration; None: it has no node."""
     vm, handle, command = seen.vm, seen.handle, seen.command
     if vm is None or handle is None or command is None:
@@ -159,7 +165,7 @@ def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, le
     return Txn(when, [ARRIVAL.put(expected, node=to, vm=id_), _command(command, leaving, leader)])
 
 
-def not_moved(seen: Seen, why: str, *, leader: Leader, at: float) -> Txn | None:
+def not_moved(seen: VmSnapshot, why: str, *, leader: Leader, at: float) -> Txn | None:
     """End the requested move; None: it has no node."""
     if seen.vm is None or seen.handle is None:
         return None
@@ -167,13 +173,13 @@ def not_moved(seen: Seen, why: str, *, leader: Leader, at: float) -> Txn | None:
     return Txn([leader.guard, *compared(seen)], [_handle(seen, record)])
 
 
-def not_expected(seen: Seen, leader: Leader) -> Txn:
+def not_expected(seen: VmSnapshot, leader: Leader) -> Txn:
     """Delete arrivals on nodes that the machine does not migrate to."""
     when = [leader.guard, *compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
     return Txn(when, [Delete(entry.key) for entry in seen.strays])
 
 
-def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: Leader, at: float) -> Txn:
+def pending(seen: VmSnapshot, vm: Entry[VirtualMachine], decision: Decision, leader: Leader, at: float) -> Txn:
     """Record that no node fits, and why."""
     handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
     handle = msgspec.structs.replace(handle, detail=decision.summary, reasons=decision.reasons)
@@ -182,7 +188,7 @@ def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: L
     return txn
 
 
-def trimmed(seen: Seen, leader: Leader) -> Txn:
+def trimmed(seen: VmSnapshot, leader: Leader) -> Txn:
     """Delete the commands on nodes that the handle does not name."""
     when = [leader.guard, *compared(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
     return Txn(when, [Delete(entry.key) for entry in seen.extra])
@@ -229,7 +235,7 @@ def _aim(
         txn.then.append(TARGET.put(aimed(vm, node, reasons, at=at, command=command), **ids))
 
 
-def compared(seen: Seen) -> list[Comparison]:
+def compared(seen: VmSnapshot) -> list[Comparison]:
     """Return comparisons that spec, handle and command are unchanged."""
     ids = seen.ids
     when = [VM.absent(**ids) if seen.vm is None else VM.unchanged(seen.vm)]
@@ -239,7 +245,7 @@ def compared(seen: Seen) -> list[Comparison]:
     return when
 
 
-def _not_expected(seen: Seen, txn: Txn) -> None:
+def _not_expected(seen: VmSnapshot, txn: Txn) -> None:
     """Delete all known arrivals of the machine."""
     if seen.to and seen.arrival is None:
         txn.when.append(ARRIVAL.absent(node=seen.to, vm=seen.ids["vm"]))
@@ -247,19 +253,19 @@ def _not_expected(seen: Seen, txn: Txn) -> None:
     txn.then += [Delete(entry.key) for entry in seen.arrivals]
 
 
-def _record(seen: Seen) -> Comparison:
+def _record(seen: VmSnapshot) -> Comparison:
     return MEMBER.absent(node=seen.node) if seen.member is None else MEMBER.unchanged(seen.member)
 
 
-def _member(seen: Seen) -> list[Comparison]:
+def _member(seen: VmSnapshot) -> list[Comparison]:
     return _silent(seen) if seen.alive is None else [_record(seen)]
 
 
-def _silent(seen: Seen) -> list[Comparison]:
+def _silent(seen: VmSnapshot) -> list[Comparison]:
     return [_record(seen), ALIVE.absent(node=seen.node)]
 
 
-def _gone(seen: Seen, *, with_vm: bool) -> list[Operation]:
+def _gone(seen: VmSnapshot, *, with_vm: bool) -> list[Operation]:
     """Delete its records."""
     entries: list[Entry[VirtualMachine] | Entry[VmHandle] | Entry[VmCommand] | None] = [seen.handle, seen.command]
     if with_vm:
@@ -267,12 +273,12 @@ def _gone(seen: Seen, *, with_vm: bool) -> list[Operation]:
     return [Delete(entry.key) for entry in (*entries, *seen.extra) if entry is not None]
 
 
-def _pending(seen: Seen, vm: VirtualMachine, why: str, at: float, *, lost: bool) -> Operation:
+def _pending(seen: VmSnapshot, vm: VirtualMachine, why: str, at: float, *, lost: bool) -> Operation:
     record = unplaced(vm, _value(seen.handle), _value(seen.command), node=seen.node, why=why, at=at, lost=lost)
     return _handle(seen, record)
 
 
-def _handle(seen: Seen, record: VmHandle) -> Operation:
+def _handle(seen: VmSnapshot, record: VmHandle) -> Operation:
     return Put(HANDLE.prefix() + seen.name, HANDLE.encode(record))
 
 

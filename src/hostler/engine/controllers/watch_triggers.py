@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
-from hostler.engine.controllers.resync import Rounds
+from hostler.engine.controllers.resync import Resync
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.cooperative_yield import Fairness
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator
 
-    from hostler.engine.controllers.allocations import Books
-    from hostler.engine.controllers.heartbeat_monitor import Silence
+    from hostler.engine.controllers.allocations import Allocations
+    from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
     from hostler.engine.controllers.queue import Queue
-    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
 
@@ -32,7 +32,7 @@ BATCH, BATCH_EVERY = 200, 0.1
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
 
 
-class Attention:
+class WatchTriggers:
     """Fills the queues of names and of nodes. It also keeps allocations and the heartbeat monitor current."""
 
     def __init__(
@@ -41,8 +41,8 @@ class Attention:
         names: Queue,
         nodes: Queue,
         *,
-        books: Books,
-        silence: Silence,
+        books: Allocations,
+        silence: HeartbeatMonitor,
         room: asyncio.Event,
         clock: Clock,
     ) -> None:
@@ -55,8 +55,8 @@ class Attention:
         """Drained nodes with machines that no other node accepts."""
         self._room = room
         self._fairness = Fairness()
-        self._name_rounds = Rounds(self._all_names, every=PASS_EVERY)
-        self._node_rounds = Rounds(
+        self._name_rounds = Resync(self._all_names, every=PASS_EVERY)
+        self._node_rounds = Resync(
             lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY
         )
         self._listening = False
@@ -97,13 +97,13 @@ class Attention:
                     self._names.add(name, patient=True)
                 await self._clock.sleep(BATCH_EVERY)
 
-    async def look_at_all(self, wants: Callable[[Seen], bool]) -> None:
+    async def look_at_all(self, wants: Callable[[VmSnapshot], bool]) -> None:
         """Queue everything once for which `wants` returns True."""
         await self._looked(self._name_rounds.all(), wants)
         self._silence.look_at_all()
         self._look_at_nodes(self._node_rounds.all())
 
-    async def look_at_next(self, wants: Callable[[Seen], bool]) -> None:
+    async def look_at_next(self, wants: Callable[[VmSnapshot], bool]) -> None:
         """Queue the names and nodes whose turn it is, and the unreachable nodes."""
         await self._looked(self._name_rounds.next(), wants)
         nodes = list(dict.fromkeys((*self._node_rounds.next(), *self._silence.nodes())))
@@ -111,7 +111,7 @@ class Attention:
             self._silence.look(node)
         self._look_at_nodes(nodes)
 
-    async def _looked(self, names: list[str], wants: Callable[[Seen], bool]) -> None:
+    async def _looked(self, names: list[str], wants: Callable[[VmSnapshot], bool]) -> None:
         for name in names:
             seen = sight.from_view(self._view, name)
             if seen.extra or seen.strays or wants(seen):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.deployments.call_metrics import Measured
-    from hostler.engine.deployments.guarded_writer import Writing
-    from hostler.engine.deployments.transactions import Wish
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
+    from hostler.engine.deployments.transactions import DesiredSlice
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -106,7 +106,7 @@ class Alerts:
     def __init__(
         self,
         view: View,
-        writing: Writing,
+        writing: DeploymentWriter,
         measured: Callable[[str], Measured],
         *,
         clock: Clock,
@@ -120,7 +120,7 @@ class Alerts:
         self._since.pop(base, None)
 
     async def look(
-        self, base: str, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None, ready: int
+        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None, ready: int
     ) -> bool:
         """Evaluate the alerts of a slice; return whether one fired, resolved, or was deleted with its rule."""
         rules = {} if spec is None else {rule.name: rule for rule in spec.alerts}
@@ -153,7 +153,7 @@ class Alerts:
             del since[name]
         return changed
 
-    async def _drop(self, base: str, wish: Wish, rules: dict[str, AlertRule]) -> bool:
+    async def _drop(self, base: str, wish: DesiredSlice, rules: dict[str, AlertRule]) -> bool:
         """Delete alerts whose rule is gone."""
         prefix = ALERT.prefix(base=base)
         entries = [
@@ -173,7 +173,7 @@ class Alerts:
     async def _write(  # noqa: PLR0917 - the slice, its spec, the alert
         self,
         base: str,
-        wish: Wish,
+        wish: DesiredSlice,
         deployment: Entry[Deployment],
         rule: AlertRule,
         entry: Entry[Alert] | None,

@@ -20,9 +20,9 @@ from hostler.model.rollout import BlueprintRevision, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.deployments.desired import Wishes
-    from hostler.engine.deployments.guarded_writer import Writing
-    from hostler.engine.deployments.transactions import Wish
+    from hostler.engine.deployments.desired import DesiredBlueprints
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
+    from hostler.engine.deployments.transactions import DesiredSlice
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -42,8 +42,8 @@ class Atomic:
         self,
         store: Store,
         view: View,
-        wishes: Wishes,
-        writing: Writing,
+        wishes: DesiredBlueprints,
+        writing: DeploymentWriter,
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
@@ -51,7 +51,9 @@ class Atomic:
         self._wishes, self._writing, self._clock, self._tell = wishes, writing, clock, tell
         self._left: dict[str, int] = {}  # revisions that cannot be rolled back, by blueprint
 
-    async def look(self, base: str, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
+    async def look(
+        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None
+    ) -> bool:
         """Roll back the blueprint if this slice failed; return whether that was done."""
         if spec is None or deployment is None or wish.blueprint is None:
             return False
@@ -70,7 +72,7 @@ class Atomic:
             self._tell(f"blueprint {wish.name}: revision {wish.number} not rolled back although {base} failed: {why}")
         return not why
 
-    async def _take_back(self, base: str, wish: Wish, deployment: Entry[Deployment]) -> str:
+    async def _take_back(self, base: str, wish: DesiredSlice, deployment: Entry[Deployment]) -> str:
         """Roll back the blueprint. Return the reason if that is not possible; empty: done."""
         name, blueprint = wish.name, wish.blueprint
         numbers, _ = await self._reading.numbers(name)

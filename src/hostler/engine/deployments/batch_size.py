@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.deployments.phases import PROVING, first_batch, is_kept_long_enough, trial
 from hostler.engine.deployments.rollout_control import needs_approval
-from hostler.engine.deployments.version_set import Look, new_side, old_side
+from hostler.engine.deployments.version_set import VersionSnapshot, new_side, old_side
 from hostler.model.rollout import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hostler.engine.deployments.version_set import Side
+    from hostler.engine.deployments.version_set import VersionSet
     from hostler.model.rollout import Deployment
 
 
-def shares(before: Deployment | None, now: Deployment, look: Look) -> tuple[dict[Side, int], dict[Side, int]]:
+def shares(
+    before: Deployment | None, now: Deployment, look: VersionSnapshot
+) -> tuple[dict[VersionSet, int], dict[VersionSet, int]]:
     """Return the desired instances of each side, and how many of its ready ones may be removed.
 
     `before`: the stored record. Routers know only that one, so a side is free to go only if it has no share there.
@@ -52,7 +54,7 @@ def _is_split(now: Deployment) -> bool:
     return now.phase in _SPLIT and bool(now.previous)
 
 
-def _split(before: Deployment | None, now: Deployment, look: Look) -> dict[Side, int]:
+def _split(before: Deployment | None, now: Deployment, look: VersionSnapshot) -> dict[VersionSet, int]:
     """Canary and blue-green: the old version keeps all its instances until the new one gets all calls."""
     new, old = new_side(now), old_side(now)
     if old is None:
@@ -69,7 +71,7 @@ def _split(before: Deployment | None, now: Deployment, look: Look) -> dict[Side,
     return {old: look.wished, new: ought}
 
 
-def _followed(now: Deployment, look: Look) -> dict[Side, int]:
+def _followed(now: Deployment, look: VersionSnapshot) -> dict[VersionSet, int]:
     """Rolling: one side grows to the desired number, and all others shrink as far as allowed."""
     new, old = new_side(now), old_side(now)
     goes_back = old is not None and now.phase in {Phase.BACKING_OUT, Phase.FAILED}
@@ -77,7 +79,7 @@ def _followed(now: Deployment, look: Look) -> dict[Side, int]:
     going = list(look.others(goal))
     if now.phase is Phase.FAILED and old is None:
         return {goal: min(look.wished, look.of(goal).there)}
-    wants: dict[Side, int] = {goal: look.wished}
+    wants: dict[VersionSet, int] = {goal: look.wished}
     if now.phase not in {Phase.ROLLING, Phase.BACKING_OUT}:
         return wants
     there = look.of(goal).there
@@ -104,7 +106,7 @@ def _followed(now: Deployment, look: Look) -> dict[Side, int]:
     return wants
 
 
-def _waited_for(now: Deployment, look: Look) -> int:
+def _waited_for(now: Deployment, look: VersionSnapshot) -> int:
     """Return the number of old instances that are not ready but are kept until their turn: they may become ready soon.
 
     If no instance can be placed, they are removed first, because they may occupy the room that is missing.
@@ -118,21 +120,21 @@ def _waited_for(now: Deployment, look: Look) -> int:
     return max(0, rest.there - rest.ready - max(0, may_go))
 
 
-def _last(side: Side, now: Deployment) -> tuple[bool, bool]:
+def _last(side: VersionSet, now: Deployment) -> tuple[bool, bool]:
     """Order of removal: superseded versions first, then the version to fall back to, then the desired one."""
     goes_back = now.phase in {Phase.BACKING_OUT, Phase.FAILED} and bool(now.previous)
     goal, rest = (old_side(now), new_side(now)) if goes_back else (new_side(now), old_side(now))
     return side == goal, side == rest
 
 
-def _weight(side: Side, weights: Mapping[str, int]) -> int:
+def _weight(side: VersionSet, weights: Mapping[str, int]) -> int:
     return weights.get(side.artifact, 0)
 
 
-def _gets_none(side: Side, before: Deployment | None, now: Deployment) -> bool:
+def _gets_none(side: VersionSet, before: Deployment | None, now: Deployment) -> bool:
     return not _gets_some(side, before) and not _gets_some(side, now)
 
 
-def _gets_some(side: Side, deployment: Deployment | None) -> bool:
+def _gets_some(side: VersionSet, deployment: Deployment | None) -> bool:
     """Return whether calls go to the side: without weights, all sides get calls."""
     return deployment is None or not deployment.weights or _weight(side, deployment.weights) > 0

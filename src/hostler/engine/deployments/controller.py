@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Rounds
+from hostler.engine.controllers.resync import Resync
 from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import alerts, transactions
 from hostler.engine.deployments.atomic import Atomic
 from hostler.engine.deployments.autoscale import wished
-from hostler.engine.deployments.decide import Look, decide
-from hostler.engine.deployments.desired import Wishes, transitive_needs
+from hostler.engine.deployments.decide import SliceSnapshot, decide
+from hostler.engine.deployments.desired import DesiredBlueprints, transitive_needs
 from hostler.engine.deployments.duplicate_instances import Doubles
 from hostler.engine.deployments.failed_instances import Remedy
-from hostler.engine.deployments.guarded_writer import WRITES, Why, Writing
+from hostler.engine.deployments.guarded_writer import WRITES, DeploymentWriter, Why
 from hostler.engine.deployments.instance_placement import Loading, Loads
-from hostler.engine.deployments.orphan_endpoints import Strays
+from hostler.engine.deployments.orphan_endpoints import OrphanEndpoints
 from hostler.engine.deployments.rebalance import Rebalance
 from hostler.engine.deployments.strategy import aim
 from hostler.engine.deployments.timeouts import Limits
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.deployments.call_metrics import Measured
-    from hostler.engine.deployments.decide import Plan
-    from hostler.engine.deployments.strategy import Aim, Side
-    from hostler.engine.deployments.transactions import Wish
+    from hostler.engine.deployments.decide import SliceSteps
+    from hostler.engine.deployments.strategy import Aim, VersionSet
+    from hostler.engine.deployments.transactions import DesiredSlice
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -86,11 +86,11 @@ class DeploymentController:
         self._measured, self._min_ready = measured, (limits or Limits()).min_ready
         self.counters: dict[str, int] = {}
         self._fleet = view.fleet
-        self._wishes = Wishes(store, view)
-        self._writing = Writing(store, view, self.counters, clock=clock, tracer=tracer)
+        self._wishes = DesiredBlueprints(store, view)
+        self._writing = DeploymentWriter(store, view, self.counters, clock=clock, tracer=tracer)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._nodes = Queue(self._bury, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._strays = Strays(store, view, self._writing, clock=clock)
+        self._strays = OrphanEndpoints(store, view, self._writing, clock=clock)
         self._loading = Loading(view, self._writing, clock=clock)
         self._remedy = Remedy(
             view,
@@ -172,7 +172,7 @@ class DeploymentController:
             yield from (base_of(key.rpartition("/")[2]) for key in tuple(fleet.hollow))
             yield from (key[len(_DEPLOYMENTS) :] for key in tuple(view.deployments.entries))
 
-        rounds, fairness = Rounds(bases, every=PASS_EVERY), Fairness()
+        rounds, fairness = Resync(bases, every=PASS_EVERY), Fairness()
         turn = rounds.all()
         while True:
             for base in turn:
@@ -320,7 +320,7 @@ class DeploymentController:
         if again:
             self._queue.add(base, after=again)
         fresh = 0 if aims.deployment is None else counts.get(new_side(aims.deployment), NOBODY).fresh
-        look = Look(
+        look = SliceSnapshot(
             roster=roster,
             entry=fleet.entry,
             aim=aims,
@@ -377,7 +377,9 @@ class DeploymentController:
 
     # Progress
 
-    async def _is_about_others(self, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
+    async def _is_about_others(
+        self, wish: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None
+    ) -> bool:
         """Return whether the blueprint's new revision leaves this slice unchanged."""
         if spec is None or deployment is None or deployment.value.blueprint != wish.name:
             return False
@@ -386,7 +388,7 @@ class DeploymentController:
     async def _advance(
         self,
         base: str,
-        wish: Wish,
+        wish: DesiredSlice,
         old: Entry[Deployment] | None,
         aims: Aim,
         failures: Iterable[Entry[Retries]],
@@ -426,7 +428,7 @@ class DeploymentController:
                 return False
         return True
 
-    async def _is_needless(self, base: str, wish: Wish) -> bool:
+    async def _is_needless(self, base: str, wish: DesiredSlice) -> bool:
         """Return whether no other slice that is being removed, of this blueprint or another one, still needs it."""
         others = {one.base: one for one in (*await self._wishes.leaving(""), *await self._wishes.company(base, wish))}
         needed = transitive_needs(base, others)  # in a cycle across revisions neither waits for the other
@@ -444,7 +446,9 @@ class DeploymentController:
 
     # Adding and removing instances
 
-    async def _do(self, base: str, wish: Wish, spec: SliceSpec | None, look: Look, plan: Plan) -> bool:
+    async def _do(
+        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, look: SliceSnapshot, plan: SliceSteps
+    ) -> bool:
         loads = Loads(plan.changes)
         try:
             return await self._carry_out(base, wish, spec, look, plan, loads)
@@ -454,7 +458,7 @@ class DeploymentController:
             self._fleet.forget(base)
 
     async def _carry_out(  # noqa: PLR0917  (the spec, the snapshot, the plan)
-        self, base: str, wish: Wish, spec: SliceSpec | None, look: Look, plan: Plan, loads: Loads
+        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, look: SliceSnapshot, plan: SliceSteps, loads: Loads
     ) -> bool:
         for side, wanted in plan.loads:
             count = self._may_load(base, side, wanted)
@@ -473,7 +477,7 @@ class DeploymentController:
             await self._writing.caught_up(base)
         return True
 
-    def _may_load(self, base: str, side: Side, count: int) -> int:
+    def _may_load(self, base: str, side: VersionSet, count: int) -> int:
         """Return how many instances may be loaded now; 0 during the pause after a failure."""
         entry = self._view.retries.get(artifact=side.artifact) if base in self._retries else None
         left = 0.0 if entry is None else entry.value.not_before - self._clock.wall()
@@ -482,7 +486,7 @@ class DeploymentController:
         self._queue.add(base, after=left + 0.001)
         return 0
 
-    async def _say(self, base: str, wish: Wish, decisions: Mapping[str, SliceDecision], stays: str) -> bool:
+    async def _say(self, base: str, wish: DesiredSlice, decisions: Mapping[str, SliceDecision], stays: str) -> bool:
         """Record why instances wait for a node, or stay on one that they must leave, if nothing else is written."""
         news = tuple((artifact, one.waiting, one.passed_over) for artifact, one in decisions.items() if one.waiting)
         if not news or self._told.get(base) == news:
@@ -503,7 +507,7 @@ class DeploymentController:
         return False
 
     async def _write(
-        self, base: str, wish: Wish, plan: Plan, loads: Loads, settings: Mapping[int, SliceSettings]
+        self, base: str, wish: DesiredSlice, plan: SliceSteps, loads: Loads, settings: Mapping[int, SliceSettings]
     ) -> None:
         """Write all changes, in batches of slice keys. Conflict: some of them were not written."""
         at, fleet = self._clock.wall(), self._fleet
@@ -543,7 +547,7 @@ def _is_known(spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> b
     return deployment is None or (deployment.value.phase.is_known and deployment.value.strategy.type.is_known)
 
 
-def _is_news(wish: Wish, spec: SliceSpec | None, now: Deployment) -> bool:
+def _is_news(wish: DesiredSlice, spec: SliceSpec | None, now: Deployment) -> bool:
     """Return whether there is a new revision, or the blueprint was changed by hand."""
     return now.number != wish.number or (
         spec is not None and (now.artifact, now.settings) != (spec.artifact, spec.settings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.instance_index import UNDER_WAY, Is, kind_of
+from hostler.engine.deployments.instance_index import UNDER_WAY, InstanceState, kind_of
 from hostler.engine.deployments.state_machine import LEAVING, since
 from hostler.engine.deployments.timeouts import WAY_OUT
 from hostler.engine.deployments.version_set import new_side
@@ -21,8 +21,8 @@ from hostler.model.rollout import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hostler.engine.deployments.instance_index import Party, Roster
-    from hostler.engine.deployments.strategy import Aim, Side
+    from hostler.engine.deployments.instance_index import InstanceIndex, Party
+    from hostler.engine.deployments.strategy import Aim, VersionSet
     from hostler.engine.deployments.timeouts import Limits
     from hostler.keys.entry import Entry
     from hostler.model.deployment import SliceInstance, SliceRecord
@@ -43,10 +43,10 @@ Spot = tuple[str, str]
 """Node and artifact: a slice key."""
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class SliceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Snapshot of a slice on which a decision is based."""
 
-    roster: Roster
+    roster: InstanceIndex
     entry: Callable[[str, str], Entry[SliceRecord] | None]
     """Returns the record of an artifact on a node."""
     aim: Aim
@@ -71,13 +71,13 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """False: the slices that need it must be removed first."""
 
 
-class Plan(msgspec.Struct):
+class SliceSteps(msgspec.Struct):
     """The result of a decision."""
 
     changes: dict[Spot, dict[int, SliceInstance]] = msgspec.field(default_factory=dict)
     said: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of instances per command, for display."""
-    loads: list[tuple[Side, int]] = msgspec.field(default_factory=list)
+    loads: list[tuple[VersionSet, int]] = msgspec.field(default_factory=list)
     """Instances to load."""
     stays: int = 0
     """Instances on nodes that they must leave, but cannot leave now."""
@@ -86,9 +86,9 @@ class Plan(msgspec.Struct):
     """Instances that are loaded but wait for a slice that they need."""
 
 
-def decide(look: Look) -> Plan:
+def decide(look: SliceSnapshot) -> SliceSteps:
     """Return everything that can be done now; nothing exactly when the slice is as desired, or in transition to it."""
-    plan = Plan()
+    plan = SliceSteps()
     wants, spare = dict(look.aim.wants), dict(look.aim.spare)
     phase = None if look.aim.deployment is None else look.aim.deployment.phase
     drains = look.leaving and look.takes and phase not in _BY_ITSELF
@@ -97,30 +97,32 @@ def decide(look: Look) -> Plan:
     moves_of = new_side(look.aim.deployment) if look.moves and look.aim.deployment is not None else None
     for party in list(look.roster.parties.values()):
         moves = _Moves(look, party, plan)
-        moves.all(Is.LEFT, _S.UNLOAD)
+        moves.all(InstanceState.LEFT, _S.UNLOAD)
         want = wants.pop(party.side, 0) + (party.side == moves_of)
         there = party.count().there
         bad = [node for node in look.leaving if party.there_on(node)] if look.leaving else []
         if bad and want and not look.takes:
             _stay(plan, party, bad, NO_NODE)
         elif bad and want and drains:
-            there -= moves.some(Is.LOAD, _S.UNLOAD, there, bad) + moves.some(Is.LOADED, _S.UNLOAD, there, bad)
-            there -= moves.some(Is.DOWN, _S.DEACTIVATE, there, bad)
+            there -= moves.some(InstanceState.LOAD, _S.UNLOAD, there, bad) + moves.some(
+                InstanceState.LOADED, _S.UNLOAD, there, bad
+            )
+            there -= moves.some(InstanceState.DOWN, _S.DEACTIVATE, there, bad)
             if not one_moves:
                 one_moves = True
-                if party.totals[Is.ACTIVE] > want:
-                    there -= moves.some(Is.ACTIVE, _S.DEACTIVATE, 1, bad)
+                if party.totals[InstanceState.ACTIVE] > want:
+                    there -= moves.some(InstanceState.ACTIVE, _S.DEACTIVATE, 1, bad)
                 else:
                     want += 1
         if there > want and look.may_remove:
-            replaced = goes_by_itself and any(node in party.nodes[Is.ACTIVE] for node in bad)
+            replaced = goes_by_itself and any(node in party.nodes[InstanceState.ACTIVE] for node in bad)
             moves.fewer(there - want, spare.get(party.side, 0), bad if replaced else None)
         elif there < want:
             plan.loads.append((party.side, want - there))
         if look.may_activate or _served_without(look, party):
-            moves.all(Is.LOADED, _S.ACTIVATE)
-        elif party.totals[Is.LOADED]:
-            plan.waits += party.totals[Is.LOADED]
+            moves.all(InstanceState.LOADED, _S.ACTIVATE)
+        elif party.totals[InstanceState.LOADED]:
+            plan.waits += party.totals[InstanceState.LOADED]
             if bad and want and drains:
                 _stay(plan, party, bad, NO_NEED)
     plan.loads.extend((side, want) for side, want in wants.items() if want > 0)
@@ -130,14 +132,14 @@ def decide(look: Look) -> Plan:
     return plan
 
 
-def _served_without(look: Look, party: Party) -> bool:
+def _served_without(look: SliceSnapshot, party: Party) -> bool:
     """Return whether the previous version serves and all slices that it needs are active."""
     now = look.aim.deployment
     is_previous = now is not None and party.side.artifact == now.previous != now.artifact
-    return is_previous and look.may_activate_previous and party.totals[Is.ACTIVE] > 0
+    return is_previous and look.may_activate_previous and party.totals[InstanceState.ACTIVE] > 0
 
 
-def _leave(look: Look, plan: Plan) -> None:
+def _leave(look: SliceSnapshot, plan: SliceSteps) -> None:
     """Move instances off nodes while a deployment waits: one at a time, each after its replacement is ready."""
     spare = dict(look.aim.spare)
     there = sum(look.roster.on.values())
@@ -150,21 +152,21 @@ def _leave(look: Look, plan: Plan) -> None:
         if not look.takes:
             _stay(plan, party, bad, NO_NODE)
         elif (
-            moves.some(Is.LOAD, _S.UNLOAD, there, bad)
-            + moves.some(Is.LOADED, _S.UNLOAD, there, bad)
-            + moves.some(Is.DOWN, _S.DEACTIVATE, there, bad)
+            moves.some(InstanceState.LOAD, _S.UNLOAD, there, bad)
+            + moves.some(InstanceState.LOADED, _S.UNLOAD, there, bad)
+            + moves.some(InstanceState.DOWN, _S.DEACTIVATE, there, bad)
         ):
             return
         elif there <= look.most:
             plan.loads.append((party.side, 1))
             return
-        elif spare.get(party.side, 0) and moves.some(Is.ACTIVE, _S.DEACTIVATE, 1, bad):
+        elif spare.get(party.side, 0) and moves.some(InstanceState.ACTIVE, _S.DEACTIVATE, 1, bad):
             return
         else:
             _stay(plan, party, bad, NO_ROOM if look.may_activate else NO_NEED)
 
 
-def _stay(plan: Plan, party: Party, nodes: Iterable[str], why: str) -> None:
+def _stay(plan: SliceSteps, party: Party, nodes: Iterable[str], why: str) -> None:
     plan.stays += sum(party.there_on(node) for node in nodes)
     plan.stays_why = why
 
@@ -172,10 +174,10 @@ def _stay(plan: Plan, party: Party, nodes: Iterable[str], why: str) -> None:
 class _Moves:
     """Adds changes of one side to a plan."""
 
-    def __init__(self, look: Look, party: Party, plan: Plan) -> None:
+    def __init__(self, look: SliceSnapshot, party: Party, plan: SliceSteps) -> None:
         self._look, self._party, self._plan = look, party, plan
 
-    def all(self, kind: Is, state: SliceState) -> None:
+    def all(self, kind: InstanceState, state: SliceState) -> None:
         """Change every instance of this kind that the plan does not change yet."""
         nodes = self._party.nodes[kind]
         if nodes:
@@ -188,14 +190,16 @@ class _Moves:
         and are kept.
         """
         party = self._party
-        for kind in (Is.LOAD, Is.LOADED):
+        for kind in (InstanceState.LOAD, InstanceState.LOADED):
             count -= self._crowded(kind, _S.UNLOAD, count) if bad is None else self.some(kind, _S.UNLOAD, count, bad)
         if bad is None:  # these become removable later
-            count -= sum(party.totals[kind] for kind in (Is.LOADING, Is.ACTIVATE, Is.ACTIVATING))
-        count -= self._crowded(Is.DOWN, _S.DEACTIVATE, count)
-        self._crowded(Is.ACTIVE, _S.DEACTIVATE, min(count, spare))
+            count -= sum(
+                party.totals[kind] for kind in (InstanceState.LOADING, InstanceState.ACTIVATE, InstanceState.ACTIVATING)
+            )
+        count -= self._crowded(InstanceState.DOWN, _S.DEACTIVATE, count)
+        self._crowded(InstanceState.ACTIVE, _S.DEACTIVATE, min(count, spare))
 
-    def some(self, kind: Is, state: SliceState, most: int, nodes: Iterable[str]) -> int:
+    def some(self, kind: InstanceState, state: SliceState, most: int, nodes: Iterable[str]) -> int:
         """Change up to `most` instances on these nodes, in this order; return how many."""
         party, artifact, done = self._party, self._party.side.artifact, 0
         here = party.nodes[kind]
@@ -216,7 +220,7 @@ class _Moves:
             self._plan.said[state] = self._plan.said.get(state, 0) + done
         return done
 
-    def _crowded(self, kind: Is, state: SliceState, most: int) -> int:
+    def _crowded(self, kind: InstanceState, state: SliceState, most: int) -> int:
         """Change up to `most` instances: first on nodes to leave, then on those with the most instances."""
         nodes = self._party.nodes[kind]
         if most <= 0 or not nodes:
@@ -239,7 +243,7 @@ class _Moves:
             done += more
         return done
 
-    def _is(self, one: SliceInstance, kind: Is) -> bool:
+    def _is(self, one: SliceInstance, kind: InstanceState) -> bool:
         return one.template == self._party.side.template and kind_of(one) == kind
 
 
@@ -259,14 +263,14 @@ class Failures(msgspec.Struct):
     """The node and the reason of each."""
 
 
-def failed(look: Look, artifact: str, most: int) -> Failures:
+def failed(look: SliceSnapshot, artifact: str, most: int) -> Failures:
     """Return changes that unload the failed instances of the artifact, on at most `most` nodes."""
     found = Failures()
     nodes = dict.fromkeys(
         node
         for party in look.roster.parties.values()
         if party.side.artifact == artifact
-        for node in party.nodes[Is.FAILED]
+        for node in party.nodes[InstanceState.FAILED]
     )
     for node in itertools.islice(nodes, most):
         entry = look.entry(node, artifact)
@@ -278,7 +282,9 @@ def failed(look: Look, artifact: str, most: int) -> Failures:
     return found
 
 
-def stuck(look: Look, artifact: str, limits: Limits, now: float, most: int) -> tuple[Failures, list[tuple[str, str]]]:
+def stuck(
+    look: SliceSnapshot, artifact: str, limits: Limits, now: float, most: int
+) -> tuple[Failures, list[tuple[str, str]]]:
     """Return changes for instances of the artifact whose node took too long for a step, on at most `most` nodes.
 
     Also return the nodes with instances that only the node can unload, each with a message; empty: already reported.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments.transactions import Wish
+from hostler.engine.deployments.transactions import DesiredSlice
 from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _OWNERS = SLICE_OWNER.prefix()
 _REMEMBERED = 1_000
 
 
-class Wishes:
+class DesiredBlueprints:
     """Desired slices, for one leadership."""
 
     def __init__(self, store: Store, view: View) -> None:
@@ -54,7 +54,7 @@ class Wishes:
         yield from (key[len(_OWNERS) :] for key in tuple(self._view.owners.entries))
         yield from tuple(self._named)
 
-    def of(self, base: str) -> tuple[Wish, SliceSpec | None]:
+    def of(self, base: str) -> tuple[DesiredSlice, SliceSpec | None]:
         """Return the owner of a slice and its spec; None: no blueprint names it."""
         owner = self._view.owners.get(base=base)
         if owner is not None:
@@ -65,7 +65,7 @@ class Wishes:
             name = follows if follows in named else min(named, default="")
             blueprint = self._view.blueprints.get(blueprint=name) if name else None
             number = 0 if blueprint is None else blueprint.version
-        return Wish(owner, blueprint, name, number), self._specs.get(name, {}).get(base)
+        return DesiredSlice(owner, blueprint, name, number), self._specs.get(name, {}).get(base)
 
     def is_unreadable(self, base: str) -> bool:
         """Return whether the spec of a slice is unknown because a record is unreadable."""
@@ -80,7 +80,7 @@ class Wishes:
         deployment = self._view.deployments.get(base=base)
         return "" if deployment is None else deployment.value.blueprint
 
-    async def revision(self, wish: Wish) -> BlueprintRevision | None:
+    async def revision(self, wish: DesiredSlice) -> BlueprintRevision | None:
         """Return the applied revision; None: it was not recorded."""
         if not wish.name:
             return None
@@ -92,7 +92,7 @@ class Wishes:
             self._revisions[at] = None if entry is None else entry.value
         return self._revisions[at]
 
-    async def company(self, base: str, wish: Wish) -> tuple[SliceSpec, ...]:
+    async def company(self, base: str, wish: DesiredSlice) -> tuple[SliceSpec, ...]:
         """Return the slices that were deployed together with one that is being removed.
 
         If the blueprint was never applied through Hostler, only the leader that saw its deletion knows them.
@@ -114,7 +114,7 @@ class Wishes:
                 found.append(said)
         return found
 
-    async def is_about_others(self, wish: Wish, spec: SliceSpec, before: int) -> bool:
+    async def is_about_others(self, wish: DesiredSlice, spec: SliceSpec, before: int) -> bool:
         """Return whether the blueprint changed since revision `before`, but not in this slice."""
         now, then = await self.revision(wish), await self.revision(replace(wish, number=before))
         if now is None or then is None or then.blueprint.spec_of(spec.base) != spec:

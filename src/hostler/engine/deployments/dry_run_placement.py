@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.deployments import node_cache as grounds
 from hostler.engine.deployments import spread
-from hostler.engine.deployments.instance_index import Roster
+from hostler.engine.deployments.instance_index import InstanceIndex
 from hostler.engine.deployments.node_cache import has
 from hostler.engine.deployments.plan import MOST, Placed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hostler.engine.deployments.node_cache import Ground
+    from hostler.engine.deployments.node_cache import NodeCache
     from hostler.engine.view import View
     from hostler.model.deployment import SliceSpec
     from hostler.model.reason import Reason
@@ -28,7 +28,7 @@ class Placing:
 
     def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
         """Place instances, as specified by `plan.Place`."""
-        roster = Roster()
+        roster = InstanceIndex()
         for node, instances in sorted(there.items()):
             roster.settle(node, self._ground.site(node).place, instances)
         retries = self._view.retries.get(artifact=spec.artifact)
@@ -56,16 +56,16 @@ class Placing:
         return sum(max(0, spread.MOST - there.get(node, 0)) for node in takes)
 
 
-def copied(view: View, ground: Ground) -> Ground:
+def copied(view: View, ground: NodeCache) -> NodeCache:
     """Return a copy of the nodes, in the same order of choice, that follows no changes."""
-    copy = grounds.Ground(view)
-    same: dict[grounds.Place, grounds.Place] = {}
+    copy = grounds.NodeCache(view)
+    same: dict[grounds.FailureDomain, grounds.FailureDomain] = {}
     for key, place in ground.places.items():
-        same[place] = copy.places[key] = grounds.Place(place.order, place.rack, place.pdus, place.tors)
+        same[place] = copy.places[key] = grounds.FailureDomain(place.order, place.rack, place.pdus, place.tors)
         copy.places[key].by_total = {total: dict(nodes) for total, nodes in place.by_total.items()}
         copy.places[key].others = place.others
     for node, site in ground.sites.items():
-        other = copy.sites[node] = grounds.Site(node, same[site.place])
+        other = copy.sites[node] = grounds.NodeSite(node, same[site.place])
         other.total, other.labels, other.leaves = site.total, site.labels, site.leaves
         other.kind, other.why = site.kind, site.why
     copy.objections = {kind: dict(nodes) for kind, nodes in ground.objections.items()}

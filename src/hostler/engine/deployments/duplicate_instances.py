@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import told
 from hostler.engine.deployments.guarded_writer import Why
-from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.state_machine import since
 from hostler.errors import Damaged
 from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
@@ -23,8 +23,8 @@ from hostler.model.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hostler.engine.deployments.decide import Look, Spot
-    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.decide import SliceSnapshot, Spot
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance, SliceRecord
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 AT_ONCE = 20
 """Numbers that are resolved in one transaction."""
 _OUT = {
-    Is.LOAD: SliceState.UNLOAD,
-    Is.LOADED: SliceState.UNLOAD,
-    Is.ACTIVE: SliceState.DEACTIVATE,
-    Is.DOWN: SliceState.DEACTIVATE,
+    InstanceState.LOAD: SliceState.UNLOAD,
+    InstanceState.LOADED: SliceState.UNLOAD,
+    InstanceState.ACTIVE: SliceState.DEACTIVATE,
+    InstanceState.DOWN: SliceState.DEACTIVATE,
 }
 """The command for a surplus instance. Instances on the way to one of these states are waited for."""
 
@@ -46,11 +46,11 @@ Holder = tuple[str, "Entry[SliceRecord]", "SliceInstance"]
 class Doubles:
     """Resolution of duplicates, for one leadership."""
 
-    def __init__(self, store: Store, writing: Writing, *, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, writing: DeploymentWriter, *, clock: Clock, tell: Callable[[str], None]) -> None:
         self._store, self._writing, self._clock, self._tell = store, writing, clock, tell
         self._doubtful: dict[tuple[str, int], None] = {}  # artifact and number that two instances had
 
-    async def look(self, base: str, look: Look) -> bool:
+    async def look(self, base: str, look: SliceSnapshot) -> bool:
         """Resolve duplicates of a slice; return whether any instance was commanded to leave."""
         for artifact, numbers in look.roster.numbers.items():
             for number in numbers.doubled:
@@ -59,10 +59,10 @@ class Doubles:
                 return True
         return bool(self._doubtful) and await self._look_after(base, look)
 
-    async def _clear(self, base: str, look: Look, artifact: str, doubled: Iterable[int]) -> bool:
+    async def _clear(self, base: str, look: SliceSnapshot, artifact: str, doubled: Iterable[int]) -> bool:
         goes: list[tuple[int, Holder]] = []
         for number, holders in _holders(look, artifact, doubled).items():
-            stay = [holder for holder in holders if kind_of(holder[2]) <= Is.DOWN]
+            stay = [holder for holder in holders if kind_of(holder[2]) <= InstanceState.DOWN]
             if len(stay) < 2 or len(goes) >= AT_ONCE:
                 continue
             stands = await self._stands(artifact, number, stay)
@@ -70,7 +70,7 @@ class Doubles:
             goes += ((number, one) for one in stay if one is not kept)
         return await self._retire(base, artifact, goes, "another instance has the same number")
 
-    async def _look_after(self, base: str, look: Look) -> bool:
+    async def _look_after(self, base: str, look: SliceSnapshot) -> bool:
         """Check the remaining instances: the removed duplicate may have deleted their endpoints."""
         for artifact, number in [one for one in self._doubtful if base_of(one[0]) == base]:
             numbers = look.roster.numbers.get(artifact)
@@ -78,7 +78,10 @@ class Doubles:
                 continue
             del self._doubtful[artifact, number]
             for holder in _holders(look, artifact, (number,))[number]:
-                if kind_of(holder[2]) == Is.ACTIVE and await self._stands(artifact, number, [holder]) != holder[0]:
+                if (
+                    kind_of(holder[2]) == InstanceState.ACTIVE
+                    and await self._stands(artifact, number, [holder]) != holder[0]
+                ):
                     why = "its endpoints were deleted together with a duplicate of the same number"
                     return await self._retire(base, artifact, [(number, holder)], why)
         return False
@@ -101,7 +104,7 @@ class Doubles:
         changes: dict[Spot, dict[int, SliceInstance]] = {}
         entries: dict[Spot, Entry[SliceRecord]] = {}
         for number, (node, entry, one) in goes:
-            state = _OUT.get(Is(kind_of(one)))
+            state = _OUT.get(InstanceState(kind_of(one)))
             if state is not None:
                 changes.setdefault((node, artifact), {})[number] = told(one, state)
                 entries[node, artifact] = entry
@@ -121,7 +124,7 @@ class Doubles:
         return True
 
 
-def _holders(look: Look, artifact: str, numbers: Iterable[int]) -> dict[int, list[Holder]]:
+def _holders(look: SliceSnapshot, artifact: str, numbers: Iterable[int]) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {number: [] for number in numbers}
     nodes = dict.fromkeys(
         node

@@ -10,7 +10,7 @@ from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import Failures, failed, stuck
 from hostler.engine.deployments.guarded_writer import WRITES, Why
-from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.timeouts import PATIENCE
 from hostler.engine.slices.decide import LEFT
 from hostler.keys.deployment import DEPLOYMENT
@@ -22,8 +22,8 @@ from hostler.model.rollout import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hostler.engine.deployments.decide import Look
-    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.decide import SliceSnapshot
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.deployments.timeouts import Limits
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -44,7 +44,7 @@ class Remedy:
     def __init__(
         self,
         view: View,
-        writing: Writing,
+        writing: DeploymentWriter,
         again: Again,
         *,
         limits: Limits,
@@ -66,7 +66,12 @@ class Remedy:
         self._down.pop(base, None)
 
     async def look(
-        self, base: str, look: Look, deployment: Entry[Deployment] | None, retries: Iterable[Entry[Retries]], most: int
+        self,
+        base: str,
+        look: SliceSnapshot,
+        deployment: Entry[Deployment] | None,
+        retries: Iterable[Entry[Retries]],
+        most: int,
     ) -> bool:
         """Unload and count failed instances, fail stuck ones, and clear failure counts once an instance serves."""
         under_way = deployment is not None and deployment.value.phase is not Phase.DONE
@@ -96,7 +101,7 @@ class Remedy:
                 return True
         return await self._recover(base, look, retries, now)
 
-    def _down_for_long(self, base: str, look: Look) -> dict[str, Failures]:
+    def _down_for_long(self, base: str, look: SliceSnapshot) -> dict[str, Failures]:
         """Return active instances that have not been ready for too long without a restart, by artifact.
 
         Their record does not contain since when, so the time counts from when this leader first observed it.
@@ -106,10 +111,10 @@ class Remedy:
         found: dict[str, Failures] = {}
         for party in look.roster.parties.values():
             artifact = party.side.artifact
-            for node in party.nodes[Is.DOWN]:
+            for node in party.nodes[InstanceState.DOWN]:
                 entry = look.entry(node, artifact)
                 for number, one in ({} if entry is None else entry.value.each()).items():
-                    if kind_of(one) != Is.DOWN:
+                    if kind_of(one) != InstanceState.DOWN:
                         continue
                     restarts, since = before.get((node, artifact, number), (-1, now))
                     since = since if restarts == one.restarts else now
@@ -123,9 +128,9 @@ class Remedy:
             self._down[base] = seen
         return found
 
-    def _has_failed(self, look: Look, artifact: str) -> bool:
+    def _has_failed(self, look: SliceSnapshot, artifact: str) -> bool:
         parties = look.roster.parties.values()
-        return any(party.totals[Is.FAILED] for party in parties if party.side.artifact == artifact)
+        return any(party.totals[InstanceState.FAILED] for party in parties if party.side.artifact == artifact)
 
     def _is_time_to_check(self, base: str) -> bool:
         now = self._clock.now()
@@ -171,7 +176,7 @@ class Remedy:
         )
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, told)
 
-    async def _recover(self, base: str, look: Look, retries: Iterable[Entry[Retries]], now: float) -> bool:
+    async def _recover(self, base: str, look: SliceSnapshot, retries: Iterable[Entry[Retries]], now: float) -> bool:
         for entry in retries:
             artifact, record = entry.parts["artifact"], entry.value
             if max(record.at, record.not_before) > now + transactions.LAST_PAUSE:

@@ -40,7 +40,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the decision that caused this one, if known."""
 
 
-class Writing:
+class DeploymentWriter:
     """Writer for one leadership, which is set in `standing` when it begins."""
 
     def __init__(

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.deployments.instance_ages import Ages
 from hostler.engine.deployments.state_machine import LEAVING
-from hostler.engine.deployments.version_set import Count, Side
+from hostler.engine.deployments.version_set import Count, VersionSet
 from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.engine.deployments.node_cache import Place
+    from hostler.engine.deployments.node_cache import FailureDomain
     from hostler.model.deployment import SliceInstance
 
 
-class Is(enum.IntEnum):
+class InstanceState(enum.IntEnum):
     """Condition of an instance. Up to DOWN it is not leaving, from DEACTIVATE to UNLOADING it is."""
 
     LOAD = 0
@@ -39,15 +39,22 @@ class Is(enum.IntEnum):
     FAILED = 12
 
 
-UNDER_WAY = tuple(kind for kind in Is if kind not in (Is.LOADED, Is.ACTIVE, Is.DOWN, Is.LEFT, Is.FAILED))
-_KINDS: dict[SliceState, int] = {state: int(Is[state.name]) for state in SliceState}
-_LOADED, _ACTIVE, _DOWN, _LEFT, _FAILED = map(int, (Is.LOADED, Is.ACTIVE, Is.DOWN, Is.LEFT, Is.FAILED))
-_UNLOADING = int(Is.UNLOADING)
+UNDER_WAY = tuple(
+    kind
+    for kind in InstanceState
+    if kind
+    not in (InstanceState.LOADED, InstanceState.ACTIVE, InstanceState.DOWN, InstanceState.LEFT, InstanceState.FAILED)
+)
+_KINDS: dict[SliceState, int] = {state: int(InstanceState[state.name]) for state in SliceState}
+_LOADED, _ACTIVE, _DOWN, _LEFT, _FAILED = map(
+    int, (InstanceState.LOADED, InstanceState.ACTIVE, InstanceState.DOWN, InstanceState.LEFT, InstanceState.FAILED)
+)
+_UNLOADING = int(InstanceState.UNLOADING)
 _THERE = _DOWN + 1
 
 
 def kind_of(one: SliceInstance) -> int:
-    """Return the condition of an instance as an `Is`."""
+    """Return the condition of an instance as an `InstanceState`."""
     kind = _KINDS.get(one.state, _UNLOADING)  # an unknown state does not serve, and only its node acts on it
     if kind == _ACTIVE:
         return kind if one.ready else _DOWN
@@ -135,10 +142,10 @@ class Party:
 
     __slots__ = ("nodes", "side", "totals")
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: VersionSet) -> None:
         self.side = side
-        self.totals = [0] * len(Is)
-        self.nodes: list[dict[str, int]] = [{} for _ in Is]
+        self.totals = [0] * len(InstanceState)
+        self.nodes: list[dict[str, int]] = [{} for _ in InstanceState]
 
     def count(self, fresh: int = 0) -> Count:
         """Return the counts for the strategies. `fresh`: ready instances that became ready only recently."""
@@ -156,7 +163,7 @@ class Party:
         return sum(nodes.get(node, 0) for nodes in self.nodes[:_THERE])
 
 
-class Roster:
+class InstanceIndex:
     """All versions of one slice."""
 
     __slots__ = ("ages", "levels", "numbers", "on", "parties", "pdus", "racks", "ready", "tors")
@@ -166,7 +173,7 @@ class Roster:
         """By artifact and template; only sides that have instances."""
         self.on: dict[str, int] = {}
         """Instances that are not leaving, by node."""
-        self.levels: dict[Place, dict[int, dict[str, None]]] = {}
+        self.levels: dict[FailureDomain, dict[int, dict[str, None]]] = {}
         """Nodes with instances, by location and by number of instances, in order of insertion."""
         self.racks: dict[str, int] = {}
         self.pdus: dict[str, int] = {}
@@ -181,12 +188,12 @@ class Roster:
     def __bool__(self) -> bool:
         return bool(self.parties)
 
-    def counts(self, now: float = 0.0, min_ready: float = 0.0) -> dict[Side, Count]:
+    def counts(self, now: float = 0.0, min_ready: float = 0.0) -> dict[VersionSet, Count]:
         """Return the counts by side. Instances that have been active for less than `min_ready` seconds are fresh."""
         ages = self.ages
         return {party.side: party.count(ages.fresh(side, now, min_ready)) for side, party in self.parties.items()}
 
-    def party(self, side: Side) -> Party:
+    def party(self, side: VersionSet) -> Party:
         """Return the instances of a side; an empty value, which is not kept, if it has none."""
         return self.parties.get((side.artifact, side.template)) or Party(side)
 
@@ -219,7 +226,7 @@ class Roster:
     # Updates
 
     def add(  # noqa: PLR0917  (where, and what)
-        self, node: str, place: Place, artifact: str, number: int, template: int, kind: int
+        self, node: str, place: FailureDomain, artifact: str, number: int, template: int, kind: int
     ) -> None:
         """Add an instance."""
         self.numbers_of(artifact).use(number)
@@ -228,7 +235,7 @@ class Roster:
             self.settle(node, place, 1)
 
     def remove(  # noqa: PLR0917  (where, and what)
-        self, node: str, place: Place, artifact: str, number: int, template: int, kind: int
+        self, node: str, place: FailureDomain, artifact: str, number: int, template: int, kind: int
     ) -> None:
         """Remove an instance."""
         self.numbers[artifact].drop(number)
@@ -237,7 +244,7 @@ class Roster:
             self.settle(node, place, -1)
 
     def change(
-        self, node: str, place: Place, artifact: str, old: tuple[int, int], new: tuple[int, int]
+        self, node: str, place: FailureDomain, artifact: str, old: tuple[int, int], new: tuple[int, int]
     ) -> None:  # (template, kind)
         """Change the template or condition of an instance."""
         self._discount(node, artifact, *old)
@@ -245,7 +252,7 @@ class Roster:
         if (old[1] < _THERE) != (new[1] < _THERE):
             self.settle(node, place, 1 if new[1] < _THERE else -1)
 
-    def settle(self, node: str, place: Place, more: int) -> None:
+    def settle(self, node: str, place: FailureDomain, more: int) -> None:
         """Add `more` (possibly negative) to the number of instances on the node that are not leaving."""
         before = self.on.get(node, 0)
         after = before + more
@@ -271,7 +278,7 @@ class Roster:
     def _count(self, node: str, artifact: str, template: int, kind: int) -> None:
         party = self.parties.get((artifact, template))
         if party is None:
-            party = self.parties[artifact, template] = Party(Side(artifact, template))
+            party = self.parties[artifact, template] = Party(VersionSet(artifact, template))
         party.totals[kind] += 1
         nodes = party.nodes[kind]
         nodes[node] = nodes.get(node, 0) + 1

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.deployments import transactions
     from hostler.engine.deployments.decide import Spot
-    from hostler.engine.deployments.guarded_writer import Writing
-    from hostler.engine.deployments.version_set import Side
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
+    from hostler.engine.deployments.version_set import VersionSet
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceSpec
@@ -55,7 +55,7 @@ class Loads:
 class Loading:
     """Placement of new instances, for one leadership."""
 
-    def __init__(self, view: View, writing: Writing, *, clock: Clock) -> None:
+    def __init__(self, view: View, writing: DeploymentWriter, *, clock: Clock) -> None:
         self._view, self._fleet, self._writing, self._clock = view, view.fleet, writing, clock
         self._fitting: dict[str, tuple[object, ...]] = {}  # by slice: the inputs for which all its nodes had its labels
 
@@ -83,7 +83,7 @@ class Loading:
             return ground.leaving
         return {**ground.leaving, **{node: None for node in unfit if ground.site(node).kind not in {SILENT, UNKNOWN}}}
 
-    def place(self, base: str, spec: SliceSpec, side: Side, count: int, loads: Loads) -> None:
+    def place(self, base: str, spec: SliceSpec, side: VersionSet, count: int, loads: Loads) -> None:
         """Choose nodes and numbers for new instances."""
         fleet, artifact = self._fleet, side.artifact
         roster, now = fleet.planned(base), self._clock.wall()

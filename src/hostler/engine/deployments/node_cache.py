@@ -1,7 +1,7 @@
 """Cache of the nodes that can run slices, by location and number of instances, updated as they change.
 
-Nodes on the same rack, PDUs and ToR switches form one location (`Place`). The cost of finding the next node depends on
-the number of locations, not on the number of nodes.
+Nodes on the same rack, PDUs and ToR switches form one `FailureDomain`. The cost of finding the next node depends on the
+number of domains, not on the number of nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KINDS = {
 }
 
 
-class Place:
+class FailureDomain:
     """A location: nodes that fail together because they share rack, PDUs and ToR switches."""
 
     __slots__ = ("by_total", "order", "others", "pdus", "rack", "tors")
@@ -56,12 +56,12 @@ class Place:
         return there > sum(map(len, levels.values()))
 
 
-class Site:
+class NodeSite:
     """State of one node."""
 
     __slots__ = ("kind", "labels", "leaves", "node", "place", "total", "why")
 
-    def __init__(self, node: str, place: Place) -> None:
+    def __init__(self, node: str, place: FailureDomain) -> None:
         self.node, self.place = node, place
         self.total = 0
         """Instances on the node, including those that are about to be assigned to it."""
@@ -72,13 +72,13 @@ class Site:
         """The node is alive, and its instances must move to other nodes."""
 
 
-class Ground:
+class NodeCache:
     """All nodes. Follows the view once `follow` was called."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self.sites: dict[str, Site] = {}
-        self.places: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Place] = {}
+        self.sites: dict[str, NodeSite] = {}
+        self.places: dict[tuple[str, tuple[str, ...], tuple[str, ...]], FailureDomain] = {}
         self.objections: dict[str, dict[str, None]] = {}
         """Nodes that accept no slices, by the kind of reason."""
         self.leaving: dict[str, None] = {}
@@ -86,7 +86,7 @@ class Ground:
         """Number of changes to labels of nodes."""
         self.taking = 0
         """Number of nodes that accept slices."""
-        self.moved: Callable[[str, Place], None] = lambda _node, _before: None
+        self.moved: Callable[[str, FailureDomain], None] = lambda _node, _before: None
         """Called when a node's location has changed, with the previous location."""
         self._listeners: list[Callable[[str], None]] = []
 
@@ -108,11 +108,11 @@ class Ground:
 
         return end
 
-    def site(self, node: str) -> Site:
+    def site(self, node: str) -> NodeSite:
         """Return the state of a node; an unknown node is added."""
         site = self.sites.get(node)
         if site is None:
-            site = self.sites[node] = Site(node, self._place("", (), ()))
+            site = self.sites[node] = NodeSite(node, self._place("", (), ()))
             site.place.others += 1
             self.objections.setdefault(site.kind, {})[node] = None
         return site
@@ -191,27 +191,27 @@ class Ground:
 
     # Internal
 
-    def _leave(self, site: Site) -> None:
+    def _leave(self, site: NodeSite) -> None:
         same = site.place.by_total[site.total]
         del same[site.node]
         if not same:
             del site.place.by_total[site.total]
 
-    def _hangs(self, record: NodeRecord | None, wiring: Wiring | None) -> Place:
+    def _hangs(self, record: NodeRecord | None, wiring: Wiring | None) -> FailureDomain:
         if wiring is not None:
             return self._place(*wiring)
         if record is None:
             return self._place("", (), ())
         return self._place(fold(record.rack or ""), record.pdus, record.tors)
 
-    def _place(self, rack: str, pdus: tuple[str, ...], tors: tuple[str, ...]) -> Place:
+    def _place(self, rack: str, pdus: tuple[str, ...], tors: tuple[str, ...]) -> FailureDomain:
         place = self.places.get((rack, pdus, tors))
         if place is None:
-            place = self.places[rack, pdus, tors] = Place(len(self.places), rack, pdus, tors)
+            place = self.places[rack, pdus, tors] = FailureDomain(len(self.places), rack, pdus, tors)
         return place
 
 
-def has(site: Site, labels: Mapping[str, str]) -> bool:
+def has(site: NodeSite, labels: Mapping[str, str]) -> bool:
     """Return whether the node has all of these labels."""
     return all(site.labels.get(name) == value for name, value in labels.items())
 

@@ -17,7 +17,7 @@ from hostler.ports.store import Delete, Version
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -31,10 +31,10 @@ MOST = WRITES // 2
 _NAME = "strays"
 
 
-class Strays:
+class OrphanEndpoints:
     """Search for orphan endpoints, for one leadership."""
 
-    def __init__(self, store: Store, view: View, writing: Writing, *, clock: Clock) -> None:
+    def __init__(self, store: Store, view: View, writing: DeploymentWriter, *, clock: Clock) -> None:
         self._store, self._view, self._writing, self._clock = store, view, writing, clock
         self._next_at = clock.now() + EVERY
         self._after: str | None = None

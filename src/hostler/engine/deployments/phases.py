@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hostler.engine.deployments.call_metrics import NOTHING
 from hostler.engine.deployments.gates import Verdict, exceeded, judge
 from hostler.engine.deployments.rollout_control import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
-from hostler.engine.deployments.version_set import Look, can_split, enough, new_side, old_side
+from hostler.engine.deployments.version_set import VersionSnapshot, can_split, enough, new_side, old_side
 from hostler.kit.plural import counted
 from hostler.model.deployment import USUAL_STAGES
 from hostler.model.rollout import Deployment, Phase, Promotion
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.deployments.call_metrics import Measured
-    from hostler.engine.deployments.version_set import Side
+    from hostler.engine.deployments.version_set import VersionSet
     from hostler.model.deployment import Stage
 
 GIVE_UP = 5
@@ -30,7 +30,7 @@ _STEPS = 12
 """Maximum number of steps in one decision; more than there are phases."""
 
 
-def advanced(deployment: Deployment, look: Look) -> Deployment:
+def advanced(deployment: Deployment, look: VersionSnapshot) -> Deployment:
     """Return the deployment after all steps that can be taken now."""
     if deployment.control.abort and deployment.phase in UNDER_WAY and deployment.previous:
         deployment = _backing_out_of(deployment, look, f"{deployment.control.by} aborted it")
@@ -58,12 +58,12 @@ def trial(deployment: Deployment, wished: int) -> int:
     return max(1, math.ceil(wished * weight_of(deployment) / 100))
 
 
-def first_batch(now: Deployment, look: Look) -> int:
+def first_batch(now: Deployment, look: VersionSnapshot) -> int:
     """Return the new instances of a rolling upgrade that are started before it is approved."""
     return min(look.wished, max(1, look.surge(now.strategy) or now.strategy.max_unavailable))
 
 
-def _starting(now: Deployment, look: Look) -> Deployment:
+def _starting(now: Deployment, look: VersionSnapshot) -> Deployment:
     if _is_whole(now, look):
         return _done(now, look)
     if look.gives_up(now.artifact, now.started_at):
@@ -71,7 +71,7 @@ def _starting(now: Deployment, look: Look) -> Deployment:
     return now
 
 
-def _rolling(now: Deployment, look: Look) -> Deployment:
+def _rolling(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     if _is_whole(now, look):
         return _done(now, look)
@@ -103,7 +103,7 @@ def _rolling(now: Deployment, look: Look) -> Deployment:
     return _weighed(now, look, {}) if now.weights and is_over else now
 
 
-def _canary(now: Deployment, look: Look) -> Deployment:
+def _canary(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     share, weight = now.weights.get(now.artifact, 0), weight_of(now)
     if share == 100 and _is_whole(now, look):
@@ -134,7 +134,7 @@ def _canary(now: Deployment, look: Look) -> Deployment:
     return now
 
 
-def _judged(now: Deployment, look: Look, share: int, weight: int) -> Deployment | None:
+def _judged(now: Deployment, look: VersionSnapshot, share: int, weight: int) -> Deployment | None:
     """Apply the gate's verdict while the new version gets a share of the calls; None: no verdict yet."""
     stages, control = stages_of(now), now.control
     hold = stages[now.stage].hold if now.stage < len(stages) else 0.0
@@ -153,7 +153,7 @@ def _judged(now: Deployment, look: Look, share: int, weight: int) -> Deployment 
     return replace(after, why=f"{said}{by}")
 
 
-def _standby(now: Deployment, look: Look) -> Deployment:
+def _standby(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     if look.gives_up(now.artifact, now.started_at):
         return _backing_out_of(now, look, _failure(now, look))
@@ -182,7 +182,7 @@ def _standby(now: Deployment, look: Look) -> Deployment:
     return _weighed(now, look, {}) if _is_cut_off(now, look) else now
 
 
-def _keeping(now: Deployment, look: Look) -> Deployment:
+def _keeping(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     if look.gives_up(now.artifact, now.started_at):
         return _backing_out_of(now, look, _failure(now, look))
@@ -195,14 +195,14 @@ def _keeping(now: Deployment, look: Look) -> Deployment:
     return now
 
 
-def is_kept_long_enough(now: Deployment, look: Look) -> bool:
+def is_kept_long_enough(now: Deployment, look: VersionSnapshot) -> bool:
     """Return whether the old instances of a blue-green deployment may be removed."""
     if now.control.paused:
         return False
     return look.now - now.changed_at >= now.strategy.keep or now.control.promote is not None
 
 
-def _backing_out(now: Deployment, look: Look) -> Deployment:
+def _backing_out(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     is_gone = not any(look.others(old))
     if old is None or is_gone or look.gives_up(old.artifact, now.changed_at):
@@ -210,7 +210,7 @@ def _backing_out(now: Deployment, look: Look) -> Deployment:
     return _turned_back(now, new, old, look)
 
 
-def _failed(now: Deployment, look: Look) -> Deployment:
+def _failed(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     if old is None:
         return _done(now, look) if _is_whole(now, look) else now
@@ -219,16 +219,16 @@ def _failed(now: Deployment, look: Look) -> Deployment:
     return _turned_back(now, new, old, look)
 
 
-def _at_goal(now: Deployment, look: Look) -> Deployment:
+def _at_goal(now: Deployment, look: VersionSnapshot) -> Deployment:
     """Keep the weights until all other sides are gone: leaving instances may still have endpoints, and get no calls."""
     return replace(now, weights={}) if now.weights and not look.remains(new_side(now)) else now
 
 
-def _stays(now: Deployment, _look: Look) -> Deployment:
+def _stays(now: Deployment, _look: VersionSnapshot) -> Deployment:
     return now
 
 
-_PHASES: dict[Phase, Callable[[Deployment, Look], Deployment]] = {
+_PHASES: dict[Phase, Callable[[Deployment, VersionSnapshot], Deployment]] = {
     Phase.STARTING: _starting,
     Phase.ROLLING: _rolling,
     Phase.CANARY: _canary,
@@ -249,7 +249,7 @@ def _awaiting(now: Deployment, said: str) -> Deployment:
     return replace(now, control=control, why=f"{said}; waiting for approval")
 
 
-def _promoted(now: Deployment, look: Look) -> Deployment:
+def _promoted(now: Deployment, look: VersionSnapshot) -> Deployment:
     """Promote a canary to the next stage or past the last one, unless its metrics exceed the gate's limits."""
     control, stages = now.control, stages_of(now)
     against = exceeded(now.strategy.gate, _measured(now, look))
@@ -267,7 +267,7 @@ def _verb(now: Deployment) -> str:
     return "approved" if now.control.promote is None else "promoted"
 
 
-def _splitting(now: Deployment, look: Look) -> Deployment:
+def _splitting(now: Deployment, look: VersionSnapshot) -> Deployment:
     """Split calls once the old version can take them. If it is broken, roll: there is nothing to compare with."""
     old = old_side(now)
     retries = look.retries.get(now.previous)
@@ -280,13 +280,13 @@ def _splitting(now: Deployment, look: Look) -> Deployment:
     return now
 
 
-def _backing_out_of(now: Deployment, look: Look, why: str) -> Deployment:
+def _backing_out_of(now: Deployment, look: VersionSnapshot, why: str) -> Deployment:
     new, old = new_side(now), old_side(now)
     after = _moved(now, look, Phase.BACKING_OUT, f"{now.artifact} was given up: {why}")
     return after if old is None else _turned_back(after, new, old, look)
 
 
-def _turned_back(now: Deployment, new: Side, old: Side, look: Look) -> Deployment:
+def _turned_back(now: Deployment, new: VersionSet, old: VersionSet, look: VersionSnapshot) -> Deployment:
     """Give no calls to the new version as soon as the old one can do without it; calls are never cut off."""
     if old.artifact == new.artifact:
         return replace(now, weights={}) if now.weights else now
@@ -298,31 +298,31 @@ def _turned_back(now: Deployment, new: Side, old: Side, look: Look) -> Deploymen
     return replace(now, weights={}) if is_stuck or (now.weights and _is_cut_off(now, look)) else now
 
 
-def _is_cut_off(now: Deployment, look: Look) -> bool:
+def _is_cut_off(now: Deployment, look: VersionSnapshot) -> bool:
     """Return whether no side with a share is ready, while a side without a share is."""
     ready = [side.artifact for side, count in look.others() if count.ready]
     return bool(ready) and not any(now.weights.get(artifact, 0) for artifact in ready)
 
 
-def _is_whole(now: Deployment, look: Look) -> bool:
+def _is_whole(now: Deployment, look: VersionSnapshot) -> bool:
     """Return whether all desired instances are ready, and no other side has instances."""
     new = new_side(now)
     count = look.of(new).proven if now.phase in PROVING else look.of(new).ready
     return count >= look.wished and not any(look.others(new))
 
 
-def _measured(now: Deployment, look: Look) -> Measured:
+def _measured(now: Deployment, look: VersionSnapshot) -> Measured:
     """Return the metrics of this stage; none if they were counted from an earlier time."""
     measured = look.measured(now.artifact)
     return NOTHING if 0 < measured.since < now.changed_at else measured
 
 
-def _failure(now: Deployment, look: Look) -> str:
+def _failure(now: Deployment, look: VersionSnapshot) -> str:
     retries = look.retries.get(now.artifact)
     return retries.why if retries is not None and retries.why else "its instances do not start"
 
 
-def _done(now: Deployment, look: Look) -> Deployment:
+def _done(now: Deployment, look: VersionSnapshot) -> Deployment:
     done = replace(
         now,
         previous="",
@@ -335,11 +335,13 @@ def _done(now: Deployment, look: Look) -> Deployment:
     return _moved(done, look, Phase.DONE, f"{look.wished} of {now.artifact} are ready")
 
 
-def _weighed(now: Deployment, look: Look, weights: dict[str, int]) -> Deployment:
+def _weighed(now: Deployment, look: VersionSnapshot, weights: dict[str, int]) -> Deployment:
     return replace(now, weights=weights, changed_at=look.now)
 
 
-def _moved(now: Deployment, look: Look, phase: Phase, why: str, weights: dict[str, int] | None = None) -> Deployment:
+def _moved(
+    now: Deployment, look: VersionSnapshot, phase: Phase, why: str, weights: dict[str, int] | None = None
+) -> Deployment:
     control = of_next_stage(now.control) if phase in UNDER_WAY else NO_ORDERS
     if phase is Phase.KEEPING and now.control.promote is Promotion.ALL:
         control = replace(control, promote=Promotion.ALL)

@@ -19,7 +19,7 @@ from hostler.model.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hostler.engine.deployments.views import Known
+    from hostler.engine.deployments.views import SliceFacts
     from hostler.model.deployment import SliceSpec
 
 SHOWN = 200
@@ -41,7 +41,7 @@ class Placed(msgspec.Struct, frozen=True):
     """How many more instances all nodes accept, if `MOST` were placed; None: not computed."""
 
 
-class Place(Protocol):
+class DryRunPlacement(Protocol):
     """Chooses nodes as the leader does."""
 
     def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
@@ -49,7 +49,7 @@ class Place(Protocol):
         ...
 
 
-def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePlan:
+def slice_plan(known: SliceFacts, before: SliceSpec | None, place: DryRunPlacement) -> SlicePlan:
     """Return the plan for one slice. `known.spec` is the new spec, `before` the stored one; None: there is none."""
     spec = known.spec
     stays, goes = _divided(known)
@@ -108,7 +108,7 @@ def about(plans: Sequence[SlicePlan]) -> str:
     )
 
 
-def _divided(known: Known) -> tuple[dict[str, int], dict[str, int]]:
+def _divided(known: SliceFacts) -> tuple[dict[str, int], dict[str, int]]:
     """Return the instances by node: those that can stay, and those that go. Leaving instances are in neither."""
     stays: dict[str, int] = {}
     goes: dict[str, int] = {}
@@ -119,7 +119,7 @@ def _divided(known: Known) -> tuple[dict[str, int], dict[str, int]]:
     return stays, goes
 
 
-def _desired_count(known: Known) -> int:
+def _desired_count(known: SliceFacts) -> int:
     """Return the desired number as the leader computes it: from the blueprint, or the current autoscale number."""
     if known.spec is None:
         return 0
@@ -172,7 +172,7 @@ def _moves(leave: Mapping[str, int], load: Mapping[str, int], drained: frozenset
     return tuple(found)
 
 
-def _why_gone(known: Known, node: str) -> str:
+def _why_gone(known: SliceFacts, node: str) -> str:
     return "it is being drained" if node in known.drained else ""
 
 

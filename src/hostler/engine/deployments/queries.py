@@ -8,8 +8,8 @@ import msgspec
 
 from hostler.engine.deployments import blueprint_file, views
 from hostler.engine.deployments.apply_preconditions import Case
-from hostler.engine.deployments.instance_index import Is
-from hostler.engine.deployments.views import Known, Seen
+from hostler.engine.deployments.instance_index import InstanceState
+from hostler.engine.deployments.views import InstanceGroup, SliceFacts
 from hostler.errors import Damaged, NotFound
 from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, DEPLOYMENT, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.entry import Entry
@@ -34,7 +34,7 @@ _MANY = 1_000
 _AT_ONCE = 100
 _REVISIONS_AT_ONCE = 20
 _USUAL = SliceSettings()
-_STATES = {Is.DOWN: SliceState.ACTIVE, Is.LEFT: SliceState.LOADED}
+_STATES = {InstanceState.DOWN: SliceState.ACTIVE, InstanceState.LEFT: SliceState.LOADED}
 _EMPTIED = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 
 
@@ -181,7 +181,7 @@ class Reading:
         revision: int,
         numbers: Mapping[str, int],
         *,
-        seen: Mapping[str, Sequence[Seen]] | None = None,
+        seen: Mapping[str, Sequence[InstanceGroup]] | None = None,
         orders: Mapping[str, Deployment] | None = None,
     ) -> BlueprintStatus:
         """Return the status of a blueprint.
@@ -207,7 +207,9 @@ class Reading:
         number = max(numbers.values(), default=0)
         return views.blueprint_status(name, blueprint, number, revision, slices)
 
-    def known(self, base: str, spec: SliceSpec | None, number: int, seen: Mapping[str, Sequence[Seen]]) -> Known:
+    def known(
+        self, base: str, spec: SliceSpec | None, number: int, seen: Mapping[str, Sequence[InstanceGroup]]
+    ) -> SliceFacts:
         deployment = self._view.deployments.get(base=base)
         mine = seen.get(base, ())
         artifacts = {one.artifact: None for one in mine}
@@ -216,7 +218,7 @@ class Reading:
         retries = {artifact: self._view.retries.get(artifact=artifact) for artifact in artifacts}
         rules = () if spec is None else spec.alerts
         alerts = {rule.name: self._view.alerts.get(base=base, alert=rule.name) for rule in rules}
-        return Known(
+        return SliceFacts(
             base=base,
             spec=spec,
             number=number,
@@ -229,18 +231,26 @@ class Reading:
             crowded=None if spec is None else self._view.fleet.crowded(base, spec.node_labels or {}),
         )
 
-    def seen(self, bases: Iterable[str]) -> dict[str, list[Seen]]:
+    def seen(self, bases: Iterable[str]) -> dict[str, list[InstanceGroup]]:
         """Return the instances of these slices. The slice cache must be loaded."""
         return {base: self._seen(base) for base in bases}
 
-    def _seen(self, base: str) -> list[Seen]:
+    def _seen(self, base: str) -> list[InstanceGroup]:
         found = []
         for (artifact, template), party in sorted(self._view.fleet.roster(base).parties.items()):
             settings = self._settings(party, artifact, template)
-            for kind, nodes in zip(Is, party.nodes):
+            for kind, nodes in zip(InstanceState, party.nodes):
                 state = _STATES.get(kind) or SliceState[kind.name]
                 found += [
-                    Seen(node, artifact, settings, state, kind is not Is.DOWN, nodes[node], kind is Is.LEFT)
+                    InstanceGroup(
+                        node,
+                        artifact,
+                        settings,
+                        state,
+                        kind is not InstanceState.DOWN,
+                        nodes[node],
+                        kind is InstanceState.LEFT,
+                    )
                     for node in sorted(nodes)
                 ]
         return found
@@ -277,10 +287,10 @@ class Reading:
         return found, page.items[-1].key if page.more else None, page.revision
 
 
-def _serves(seen: Sequence[Seen]) -> bool:
+def _serves(seen: Sequence[InstanceGroup]) -> bool:
     return any(one.serves for one in seen)
 
 
-def _may_wait(known: Known, status: SliceStatus) -> bool:
+def _may_wait(known: SliceFacts, status: SliceStatus) -> bool:
     """Return whether the last placement decision may explain the status."""
     return known.spec is not None and (not status.phase.is_calm or bool(known.drained))

@@ -19,7 +19,7 @@ import msgspec
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import told
 from hostler.engine.deployments.guarded_writer import Why
-from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.instance_placement import AVOIDED
 from hostler.engine.deployments.node_cache import has
 from hostler.engine.deployments.state_machine import LEAVING
@@ -32,14 +32,14 @@ from hostler.model.rollout import Move, Phase, SliceDecision
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hostler.engine.deployments.decide import Look, Spot
+    from hostler.engine.deployments.decide import SliceSnapshot, Spot
     from hostler.engine.deployments.failed_instances import Again
-    from hostler.engine.deployments.guarded_writer import Writing
-    from hostler.engine.deployments.instance_index import Party, Roster
+    from hostler.engine.deployments.guarded_writer import DeploymentWriter
+    from hostler.engine.deployments.instance_index import InstanceIndex, Party
     from hostler.engine.deployments.instance_placement import Loading
-    from hostler.engine.deployments.node_cache import Ground, Place, Site
+    from hostler.engine.deployments.node_cache import FailureDomain, NodeCache, NodeSite
     from hostler.engine.deployments.timeouts import Limits
-    from hostler.engine.deployments.transactions import Wish
+    from hostler.engine.deployments.transactions import DesiredSlice
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -56,7 +56,7 @@ class Rebalance:
     """The moves of one leadership."""
 
     def __init__(
-        self, view: View, writing: Writing, loading: Loading, again: Again, *, limits: Limits, clock: Clock
+        self, view: View, writing: DeploymentWriter, loading: Loading, again: Again, *, limits: Limits, clock: Clock
     ) -> None:
         self._view, self._fleet, self._writing, self._loading = view, view.fleet, writing, loading
         self._again, self._every, self._clock = again, limits.rebalance_every, clock
@@ -70,9 +70,9 @@ class Rebalance:
     async def look(  # noqa: PLR0917  (the spec and the status)
         self,
         base: str,
-        wish: Wish,
+        wish: DesiredSlice,
         spec: SliceSpec | None,
-        look: Look,
+        look: SliceSnapshot,
         deployment: Entry[Deployment] | None,
         retries: Iterable[Entry[Retries]],
     ) -> bool:
@@ -92,13 +92,13 @@ class Rebalance:
             await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, Why(what="move given up", why=why))
             return True
         party = look.roster.party(new_side(deployment.value))
-        if party.totals[Is.ACTIVE] < _there(party) or look.fresh:
+        if party.totals[InstanceState.ACTIVE] < _there(party) or look.fresh:
             return False
         return await self._finish(base, wish, deployment, move)
 
     # Internal
 
-    def _may_start(self, look: Look, now: Deployment, retries: Iterable[Entry[Retries]]) -> bool:
+    def _may_start(self, look: SliceSnapshot, now: Deployment, retries: Iterable[Entry[Retries]]) -> bool:
         """Return whether the slice is as desired, and no failure, change or drain prevents a move."""
         roster, wants = look.roster, dict(look.aim.wants)
         party = roster.party(new_side(now))
@@ -118,7 +118,7 @@ class Rebalance:
             return False
         return all(entry.value.released for entry in self._view.brakes.entries.values())
 
-    def _against(self, look: Look, now: Deployment) -> str:
+    def _against(self, look: SliceSnapshot, now: Deployment) -> str:
         """Return why a started move cannot continue; empty: it continues."""
         party, move = look.roster.party(new_side(now)), now.move
         wanted = dict(look.aim.wants).get(party.side, 0)
@@ -135,11 +135,13 @@ class Rebalance:
                 return f"node {node} has no instance of it"
         return ""
 
-    async def _start(self, base: str, wish: Wish, spec: SliceSpec, look: Look, deployment: Entry[Deployment]) -> bool:
+    async def _start(
+        self, base: str, wish: DesiredSlice, spec: SliceSpec, look: SliceSnapshot, deployment: Entry[Deployment]
+    ) -> bool:
         every, wall = self._every or 0.0, self._clock.wall()
         avoided = self._loading.avoided(spec.artifact)
 
-        def takes(site: Site) -> bool:
+        def takes(site: NodeSite) -> bool:
             return has(site, spec.node_labels) and site.node not in avoided and self._is_settled(site.node)
 
         found = better(look.roster, self._fleet.ground, takes)
@@ -177,14 +179,14 @@ class Rebalance:
             self._fleet.forget(base)
         return True
 
-    async def _finish(self, base: str, wish: Wish, deployment: Entry[Deployment], move: Move) -> bool:
+    async def _finish(self, base: str, wish: DesiredSlice, deployment: Entry[Deployment], move: Move) -> bool:
         side = new_side(deployment.value)
         spot: Spot = (move.source, side.artifact)
         entry = self._fleet.entry(*spot)
         active = [
             (number, one)
             for number, one in ({} if entry is None else entry.value.each()).items()
-            if one.template == side.template and kind_of(one) == Is.ACTIVE
+            if one.template == side.template and kind_of(one) == InstanceState.ACTIVE
         ]
         if not active:
             return False
@@ -206,9 +208,9 @@ class Rebalance:
         return self._clock.now() - self._changed.get(node, self._began) >= (self._every or 0.0)
 
 
-def better(roster: Roster, ground: Ground, takes: Callable[[Site], bool]) -> tuple[str, str, str] | None:
+def better(roster: InstanceIndex, ground: NodeCache, takes: Callable[[NodeSite], bool]) -> tuple[str, str, str] | None:
     """Return source, target and reason of the one move that improves the spread most; None: none improves it."""
-    targets: dict[int, dict[Place, str]] = {}  # by number of instances: the first node of each location
+    targets: dict[int, dict[FailureDomain, str]] = {}  # by number of instances: the first node of each location
     for place in ground.places.values():
         for node in itertools.chain.from_iterable(place.by_total[total] for total in sorted(place.by_total)):
             if takes(ground.sites[node]):
@@ -236,7 +238,7 @@ def better(roster: Roster, ground: Ground, takes: Callable[[Site], bool]) -> tup
     return source, target, f"fewer instances share {what} {shares} than share those of {source}"
 
 
-def _weight(roster: Roster, place: Place) -> tuple[int, int, int]:
+def _weight(roster: InstanceIndex, place: FailureDomain) -> tuple[int, int, int]:
     """Return how many instances share the rack, the PDUs and the ToR switches of a location."""
     return (
         roster.racks.get(place.rack, 0),
@@ -245,7 +247,7 @@ def _weight(roster: Roster, place: Place) -> tuple[int, int, int]:
     )
 
 
-def _change(roster: Roster, source: Place, target: Place) -> tuple[int, int, int]:
+def _change(roster: InstanceIndex, source: FailureDomain, target: FailureDomain) -> tuple[int, int, int]:
     """Return by how much half the sums of squares change; zeros if different facts are known of the two locations."""
     known = [(bool(place.rack), len(place.pdus), len(place.tors)) for place in (source, target)]
     if known[0] != known[1]:

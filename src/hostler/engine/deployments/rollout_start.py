@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.version_set import Look, Side, can_split, enough, new_side, old_side
+from hostler.engine.deployments.version_set import VersionSet, VersionSnapshot, can_split, enough, new_side, old_side
 from hostler.model.deployment import Approval, SliceSettings, StrategyKind
 from hostler.model.rollout import Deployment, Phase
 
@@ -35,22 +35,28 @@ def is_news(spec: SliceSpec, blueprint: str, number: int, standing: Deployment |
     )
 
 
-def target(spec: SliceSpec, standing: Deployment | None, counts: Mapping[Side, Count]) -> Side:
+def target(spec: SliceSpec, standing: Deployment | None, counts: Mapping[VersionSet, Count]) -> VersionSet:
     """Return the side that the blueprint specifies. New settings get a new template number."""
     if spec.settings == _USUAL:
-        return Side(spec.artifact)
+        return VersionSet(spec.artifact)
     known = [0, *(side.template for side in counts)]
     if standing is not None:
         if spec.settings == standing.settings:
-            return Side(spec.artifact, standing.template)
+            return VersionSet(spec.artifact, standing.template)
         if standing.previous and spec.settings == standing.previous_settings:
-            return Side(spec.artifact, standing.previous_template)
+            return VersionSet(spec.artifact, standing.previous_template)
         known += [standing.template, standing.previous_template]
-    return Side(spec.artifact, 1 + max(known))
+    return VersionSet(spec.artifact, 1 + max(known))
 
 
 def begun(
-    blueprint: str, number: int, standing: Deployment | None, look: Look, *, rollback: bool, retry: bool = True
+    blueprint: str,
+    number: int,
+    standing: Deployment | None,
+    look: VersionSnapshot,
+    *,
+    rollback: bool,
+    retry: bool = True,
 ) -> Deployment:
     """Return the deployment that follows the blueprint's new revision.
 
@@ -110,7 +116,7 @@ def begun(
     return msgspec.structs.replace(fresh, phase=phase, weights=_to_old(old, new, phase, standing, look))
 
 
-def _served(standing: Deployment | None, look: Look) -> Side | None:
+def _served(standing: Deployment | None, look: VersionSnapshot) -> VersionSet | None:
     """Return the side that is known to serve: a failed upgrade rolls back to it."""
     if standing is None:
         return None
@@ -129,17 +135,19 @@ def _served(standing: Deployment | None, look: Look) -> Side | None:
     return new if standing.phase is Phase.ROLLING or look.of(new).ready else None
 
 
-def _settings_of(side: Side, standing: Deployment) -> SliceSettings:
+def _settings_of(side: VersionSet, standing: Deployment) -> SliceSettings:
     return standing.settings if side.template == standing.template else standing.previous_settings
 
 
-def _is_kept_for(new: Side, standing: Deployment, look: Look) -> bool:
+def _is_kept_for(new: VersionSet, standing: Deployment, look: VersionSnapshot) -> bool:
     """Return whether all calls had been switched to another version, and this one is still ready to take them back."""
     away = standing.weights.get(standing.artifact) == 100 and standing.artifact != new.artifact
     return away and old_side(standing) == new and enough(look, new, standing.strategy)
 
 
-def _to_old(old: Side, new: Side, phase: Phase, standing: Deployment, look: Look) -> dict[str, int]:
+def _to_old(
+    old: VersionSet, new: VersionSet, phase: Phase, standing: Deployment, look: VersionSnapshot
+) -> dict[str, int]:
     """Return the initial weights of an upgrade.
 
     While calls are split, only the old version gets calls until superseded versions are gone. Canary and blue-green
@@ -153,7 +161,7 @@ def _to_old(old: Side, new: Side, phase: Phase, standing: Deployment, look: Look
     return {}
 
 
-def _to_new(new: Side, standing: Deployment, look: Look) -> dict[str, int]:
+def _to_new(new: VersionSet, standing: Deployment, look: VersionSnapshot) -> dict[str, int]:
     """Return the initial weights of a return: the version being left gets no calls once there are enough others."""
     if standing.artifact == new.artifact or not look.of(new).ready:
         return {}

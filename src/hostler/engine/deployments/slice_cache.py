@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from hostler.engine.deployments.instance_index import Is, Roster, kind_of
-from hostler.engine.deployments.node_cache import Ground, has
+from hostler.engine.deployments.instance_index import InstanceIndex, InstanceState, kind_of
+from hostler.engine.deployments.node_cache import NodeCache, has
 from hostler.engine.deployments.state_machine import since
 from hostler.keys.deployment import SLICE
 from hostler.kit.cooperative_yield import Fairness
@@ -17,23 +17,23 @@ from hostler.model.deployment import SliceState, base_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hostler.engine.deployments.node_cache import Place, Site
+    from hostler.engine.deployments.node_cache import FailureDomain, NodeSite
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.model.deployment import SliceRecord
 
 SLICES = SLICE.prefix()
-_NOTHING = Roster()
-_ACTIVE = int(Is.ACTIVE)
+_NOTHING = InstanceIndex()
+_ACTIVE = int(InstanceState.ACTIVE)
 
 
-class Fleet:
+class SliceCache:
     """The slice cache of the process: `View.fleet`. Callers must not modify what it returns."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self.ground = Ground(view)
-        self._rosters: dict[str, Roster] = {}
+        self.ground = NodeCache(view)
+        self._rosters: dict[str, InstanceIndex] = {}
         self._on: dict[str, dict[str, None]] = {}  # artifacts by node, including those with unreadable records
         self._known: dict[str, SliceRecord] = {}
         self.hollow: dict[str, None] = {}
@@ -69,7 +69,7 @@ class Fleet:
 
         return end
 
-    def roster(self, base: str) -> Roster:
+    def roster(self, base: str) -> InstanceIndex:
         """Return the instances of `group:name`."""
         return self._rosters.get(base, _NOTHING)
 
@@ -84,9 +84,9 @@ class Fleet:
         other = next(others, None)
         return None if other is None else (node, other)
 
-    def planned(self, base: str) -> Roster:
+    def planned(self, base: str) -> InstanceIndex:
         """Return the instances of `group:name`, to take numbers from; the index is kept even while it is empty."""
-        return self._rosters.setdefault(base, Roster())
+        return self._rosters.setdefault(base, InstanceIndex())
 
     def forget(self, base: str) -> None:
         """Drop the index of a slice if it is empty and nothing is planned for it."""
@@ -118,7 +118,7 @@ class Fleet:
         """Return whether the record is absent or readable."""
         return f"{SLICES}{node}/{artifact}" not in self._view.slices.unreadable
 
-    def site(self, node: str) -> Site:
+    def site(self, node: str) -> NodeSite:
         """Return the cached state of a node."""
         return self.ground.site(node)
 
@@ -152,7 +152,7 @@ class Fleet:
     def _compare(self, base: str, node: str, artifact: str, old: SliceRecord | None, new: SliceRecord | None) -> None:
         roster = self._rosters.get(base)
         if roster is None:
-            roster = self._rosters[base] = Roster()
+            roster = self._rosters[base] = InstanceIndex()
         place = self.ground.site(node).place
         before = {} if old is None else old.each()
         after = {} if new is None else new.each()
@@ -185,7 +185,7 @@ class Fleet:
             if not on:
                 del self._on[node]
 
-    def _hung_elsewhere(self, node: str, before: Place) -> None:
+    def _hung_elsewhere(self, node: str, before: FailureDomain) -> None:
         place = self.ground.site(node).place
         for base in dict.fromkeys(base_of(artifact) for artifact in self._on.get(node, ())):
             roster = self._rosters.get(base)

@@ -22,8 +22,8 @@ from hostler.model.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hostler.engine.deployments.instance_index import Roster
-    from hostler.engine.deployments.node_cache import Ground, Place, Site
+    from hostler.engine.deployments.instance_index import InstanceIndex
+    from hostler.engine.deployments.node_cache import FailureDomain, NodeCache, NodeSite
 
 CHUNK = 256
 """Nodes that are sorted by their total number of slices, if they are equal otherwise."""
@@ -45,8 +45,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 def assign(
     count: int,
-    roster: Roster,
-    ground: Ground,
+    roster: InstanceIndex,
+    ground: NodeCache,
     *,
     labels: Mapping[str, str],
     failed: Mapping[str, int],
@@ -62,7 +62,7 @@ def assign(
         return []
     plan = _Plan(roster, ground, same)
 
-    def takes(site: Site) -> bool:
+    def takes(site: NodeSite) -> bool:
         return (not labels or has(site, labels)) and not barred(site.node)
 
     if not failed:
@@ -71,15 +71,15 @@ def assign(
     share = -(-(count + sum(roster.on.values())) // max(1, nodes))
     found: list[Choice] = []
     for times in (0, *sorted(set(failed.values()))):
-        of_turn: Callable[[Site], bool] = lambda site, n=times: failed.get(site.node, 0) == n and takes(site)  # type: ignore[misc]  # noqa: E731
+        of_turn: Callable[[NodeSite], bool] = lambda site, n=times: failed.get(site.node, 0) == n and takes(site)  # type: ignore[misc]  # noqa: E731
         found += plan.take(count - len(found), of_turn, min(MOST, TILT * share))
     return found
 
 
 def passed_over(
     chosen: Sequence[str],
-    roster: Roster,
-    ground: Ground,
+    roster: InstanceIndex,
+    ground: NodeCache,
     *,
     labels: Mapping[str, str],
     failed: Mapping[str, int],
@@ -123,7 +123,7 @@ def passed_over(
     return tuple(reasons)
 
 
-def _against(site: Site, roster: Roster, labels: Mapping[str, str], failed: Mapping[str, int]) -> str:
+def _against(site: NodeSite, roster: InstanceIndex, labels: Mapping[str, str], failed: Mapping[str, int]) -> str:
     if not has(site, labels):
         wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
         return f"it lacks {wanted}"
@@ -148,11 +148,11 @@ def _some(nodes: Mapping[str, None], count: int) -> str:
 class _Plan:
     """Chooses nodes one after another. The cost depends on the number of locations; nodes are examined when needed."""
 
-    def __init__(self, roster: Roster, ground: Ground, same: Callable[[str], int]) -> None:
+    def __init__(self, roster: InstanceIndex, ground: NodeCache, same: Callable[[str], int]) -> None:
         self._roster, self._ground, self._same = roster, ground, same
         self._racks, self._pdus, self._tors = dict(roster.racks), dict(roster.pdus), dict(roster.tors)
 
-    def take(self, count: int, takes: Callable[[Site], bool], most: int) -> list[Choice]:
+    def take(self, count: int, takes: Callable[[NodeSite], bool], most: int) -> list[Choice]:
         """Choose a node for each of `count` instances, among those that `takes` accepts; none gets more than `most`.
 
         Choices of earlier calls count for racks, PDUs and ToR switches, but not per node: later calls use other nodes.
@@ -198,7 +198,7 @@ class _Plan:
         )
 
 
-def _why(place: Place, key: tuple[int, int, int, int, int, int]) -> str:
+def _why(place: FailureDomain, key: tuple[int, int, int, int, int, int]) -> str:
     level, _, rack, _, _, _ = key
     return f"{level} on this node, {rack} in rack {place.rack}" if place.rack else f"{level} on this node"
 
@@ -216,10 +216,10 @@ class _Line:
 
     def __init__(  # noqa: PLR0917  (the location, its status, and the filters)
         self,
-        place: Place,
-        roster: Roster,
-        sites: Mapping[str, Site],
-        takes: Callable[[Site], bool],
+        place: FailureDomain,
+        roster: InstanceIndex,
+        sites: Mapping[str, NodeSite],
+        takes: Callable[[NodeSite], bool],
         same: Callable[[str], int],
         most: int,
     ) -> None:

@@ -22,7 +22,7 @@ from hostler.engine.deployments.batch_size import shares
 from hostler.engine.deployments.phases import PROVING, advanced, stages_of, weight_of
 from hostler.engine.deployments.rollout_control import NO_ORDERS
 from hostler.engine.deployments.rollout_start import begun, is_news, target
-from hostler.engine.deployments.version_set import Aim, Count, Look, Side, new_side, old_side
+from hostler.engine.deployments.version_set import Aim, Count, VersionSet, VersionSnapshot, new_side, old_side
 from hostler.model.rollout import Deployment, Phase
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def aim(  # noqa: PLR0917 - the spec, then the status
     number: int,
     rollback: bool,
     deployment: Deployment | None,
-    counts: Mapping[Side, Count],
+    counts: Mapping[VersionSet, Count],
     *,
     retries: Mapping[str, Retries],
     measured: Callable[[str], Measured],
@@ -64,7 +64,7 @@ def aim(  # noqa: PLR0917 - the spec, then the status
     standing = deployment
     if standing is not None:
         standing = autoscale.scaled(spec, standing, measured, now)
-    look = Look(
+    look = VersionSnapshot(
         spec=spec,
         wished=autoscale.wished(spec, standing.scale if standing else None),
         counts=counts,
@@ -86,7 +86,7 @@ def aim(  # noqa: PLR0917 - the spec, then the status
     )
 
 
-def _removed(deployment: Deployment | None, counts: Mapping[Side, Count], now: float) -> Aim:
+def _removed(deployment: Deployment | None, counts: Mapping[VersionSet, Count], now: float) -> Aim:
     left = {side: count for side, count in counts.items() if count.there or count.leaving or count.failed}
     going = None
     if left and deployment is not None:
@@ -111,7 +111,7 @@ def _settings(now: Deployment) -> dict[int, SliceSettings]:
     return {template: settings for template, settings in sorted(found.items()) if template}
 
 
-def _again(now: Deployment, look: Look) -> float:
+def _again(now: Deployment, look: VersionSnapshot) -> float:
     """Return the seconds until time or metrics alone can lead to the next step; 0: wait for a change."""
     waits = [autoscale.EVERY] if look.spec.autoscale is not None else []
     if now.phase in PROVING and look.of(new_side(now)).fresh:
@@ -129,7 +129,7 @@ def _again(now: Deployment, look: Look) -> float:
 __all__ = [
     "Aim",
     "Count",
-    "Side",
+    "VersionSet",
     "aim",
     "new_side",
     "old_side",

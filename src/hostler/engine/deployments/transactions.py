@@ -32,7 +32,7 @@ REMEMBERED = 100
 _SLICES = SLICE.prefix()
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DesiredSlice(msgspec.Struct, frozen=True):
     """The records that specify a slice: its owner and its blueprint."""
 
     owner: Entry[SliceOwner] | None = None
@@ -108,7 +108,7 @@ def together(when: Sequence[Comparison], batch: Sequence[Written]) -> Txn:
 
 
 def deployed(
-    base: str, wish: Wish, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
+    base: str, wish: DesiredSlice, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
 ) -> Txn:
     """Write the deployment. A new revision deletes the failure counts (`retries`): its version is tried afresh."""
     txn = Txn(wish.unchanged(base), [DEPLOYMENT.put(new, base=base)])
@@ -118,7 +118,7 @@ def deployed(
     return txn
 
 
-def forgotten(base: str, wish: Wish, old: Entry[Deployment] | None) -> Txn:
+def forgotten(base: str, wish: DesiredSlice, old: Entry[Deployment] | None) -> Txn:
     """Delete the records of a slice that no blueprint names and that has no instances."""
     txn = Txn(wish.unchanged(base), [])
     txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))

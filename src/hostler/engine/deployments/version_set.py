@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Deployment, Retries
 
 
-class Side(msgspec.Struct, frozen=True, order=True):
+class VersionSet(msgspec.Struct, frozen=True, order=True):
     """A version set: instances of one artifact that run with the same settings."""
 
     artifact: str
@@ -46,9 +46,9 @@ class Count(msgspec.Struct, frozen=True):
 class Aim(msgspec.Struct, frozen=True, kw_only=True):
     """The desired instances of a slice at this moment."""
 
-    wants: tuple[tuple[Side, int], ...] = ()
+    wants: tuple[tuple[VersionSet, int], ...] = ()
     """Desired instances that are not leaving, by side; a side not listed: none. Versions given up are accounted for."""
-    spare: tuple[tuple[Side, int], ...] = ()
+    spare: tuple[tuple[VersionSet, int], ...] = ()
     """READY instances of a side that may be deactivated now. Those that are not ready may always go, and go first."""
     deployment: Deployment | None = None
     """To be written if it differs from the stored record; None: no instance is left, delete it."""
@@ -61,29 +61,29 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
 NOBODY = Count()
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class VersionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Snapshot on which one decision is based."""
 
     spec: SliceSpec
     wished: int
     """The desired number of instances."""
-    counts: Mapping[Side, Count]
+    counts: Mapping[VersionSet, Count]
     retries: Mapping[str, Retries]
     measured: Callable[[str], Measured]
     now: float
     placeable: bool
 
-    def of(self, side: Side | None) -> Count:
+    def of(self, side: VersionSet | None) -> Count:
         """Return the instance counts of a side."""
         return NOBODY if side is None else self.counts.get(side, NOBODY)
 
-    def others(self, *sides: Side | None) -> Iterator[tuple[Side, Count]]:
+    def others(self, *sides: VersionSet | None) -> Iterator[tuple[VersionSet, Count]]:
         """Yield all sides except these that have instances which are not leaving, in order."""
         for side in sorted(self.counts):
             if side not in sides and self.counts[side].there:
                 yield side, self.counts[side]
 
-    def remains(self, side: Side) -> bool:
+    def remains(self, side: VersionSet) -> bool:
         """Return whether any other side has instances. They may have endpoints even while they leave."""
         return any(one.there or one.leaving or one.failed for other, one in self.counts.items() if other != side)
 
@@ -100,22 +100,22 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
         return is_given_up(self.retries.get(artifact), since)
 
 
-def new_side(deployment: Deployment) -> Side:
+def new_side(deployment: Deployment) -> VersionSet:
     """Return the side that the deployment moves to, or has reached."""
-    return Side(deployment.artifact, deployment.template)
+    return VersionSet(deployment.artifact, deployment.template)
 
 
-def old_side(deployment: Deployment) -> Side | None:
+def old_side(deployment: Deployment) -> VersionSet | None:
     """Return the side that served before."""
-    return Side(deployment.previous, deployment.previous_template) if deployment.previous else None
+    return VersionSet(deployment.previous, deployment.previous_template) if deployment.previous else None
 
 
-def enough(look: Look, side: Side, strategy: Strategy) -> bool:
+def enough(look: VersionSnapshot, side: VersionSet, strategy: Strategy) -> bool:
     """Return whether the side can take all calls alone."""
     return look.of(side).ready >= max(1, look.floor(strategy))
 
 
-def can_split(old: Side, look: Look, strategy: Strategy) -> bool:
+def can_split(old: VersionSet, look: VersionSnapshot, strategy: Strategy) -> bool:
     """Return whether the old side can take all calls, so that shares of them can then be given to the new side."""
     alone = not any(count.ready for _, count in look.others(old))
     return enough(look, old, strategy) or (alone and look.of(old).ready > 0)

@@ -46,7 +46,7 @@ _BUSY = {
 }
 
 
-class Seen(msgspec.Struct, frozen=True):
+class InstanceGroup(msgspec.Struct, frozen=True):
     """A group of equal instances: there may be a million of them, so they are not handled one by one."""
 
     node: str
@@ -69,7 +69,7 @@ class Seen(msgspec.Struct, frozen=True):
         return self.state is SliceState.ACTIVE and self.ready
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one slice."""
 
     base: str
@@ -78,7 +78,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     """Number of the blueprint's revision that last named it."""
     deployment: Deployment | None = None
-    seen: Sequence[Seen] = ()
+    seen: Sequence[InstanceGroup] = ()
     retries: Mapping[str, Retries] = {}
     decision: SliceDecision | None = None
     unmet: tuple[str, ...] = ()
@@ -98,14 +98,14 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         scale = None if self.deployment is None or self.spec.autoscale is None else self.deployment.scale
         return self.spec.instances if scale is None else scale
 
-    def is_wanted(self, seen: Seen) -> bool:
+    def is_wanted(self, seen: InstanceGroup) -> bool:
         """Return whether the instances match the blueprint: its version and settings, and not leaving."""
         if self.spec is None or seen.artifact != self.spec.artifact or seen.goes:
             return False
         return seen.settings == self.spec.settings
 
 
-def total(some: Iterable[Seen]) -> int:
+def total(some: Iterable[InstanceGroup]) -> int:
     """Return the number of instances in these groups."""
     return sum([one.count for one in some])
 
@@ -115,7 +115,7 @@ def is_ready(one: SliceInstance) -> bool:
     return one.state is SliceState.ACTIVE and one.ready
 
 
-def slice_status(known: Known) -> SliceStatus:
+def slice_status(known: SliceFacts) -> SliceStatus:
     """Return the status of one slice."""
     spec, deployment = known.spec, known.deployment
     wanted = [one for one in known.seen if known.is_wanted(one)]
@@ -193,14 +193,14 @@ def _rollout(deployment: Deployment, strategy: Strategy) -> RolloutView:
     )
 
 
-def _strategy(known: Known) -> Strategy:
+def _strategy(known: SliceFacts) -> Strategy:
     """Return the strategy of the upgrade in progress; otherwise that of the next one."""
     if known.deployment is not None and (known.spec is None or known.deployment.phase is not Phase.DONE):
         return known.deployment.strategy
     return Strategy() if known.spec is None else known.spec.strategy
 
 
-def _phase(known: Known, *, calm: bool, there: int) -> BlueprintPhase:
+def _phase(known: SliceFacts, *, calm: bool, there: int) -> BlueprintPhase:
     spec, deployment = known.spec, known.deployment
     if spec is None:
         return BlueprintPhase.REMOVING
@@ -226,12 +226,12 @@ def _held(deployment: Deployment) -> str:
     return ""
 
 
-def _waiting(known: Known, there: int) -> int:
+def _waiting(known: SliceFacts, there: int) -> int:
     """Return the number of instances without a node."""
     return 0 if known.decision is None or there >= known.wished else known.decision.waiting
 
 
-def _detail(known: Known, phase: BlueprintPhase, *, there: int, leaving: int) -> str:
+def _detail(known: SliceFacts, phase: BlueprintPhase, *, there: int, leaving: int) -> str:
     deployment = known.deployment
     if phase is BlueprintPhase.REMOVING:
         return f"{leaving} instance{'s are' if leaving != 1 else ' is'} left"
@@ -251,7 +251,7 @@ def _detail(known: Known, phase: BlueprintPhase, *, there: int, leaving: int) ->
     return "; ".join(part for part in (said, _failures(known)) if part)
 
 
-def _why_waiting(known: Known, there: int) -> str:
+def _why_waiting(known: SliceFacts, there: int) -> str:
     parts = []
     count = _waiting(known, there)
     if count and known.decision is not None:
@@ -263,14 +263,14 @@ def _why_waiting(known: Known, there: int) -> str:
     return "; ".join([*filter(None, [held]), *parts, *filter(None, [_failures(known)])])
 
 
-def _stuck_drain(known: Known) -> str:
+def _stuck_drain(known: SliceFacts) -> str:
     on = sorted({seen.node for seen in known.seen if seen.node in known.drained})
     if not on or known.decision is None or not known.decision.waiting:
         return ""
     return f"instances on {', '.join(on[:5])} cannot leave: no other node accepts them"
 
 
-def _crowded(known: Known) -> str:
+def _crowded(known: SliceFacts) -> str:
     """Warn if all instances are on one node: they move one at a time, or never, and until then its loss affects all."""
     if known.crowded is None:
         return ""
@@ -279,7 +279,7 @@ def _crowded(known: Known) -> str:
     return f"all of its instances are on node {node}, none on {other}{f' ({why})' if why else ''}"
 
 
-def _failures(known: Known) -> str:
+def _failures(known: SliceFacts) -> str:
     """Return what last went wrong with the desired version."""
     if known.spec is None:
         return ""
@@ -290,7 +290,7 @@ def _failures(known: Known) -> str:
     return f"failed {times}: {found.why}" if found.why else f"failed {times}"
 
 
-def _versions(known: Known) -> tuple[VersionStatus, ...]:
+def _versions(known: SliceFacts) -> tuple[VersionStatus, ...]:
     """Return the desired version first, even if it has no instances yet; then the others."""
     desired = "" if known.spec is None else known.spec.artifact
     artifacts = {seen.artifact for seen in known.seen} | ({desired} if desired else set())
@@ -302,7 +302,7 @@ def _unknown(states: Iterable[SliceState]) -> list[SliceState]:
     return sorted(state for state in states if not state.is_known)
 
 
-def _version(known: Known, artifact: str) -> VersionStatus:
+def _version(known: SliceFacts, artifact: str) -> VersionStatus:
     states: dict[SliceState, int] = {}
     on: dict[str, tuple[int, int]] = {}
     for one in known.seen:

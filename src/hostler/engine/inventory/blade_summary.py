@@ -38,7 +38,7 @@ _BY_LIFECYCLE = {
 }
 
 
-class Floor:
+class BladeSummaries:
     """Builds the summary. One per process."""
 
     def __init__(self, view: View) -> None:

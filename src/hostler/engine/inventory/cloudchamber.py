@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.engine.inventory import check
 from hostler.kit.plural import counted
-from hostler.kit.yaml import Node, Piece, Place
+from hostler.kit.yaml import Location, Node, Piece
 from hostler.model.inventory import Condition
 from hostler.model.name import fold
 from hostler.model.node_label import ARCH, architecture
@@ -43,7 +43,7 @@ class Translation:
     """The translation of one file. `notes` are complete after `document`."""
 
     def __init__(self) -> None:
-        self._notes: dict[str, list[Place]] = {}
+        self._notes: dict[str, list[Location]] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ class Translation:
 
     # Contents without an equivalent
 
-    def _note(self, what: str, place: Place) -> None:
+    def _note(self, what: str, place: Location) -> None:
         self._notes.setdefault(what, []).append(place)
 
     def _leave_texts(self, fields: Mapping[str, Piece], *names: str) -> None:
@@ -262,7 +262,7 @@ def _fields(piece: Piece, *known: str) -> dict[str, Piece]:
         elif node.value is not None:
             found[fold(name)] = Piece(node, place, piece.doubts)
     for node in merged:
-        inherited = _fields(Piece(node, Place(piece.place.path, node.line), piece.doubts), *known)
+        inherited = _fields(Piece(node, Location(piece.place.path, node.line), piece.doubts), *known)
         found = {**inherited, **found}
     return found
 

@@ -26,7 +26,7 @@ NAMED = 3
 """Number of machines, or blades, that a reason names."""
 
 
-class BladeSeen(msgspec.Struct, frozen=True, kw_only=True):
+class BladeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a step of a blade is decided from."""
 
     node: str
@@ -70,7 +70,7 @@ def flow_of(rack: Rack, blade: Blade) -> Condition | None:
     return None
 
 
-def decide_blade(seen: BladeSeen, now: float, period: float) -> Step:
+def decide_blade(seen: BladeSnapshot, now: float, period: float) -> Step:
     """Return the next step of a blade."""
     wanted = flow_of(seen.rack, seen.blade)
     if wanted is Condition.BURN_IN:
@@ -104,7 +104,7 @@ def decide_rack(
 # Burn-in
 
 
-def _burn_in(seen: BladeSeen, now: float, period: float) -> Step:
+def _burn_in(seen: BladeSnapshot, now: float, period: float) -> Step:
     flow, node = seen.flow, seen.node
     begun = flow is not None and flow.step in (FlowStep.WATCHING, FlowStep.PASSED)
     if flow is not None and begun:
@@ -145,7 +145,7 @@ def _is_expected_away(member: NodeRecord | None) -> bool:
     return member is not None and (member.awaited or member.lifecycle is Lifecycle.SHUTTING_DOWN)
 
 
-def _failed(seen: BladeSeen, why: str, now: float) -> Step:
+def _failed(seen: BladeSnapshot, why: str, now: float) -> Step:
     flow = _flow(seen.flow, Condition.BURN_IN, FlowStep.FAILED, why, now)
     return Step(flow=flow, condition=Condition.OUT_FOR_REPAIR, why=f"its burn-in failed: {why}")
 
@@ -169,7 +169,7 @@ def _rack_burn_in(
 # Retirement
 
 
-def _retire(seen: BladeSeen, now: float) -> Step:
+def _retire(seen: BladeSnapshot, now: float) -> Step:
     member, node = seen.member, seen.node
     if member is None or member.lifecycle in (Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN):
         if seen.machines:
@@ -211,7 +211,7 @@ def _retire(seen: BladeSeen, now: float) -> Step:
     return _at(seen, Condition.RETIRING, FlowStep.DRAINING, _left(seen), now)
 
 
-def _over(seen: BladeSeen) -> Step:
+def _over(seen: BladeSnapshot) -> Step:
     """Return the step that ends a flow which the blade is no longer in."""
     flow, member = seen.flow, seen.member
     if flow is None or _is_told(seen.blade, flow):
@@ -235,7 +235,7 @@ def _is_told(hardware: Hardware, flow: HardwareFlow | None) -> bool:
 # Text
 
 
-def _at(seen: BladeSeen, condition: Condition, step: FlowStep, why: str, now: float) -> Step:
+def _at(seen: BladeSnapshot, condition: Condition, step: FlowStep, why: str, now: float) -> Step:
     return Step(flow=_flow(seen.flow, condition, step, why, now), why=why)
 
 
@@ -251,13 +251,13 @@ def _flow(before: HardwareFlow | None, condition: Condition, step: FlowStep, why
     )
 
 
-def _left(seen: BladeSeen) -> str:
+def _left(seen: BladeSnapshot) -> str:
     parts = [_listed(seen.machines)] if seen.machines else []
     parts += [counted(seen.slices, "slice")] if seen.slices else []
     return f"{' and '.join(parts)} to go" if parts else "waits until its node is decommissioned"
 
 
-def _kept(seen: BladeSeen) -> str:
+def _kept(seen: BladeSnapshot) -> str:
     kept = f"{counted(len(seen.retained), 'retained machine')} ({_some(seen.retained)})"
     return f"node {seen.node} keeps the disks of {kept}; restore or delete them (hostler vm retained list)"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.inventory.flow import BladeSeen, Step, decide_blade, decide_rack, flow_of
+from hostler.engine.inventory.flow import BladeSnapshot, Step, decide_blade, decide_rack, flow_of
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.errors import Conflict, Unavailable, Uncertain
@@ -198,7 +198,7 @@ class FlowController:
             return
         node = f"{rack}-{blade}"
         member, heartbeat = await MEMBER.get(self._store, node=node), await ALIVE.get(self._store, node=node)
-        seen = BladeSeen(
+        seen = BladeSnapshot(
             node=node,
             rack=above.value,
             blade=entry.value,

@@ -26,7 +26,7 @@ from hostler.engine.inventory import check
 from hostler.engine.inventory.cloudchamber import Translation
 from hostler.errors import Invalid
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
-from hostler.kit.yaml import Doubts, Malformed, Piece, Place, read, wrap
+from hostler.kit.yaml import Doubts, Location, Malformed, Piece, read, wrap
 from hostler.model.inventory import Blade, Capacity, Condition, Pdu, Port, Rack, Region, Tor, Zone
 from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER
 from hostler.model.name import fold
@@ -141,7 +141,7 @@ def inventory_in(document: Any) -> Inventory:
     """Parse a JSON document. Invalid: as for `read_inventory`, with paths instead of lines."""
     doubts = Doubts()
     try:
-        top = Piece(wrap(document), Place(), doubts)
+        top = Piece(wrap(document), Location(), doubts)
     except Malformed as error:
         raise Invalid(f"inventory: {error.what}") from None
     inventory = inventory_of(top)
@@ -403,7 +403,7 @@ def _labels(fields: dict[str, Piece]) -> dict[str, str]:
     return {**found, **has}
 
 
-def _place(rack: Piece, path: check.Path, sources: Sequence[Piece]) -> Place | None:
+def _place(rack: Piece, path: check.Path, sources: Sequence[Piece]) -> Location | None:
     """Return the position of a fault in the file; None: it is not in the file, but follows from something else."""
     place, node, rest = rack.place, rack.node, path
     if path[0] == "blades" and len(path) > 1 and isinstance(path[1], int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.inventory.blade_summary import Floor
+from hostler.engine.inventory.blade_summary import BladeSummaries
 from hostler.engine.inventory.export import natural
 from hostler.engine.placement.request import counted_capacity
 from hostler.engine.request import check_limit
@@ -53,7 +53,7 @@ class InventoryReader:
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
         self._fairness = Fairness()
-        self._floor = Floor(view)
+        self._floor = BladeSummaries(view)
 
     async def regions(self, caller: Caller, *, stale: bool = False) -> RegionPage:  # noqa: ARG002 - allowed for every caller
         """Return all regions and their zones; there are few."""

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from hostler.engine.invocation.cpu_rates import CpuRates
-from hostler.ports.calls import Second, Tally, Told
+from hostler.ports.calls import CallCounts, Second, Told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +95,9 @@ class Measures:
         """Return all complete seconds later than `after`."""
         now = int(self._clock.wall())
         seconds = tuple(
-            Second(at, tuple(Tally(name, one.calls, one.errors, one.times) for name, one in sorted(counts.items())))
+            Second(
+                at, tuple(CallCounts(name, one.calls, one.errors, one.times) for name, one in sorted(counts.items()))
+            )
             for at, counts in sorted(self._seconds.items())
             if after < at < now
         )

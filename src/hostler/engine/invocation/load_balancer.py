@@ -52,7 +52,7 @@ class Instance:
         self.failures, self.shunned_until = 0, 0.0
 
 
-class Place:
+class CallTarget:
     """An endpoint: one method of an instance."""
 
     __slots__ = ("idempotent", "instance", "streams")
@@ -85,20 +85,20 @@ class Pool:
     __slots__ = ("_at", "_far", "_near")
 
     def __init__(self) -> None:
-        self._near: list[Place] = []
-        self._far: list[Place] = []
-        self._at: dict[Place, int] = {}
+        self._near: list[CallTarget] = []
+        self._far: list[CallTarget] = []
+        self._at: dict[CallTarget, int] = {}
 
     def __len__(self) -> int:
         return len(self._near) + len(self._far)
 
-    def add(self, place: Place) -> None:
+    def add(self, place: CallTarget) -> None:
         """Add an endpoint."""
         side = self._near if place.instance.local else self._far
         self._at[place] = len(side)
         side.append(place)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: CallTarget) -> None:
         """Remove an endpoint; the last one takes its position."""
         at = self._at.pop(place)
         side = self._near if place.instance.local else self._far
@@ -107,7 +107,7 @@ class Pool:
             side[at] = last
             self._at[last] = at
 
-    def pick(self, now: float, rng: random.Random, avoided: Avoided | None, most: int = _ANY) -> Place | None:
+    def pick(self, now: float, rng: random.Random, avoided: Avoided | None, most: int = _ANY) -> CallTarget | None:
         """Return the best endpoint; `most` is the lowest preference level that is acceptable."""
         for level in range(most + 1):
             if level > _SHUNNED and avoided is None:
@@ -120,7 +120,9 @@ class Pool:
         return None
 
 
-def _of_two(places: list[Place], now: float, rng: random.Random, avoided: Avoided | None, level: int) -> Place | None:
+def _of_two(
+    places: list[CallTarget], now: float, rng: random.Random, avoided: Avoided | None, level: int
+) -> CallTarget | None:
     count = len(places)
     if count == 1:
         return places[0] if _may(places[0].instance, now, avoided, level) else None
@@ -164,7 +166,7 @@ class Routing:
         self._rng, self._local = rng, local
         self.weights: Mapping[str, int] = {}
         self._instances: dict[tuple[str, int], list[Instance]] = {}
-        self._places: dict[tuple[str, str, int], Place] = {}
+        self._places: dict[tuple[str, str, int], CallTarget] = {}
         self._pools: dict[tuple[str, str], Pool] = {}
         self._all: dict[str, Pool] = {}
         self._turns: dict[str, list[_Turn]] = {}
@@ -174,7 +176,7 @@ class Routing:
     def put(self, artifact: str, method: str, number: int, endpoint: Endpoint) -> None:
         """Add or replace an endpoint."""
         old = self._places.get((artifact, method, number))
-        place = Place(
+        place = CallTarget(
             self._instance(artifact, number, endpoint), idempotent=endpoint.idempotent, streams=endpoint.streams
         )
         place.instance.places += 1
@@ -215,7 +217,9 @@ class Routing:
 
     # Choosing
 
-    def choose(self, method: str, artifact: str | None, now: float, avoided: Avoided | None = None) -> Place | None:
+    def choose(
+        self, method: str, artifact: str | None, now: float, avoided: Avoided | None = None
+    ) -> CallTarget | None:
         """Return the endpoint for a call, or None. `artifact`: exactly this version; None: by the weights."""
         if artifact is not None:
             pool = self._pools.get((artifact, method))
@@ -237,7 +241,7 @@ class Routing:
 
     # Internal
 
-    def _again(self, method: str, now: float, avoided: Avoided) -> Place | None:
+    def _again(self, method: str, now: float, avoided: Avoided) -> CallTarget | None:
         """Choose again after a failure: another instance of the same version, or of another version with a share.
 
         A retry does not advance the round robin: shares are shares of calls, not of tries.
@@ -281,7 +285,7 @@ class Routing:
         known.append(instance)
         return instance
 
-    def _remove(self, artifact: str, method: str, number: int, place: Place) -> None:
+    def _remove(self, artifact: str, method: str, number: int, place: CallTarget) -> None:
         pool, everything = self._pools[artifact, method], self._all[method]
         pool.remove(place)
         everything.remove(place)

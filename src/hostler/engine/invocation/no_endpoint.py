@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.redaction import unspoken
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 _HERE = "see hostler blueprint status"
-_SAID = {Is.DOWN: "restarting", Is.LEFT: "leaving"}
+_SAID = {InstanceState.DOWN: "restarting", InstanceState.LEFT: "leaving"}
 LOOKED_THROUGH, READ = 5_000, 50
 """Without a view: the maximum number of slice keys that are scanned, and of records that are read."""
 AGAIN = 2.0
@@ -81,10 +81,10 @@ class Why:
         if self._view is None:
             return await self._looked_up(base, artifact)
         await self._view.fleet.load()
-        counts: Counter[Is] = Counter()
+        counts: Counter[InstanceState] = Counter()
         for party in self._view.fleet.roster(base).parties.values():
             if artifact in (None, party.side.artifact):
-                counts.update(dict(zip(Is, party.totals)))
+                counts.update(dict(zip(InstanceState, party.totals)))
         return _listed(counts)
 
     async def _looked_up(self, base: str, artifact: str | None) -> list[str]:
@@ -110,14 +110,14 @@ class Why:
                 keys.append(item.key)
         if not keys:
             return []
-        counts: Counter[Is] = Counter()
+        counts: Counter[InstanceState] = Counter()
         read = await self._store.txn([], [Get(key) for key in keys[:READ]])
         for response in read.responses:
             if isinstance(response, KeyValue):
-                counts.update(Is(kind_of(one)) for one in SLICE.entry(response).value.each().values())
+                counts.update(InstanceState(kind_of(one)) for one in SLICE.entry(response).value.each().values())
         said = _listed(counts)
         return [f"at least {one}" for one in said] if page.more or len(keys) > READ else said
 
 
-def _listed(counts: Counter[Is]) -> list[str]:
-    return [f"{counts[kind]} {_SAID.get(kind, kind.name)}" for kind in Is if counts[kind]]
+def _listed(counts: Counter[InstanceState]) -> list[str]:
+    return [f"{counts[kind]} {_SAID.get(kind, kind.name)}" for kind in InstanceState if counts[kind]]

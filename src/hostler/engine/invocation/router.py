@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from hostler.engine.invocation.load_balancer import Instance, Place
+    from hostler.engine.invocation.load_balancer import CallTarget, Instance
     from hostler.kit.clock import Clock
-    from hostler.ports.calls import Items, Lines
+    from hostler.ports.calls import Items, WorkerConnections
     from hostler.ports.store import Store
 
 RETRIES = 3
@@ -64,7 +64,7 @@ class Router:
     def __init__(
         self,
         store: Store,
-        lines: Lines,
+        lines: WorkerConnections,
         *,
         clock: Clock,
         rng: random.Random,
@@ -196,7 +196,7 @@ class Router:
 
     # One try
 
-    async def _sent(self, place: Place, call: Call, began: float) -> bytes | Items:
+    async def _sent(self, place: CallTarget, call: Call, began: float) -> bytes | Items:
         instance, measures = place.instance, self.measures
         artifact = instance.artifact
         instance.in_flight += 1
@@ -309,7 +309,7 @@ class Router:
             )
         return routes
 
-    async def _awaited(self, routes: Routes, method: str, artifact: str | None, ends_at: float) -> Place:
+    async def _awaited(self, routes: Routes, method: str, artifact: str | None, ends_at: float) -> CallTarget:
         """Wait briefly for an endpoint if the slice had one recently; otherwise raise the reason why there is none."""
         routing, clock = routes.routing, self._clock
         until = min(ends_at, clock.now() + PATIENCE)
@@ -343,7 +343,7 @@ class Router:
             self._following.pop(routes.base).cancel()
 
 
-def _may_repeat(error: CallFailed, place: Place) -> bool:
+def _may_repeat(error: CallFailed, place: CallTarget) -> bool:
     """Return whether the call may be sent again."""
     if error.fault in (Fault.ARGUMENTS, Fault.NO_METHOD, Fault.DEADLINE, Fault.TOO_LARGE):
         return False

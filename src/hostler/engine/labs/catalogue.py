@@ -19,7 +19,7 @@ _ANY = LabCatalogue()
 CATALOGUE = LAB_CATALOGUE.fill(name="default")
 
 
-class Offer:
+class Catalogue:
     """The catalogue in the store, or the last known one if it was deleted or cannot be decoded.
 
     Using the last known one prevents the removal of VMs by mistake. `own`: from the file of this replica.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.labs import messages, state_machine, transactions
 from hostler.engine.labs.admission import Admission
-from hostler.engine.labs.catalogue import CATALOGUE, Offer
+from hostler.engine.labs.catalogue import CATALOGUE, Catalogue
 from hostler.engine.labs.decide import Act, decide
-from hostler.engine.labs.feasibility import Fit, catalogue_problems
-from hostler.engine.labs.lab_cache import Sight
+from hostler.engine.labs.feasibility import Feasibility, catalogue_problems
+from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.labs.vm_template import node_labels_of, shape_of
 from hostler.engine.quotas import claim, counted, share
 from hostler.engine.service import leadership_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hostler.engine.controllers.transactions import Txn
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.decide import Step
-    from hostler.engine.labs.transactions import Pool, Seen
+    from hostler.engine.labs.transactions import LabSnapshot, Pool
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -83,13 +83,13 @@ class LabController:
         width: int = 64,
     ) -> None:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
-        self._offer, self._keys, self._pool = Offer(view, catalogue), tuple(keys), pool
+        self._offer, self._keys, self._pool = Catalogue(view, catalogue), tuple(keys), pool
         self._tracer, self._tell = tracer, tell
         self._catalogue_changed, self._told = asyncio.Event(), frozenset[str]()
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._sight, self._fit = Sight(store, view, clock=clock), Fit(view)
+        self._sight, self._fit = LabCache(store, view, clock=clock), Feasibility(view)
         self._doubts: set[str] = set()  # users whose last write has an uncertain outcome
         self._resting: dict[str, float] = {}  # users whose lab was refused a VM, and the time of the next try
         self._fairness = Fairness()
@@ -194,7 +194,7 @@ class LabController:
         for user in self._admission.pending():
             self._queue.add(user)
 
-    def _note(self, user: str, seen: Seen) -> None:
+    def _note(self, user: str, seen: LabSnapshot) -> None:
         """Update the admission. It uses only the caches, which never go back, so it never counts too few."""
         if seen.unreadable:
             self._admission.hold(user, has_machine=self._sight.has_machine(user))
@@ -212,7 +212,7 @@ class LabController:
         for user in self._admission.give(self._catalogue()):
             self._queue.add(user)
 
-    def _wants(self, user: str, entry: Entry[LabUser], seen: Seen) -> bool:
+    def _wants(self, user: str, entry: Entry[LabUser], seen: LabSnapshot) -> bool:
         """Return whether there is work. If not, schedule the next check."""
         step = self._decided(entry.value, seen)
         if step.act is Act.ADMIT:
@@ -221,7 +221,7 @@ class LabController:
         self._look_again(step, seen)
         return step.act is not Act.NOTHING
 
-    def _look_again(self, step: Step, seen: Seen) -> None:
+    def _look_again(self, step: Step, seen: LabSnapshot) -> None:
         if step.until is not None:
             left = step.until - self._clock.wall()  # negative while the clock is in doubt
             self._queue.add(seen.user, after=left if left > 0 else DOUBT if step.act is Act.NOTHING else 0.01)
@@ -250,13 +250,13 @@ class LabController:
             seen = await self._read(user)
         raise Conflict(f"lab of {user}: it changed {TRIES} times while it was checked; it will be checked again")
 
-    async def _read(self, user: str) -> Seen:
+    async def _read(self, user: str) -> LabSnapshot:
         """Read the current state from the store. This resolves uncertain writes."""
         seen = await self._sight.read(user, self._guard())
         self._doubts.discard(user)
         return seen
 
-    async def _step(self, seen: Seen, attempt: int) -> bool:
+    async def _step(self, seen: LabSnapshot, attempt: int) -> bool:
         """Execute one step; False: its conditions did not hold."""
         entry, user = seen.entry, seen.user
         stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
@@ -284,7 +284,7 @@ class LabController:
             self._make_room(lab)
         return True
 
-    def _decided(self, record: LabUser, seen: Seen) -> Step:
+    def _decided(self, record: LabUser, seen: LabSnapshot) -> Step:
         vm, handle = seen.vm, seen.handle
         pending = vm is not None and handle is not None and handle.value.state is MachineState.PENDING
         return decide(
@@ -306,7 +306,7 @@ class LabController:
 
     # VMs
 
-    async def _admit(self, seen: Seen, entry: Entry[LabUser], lab: Lab, attempt: int) -> bool:
+    async def _admit(self, seen: LabSnapshot, entry: Entry[LabUser], lab: Lab, attempt: int) -> bool:
         """Give the lab a VM if it is its turn; otherwise record why not, once."""
         user, record, catalogue = seen.user, entry.value, self._catalogue()
         now, template = self._clock.wall(), catalogue.find(lab.lab_id)
@@ -344,7 +344,7 @@ class LabController:
         self._give_turns()
 
     async def _create(
-        self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, *, now: float, attempt: int
+        self, seen: LabSnapshot, entry: Entry[LabUser], lab: Lab, template: LabTemplate, *, now: float, attempt: int
     ) -> bool:
         """Give the lab a new VM, if any node could run it."""
         spec = shape_of(template, self._keys)
@@ -364,7 +364,7 @@ class LabController:
         txn.then += then
         return await self._write(seen, txn, "created", new)
 
-    async def _claim(self, seen: Seen, entry: Entry[LabUser], template: LabTemplate, now: float) -> bool | None:
+    async def _claim(self, seen: LabSnapshot, entry: Entry[LabUser], template: LabTemplate, now: float) -> bool | None:
         """Give the lab a VM of the pool; None: there is none."""
         if self._pool is None or (found := await self._pool.claim(entry, template, now)) is None:
             return None
@@ -375,7 +375,7 @@ class LabController:
             self._pool.settled(found, written=written)
         return written
 
-    async def _fail(self, seen: Seen, entry: Entry[LabUser], why: str) -> bool:
+    async def _fail(self, seen: LabSnapshot, entry: Entry[LabUser], why: str) -> bool:
         """Fail a lab that can never have a VM."""
         new = state_machine.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
         return await self._write(seen, transactions.rewritten(seen, entry, new), "refused", new)
@@ -386,7 +386,7 @@ class LabController:
         return leadership_of(self._standing, "labs").guard()
 
     async def _write(
-        self, seen: Seen, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...] = ()
+        self, seen: LabSnapshot, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...] = ()
     ) -> bool:
         """Commit; False: a condition did not hold. `new`: the lab record afterwards; `read`: further causes."""
         guard = self._guard()
@@ -398,7 +398,7 @@ class LabController:
         self._sight.wrote(seen.user, result.revision, txn)
         return True
 
-    def _trace(self, seen: Seen, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...]) -> None:
+    def _trace(self, seen: LabSnapshot, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...]) -> None:
         if self._tracer is None:
             return
         node = "" if seen.handle is None else seen.handle.value.node

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.labs.vm_template import shape_of
-from hostler.engine.placement import Cluster, Wanted, image_problems, node_state, place
+from hostler.engine.placement import Cluster, PlacementRequest, image_problems, node_state, place
 from hostler.model.lab import LabCatalogue
 from hostler.model.node import Lifecycle
 
@@ -42,7 +42,7 @@ def catalogue_problems(catalogue: LabCatalogue, records: Iterable[NodeRecord]) -
     return tuple(f"{lab}: {why}" for lab, template in labs.items() for why in problems_of(template, nodes))
 
 
-class Fit:
+class Feasibility:
     """Follows the node records. Results are cached until one of them changes."""
 
     def __init__(self, view: View) -> None:
@@ -77,5 +77,5 @@ class Fit:
             )
         if not len(self._nodes):
             return ""
-        decision = place(Wanted(vm="", project="", spec=spec, node_labels=node_labels), self._nodes)
+        decision = place(PlacementRequest(vm="", project="", spec=spec, node_labels=node_labels), self._nodes)
         return decision.summary.removeprefix("no node will do: ") if decision.node is None else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.labs.node_cache import Ground
-from hostler.engine.labs.transactions import Seen
+from hostler.engine.labs.node_cache import LabNodeCache
+from hostler.engine.labs.transactions import LabSnapshot
 from hostler.engine.leadership import check_guard
 from hostler.errors import Damaged
 from hostler.keys.lab import LAB
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _LABS, _VMS, _HANDLES = LAB.prefix(), VM.prefix(org=ORG), HANDLE.prefix(org=ORG)
 
 
-class Sight:
+class LabCache:
     """The view of one leadership."""
 
     def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
         self._store, self._view = store, view
-        self._ground = Ground(view, clock=clock)
+        self._ground = LabNodeCache(view, clock=clock)
         self._machines: dict[str, dict[str, None]] = {}  # keys of all VMs of org `labs`, by user
         self._wrote: dict[str, tuple[int, int]] = {}  # revisions of our writes of lab and VM
 
@@ -67,7 +67,7 @@ class Sight:
         """Return whether the user has any VM of org `labs`."""
         return user in self._machines
 
-    def of(self, user: str) -> Seen:
+    def of(self, user: str) -> LabSnapshot:
         """Return the state from the caches."""
         view = self._view
         project = lab_project(user)
@@ -75,7 +75,7 @@ class Sight:
         entry = view.labs.entries.get(key)
         keys = self._machines.get(user)
         if key in view.labs.unreadable or (view.vms.unreadable and _any_unreadable(view, keys)):
-            return Seen(user, entry, unreadable=True)
+            return LabSnapshot(user, entry, unreadable=True)
         id_ = _machine_of(entry)
         own = f"{_VMS}{project}/{id_}"
         return self._seen(
@@ -86,7 +86,7 @@ class Sight:
             self._strays(user, own) if keys and (len(keys) > 1 or own not in keys) else (),
         )
 
-    async def read(self, user: str, guard: Comparison) -> Seen:
+    async def read(self, user: str, guard: Comparison) -> LabSnapshot:
         """Read the current state from the store; other VMs of the user come from the caches.
 
         Raise LeadershipLost if the guard no longer holds.
@@ -106,7 +106,7 @@ class Sight:
                     vm, handle = (_entry(VM, found[2]), _entry(HANDLE, found[3])) if id_ else (None, None)
                     return self._seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{lab_project(user)}/{id_}"))
             except Damaged:
-                return Seen(user, None, unreadable=True)
+                return LabSnapshot(user, None, unreadable=True)
             id_ = _machine_of(entry)
 
     # Read-your-writes
@@ -136,9 +136,9 @@ class Sight:
         vm: Entry[VirtualMachine] | None,
         handle: Entry[VmHandle] | None,
         strays: tuple[Entry[VirtualMachine], ...],
-    ) -> Seen:
+    ) -> LabSnapshot:
         left = None if handle is None else self._ground.silent_in(handle.value.node)
-        return Seen(user, entry, vm, handle, strays, silent=left == 0.0, silent_in=left or None)
+        return LabSnapshot(user, entry, vm, handle, strays, silent=left == 0.0, silent_in=left or None)
 
     def _index(self, key: str) -> bool:
         """Update the index. Return whether the key is of org `labs`."""

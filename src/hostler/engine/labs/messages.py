@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hostler.model.lab import utc_time
 
 if TYPE_CHECKING:
-    from hostler.engine.labs.transactions import Seen
+    from hostler.engine.labs.transactions import LabSnapshot
     from hostler.keys.entry import Entry
     from hostler.model.lab import LabUser
 
@@ -49,7 +49,7 @@ def why(what: str, old: LabUser | None, new: LabUser | None) -> str:
     return f"lab {seen.lab_id}: {', '.join(part for part in said if part)}"
 
 
-def cause(seen: Seen, new: LabUser | None, silence: str) -> Entry[Any] | str:
+def cause(seen: LabSnapshot, new: LabUser | None, silence: str) -> Entry[Any] | str:
     """Return the cause of a decision: the newest record that was read, or the outage of its node."""
     old = None if seen.entry is None else seen.entry.value.lab
     lab = None if new is None else new.lab

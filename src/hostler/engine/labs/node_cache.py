@@ -20,7 +20,7 @@ QUIET = 10.0
 _HANDLES = HANDLE.prefix(org=ORG)
 
 
-class Ground:
+class LabNodeCache:
     """The nodes of one leadership. The cost of a query does not depend on the number of nodes and labs."""
 
     def __init__(self, view: View, *, clock: Clock) -> None:

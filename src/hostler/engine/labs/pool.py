@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.labs import pool_decide
-from hostler.engine.labs.catalogue import Offer
+from hostler.engine.labs.catalogue import Catalogue
 from hostler.engine.labs.decide import SPARE
-from hostler.engine.labs.feasibility import Fit
+from hostler.engine.labs.feasibility import Feasibility
 from hostler.engine.labs.messages import DROPPED
-from hostler.engine.labs.pool_cache import Shelf
-from hostler.engine.labs.pool_decide import Is, kind_of, kinds_of, project_of
+from hostler.engine.labs.pool_cache import PoolCache
+from hostler.engine.labs.pool_decide import PoolState, kind_of, kinds_of, project_of
 from hostler.engine.labs.transactions import Claim
 from hostler.engine.labs.vm_reassignment import Owner, transfer
 from hostler.engine.labs.vm_template import MACHINES_LABEL, labels_of
@@ -79,8 +79,8 @@ class LabPool:
         self._keys, self._tracer, self._tell = tuple(keys), tracer, tell
         self.counters: dict[str, int] = {}
         self._wake = asyncio.Event()
-        self._shelf = Shelf(view, clock=clock, changed=self._wake.set, came=self._came)
-        self._fit, self._offer = Fit(view), Offer(view)
+        self._shelf = PoolCache(view, clock=clock, changed=self._wake.set, came=self._came)
+        self._fit, self._offer = Feasibility(view), Catalogue(view)
         self._pauses: dict[str, Backoff] = {}
         self._paused: dict[str, float] = {}  # by project: no VM is created before this time
         self._crowded: dict[str, float] = {}  # by kind of machines: labs need the room until this time
@@ -125,7 +125,7 @@ class LabPool:
     def state(self) -> dict[str, int]:
         """Return counters and current sizes, for metrics."""
         conditions = [one.condition for one in self._shelf.stock(self._kinds())]
-        sizes = {"ready_now": conditions.count(Is.READY), "coming_now": conditions.count(Is.COMING)}
+        sizes = {"ready_now": conditions.count(PoolState.READY), "coming_now": conditions.count(PoolState.COMING)}
         return {**self.counters, **sizes}
 
     # Assignment
@@ -247,7 +247,7 @@ class LabPool:
             self._crowded[provider] = now + CROWDED
             there = self._shelf.stock(self._kinds())
             competing = {one.vm.value.id for one in there if self._competes_with(one, lab_vm)}
-            going = any(one.condition is Is.GOING and one.vm.value.id in competing for one in there)
+            going = any(one.condition is PoolState.GOING and one.vm.value.id in competing for one in there)
             if going or now < self._evicted.get(provider, -TAKEN) + TAKEN:
                 continue
             lab = lab_vm.labels.get(LAB_LABEL, "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.labs import pool_decide
-from hostler.engine.labs.pool_decide import Is, Stocked, is_alike, is_available
+from hostler.engine.labs.pool_decide import PoolState, Stocked, is_alike, is_available
 from hostler.engine.labs.vm_reassignment import Held, unfit
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.lab import ORG, POOL_ORG
@@ -29,7 +29,7 @@ OWN = 10.0
 _VMS, _HANDLES, _LABS = VM.prefix(org=POOL_ORG), HANDLE.prefix(org=POOL_ORG), HANDLE.prefix(org=ORG)
 
 
-class Shelf:
+class PoolCache:
     """The pool VMs of one leadership. `changed` is called on every change."""
 
     def __init__(self, view: View, *, clock: Clock, changed: Callable[[], None], came: Callable[[str], None]) -> None:
@@ -141,10 +141,10 @@ class Shelf:
     def _is_ready(self, held: Held) -> bool:
         return is_available(held.handle.value) and self.serves(held.handle.value.node) and not unfit(held)
 
-    def _judged(self, entry: Entry[VirtualMachine], kind: Kind | None) -> Is:
+    def _judged(self, entry: Entry[VirtualMachine], kind: Kind | None) -> PoolState:
         vm, now = entry.value, self._clock.now()
         if vm.id in self._dropped:
-            return Is.GOING
+            return PoolState.GOING
         held, handle = self._held(entry), self._handle(entry)
         ready = held is not None and self._is_ready(held)
         waited = 0.0

@@ -39,7 +39,7 @@ class Kind(msgspec.Struct, frozen=True):
     node_labels: dict[str, str]
 
 
-class Is(enum.Enum):
+class PoolState(enum.Enum):
     """Condition of a pool VM."""
 
     READY = enum.auto()
@@ -60,7 +60,7 @@ class Stocked(msgspec.Struct, frozen=True):
     """A pool VM and its condition."""
 
     vm: Entry[VirtualMachine]
-    condition: Is
+    condition: PoolState
 
     @property
     def project(self) -> str:
@@ -110,26 +110,26 @@ def is_available(handle: VmHandle | None) -> bool:
 
 def judged(
     vm: VirtualMachine, handle: VmHandle | None, kind: Kind | None, *, ready: bool, away: bool, waited: float
-) -> Is:
+) -> PoolState:
     """Return the condition of a pool VM.
 
     `ready`: it can be assigned according to its records; `waited`: for how long it could not. `away`: its node is
     unreachable.
     """
     if vm.deleting:
-        return Is.GOING
+        return PoolState.GOING
     if kind is None or not is_alike(vm, kind):
-        return Is.WRONG
+        return PoolState.WRONG
     if ready:
-        return Is.READY
+        return PoolState.READY
     if away:
-        return Is.AWAY
+        return PoolState.AWAY
     state, failures = (None, 0) if handle is None else (handle.state, handle.failures)
     if state is MachineState.PENDING and waited >= NO_ROOM:
-        return Is.NO_ROOM
+        return PoolState.NO_ROOM
     if waited >= LATE or (state is MachineState.FAILED and failures >= FAILURES):
-        return Is.FAILED
-    return Is.COMING
+        return PoolState.FAILED
+    return PoolState.COMING
 
 
 def work(
@@ -140,16 +140,16 @@ def work(
     `coming`: VMs that were requested and are not in `stock` yet. At most `most` VMs are in preparation at once.
     `paused`: projects for which none is created now.
     """
-    gone = {Is.WRONG: "reshaped", Is.FAILED: "replaced", Is.NO_ROOM: "no_room"}
+    gone = {PoolState.WRONG: "reshaped", PoolState.FAILED: "replaced", PoolState.NO_ROOM: "no_room"}
     drop = [(one, gone[one.condition]) for one in stock if one.condition in gone]
     missing: dict[str, int] = {}
     for project, kind in kinds.items():
-        kept = [one for one in stock if one.project == project and one.condition in (Is.READY, Is.COMING)]
+        kept = [one for one in stock if one.project == project and one.condition in (PoolState.READY, PoolState.COMING)]
         # VMs that are not ready are removed first, the youngest before the others.
-        kept.sort(key=lambda one: (one.condition is Is.READY, -one.vm.value.created_at))
+        kept.sort(key=lambda one: (one.condition is PoolState.READY, -one.vm.value.created_at))
         drop += [(one, "surplus") for one in kept[: max(0, len(kept) - kind.warm)]]
         missing[project] = 0 if project in paused else kind.warm - len(kept)
-    room = most - coming - sum(one.condition is Is.COMING for one in stock)
+    room = most - coming - sum(one.condition is PoolState.COMING for one in stock)
     return Work(tuple(kinds[project] for project in _in_turn(missing, room)), tuple(drop))
 
 
@@ -171,6 +171,10 @@ def in_the_way(stock: Sequence[Stocked], of_kind: Collection[str], own: str) -> 
 
     `of_kind`: ids of VMs in places that the lab could use; `own`: the project of the lab's own pool.
     """
-    there = [one for one in stock if one.vm.value.id in of_kind and one.condition in (Is.READY, Is.COMING, Is.NO_ROOM)]
-    there.sort(key=lambda one: (one.project == own, one.condition is Is.READY, -one.vm.value.created_at))
+    there = [
+        one
+        for one in stock
+        if one.vm.value.id in of_kind and one.condition in (PoolState.READY, PoolState.COMING, PoolState.NO_ROOM)
+    ]
+    there.sort(key=lambda one: (one.project == own, one.condition is PoolState.READY, -one.vm.value.created_at))
     return there[0] if there else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabServer
-    from hostler.ports.inbox import Board, Shown
+    from hostler.ports.inbox import LabRecords, Shown
 
 EPOCH_EVERY = 1.0
 SWEEP_EVERY = 300.0
@@ -44,7 +44,7 @@ class LabProjector:
 
     def __init__(
         self,
-        board: Board,
+        board: LabRecords,
         view: View,
         *,
         clock: Clock,

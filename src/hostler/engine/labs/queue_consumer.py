@@ -146,7 +146,7 @@ class Rules(msgspec.Struct, frozen=True):
         )
 
 
-class Shift:
+class QueueConsumer:
     """A consumer. The key `presence` must still have the create revision `since` for every write."""
 
     def __init__(

@@ -16,7 +16,7 @@ import msgspec
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.feasibility import problems_of
 from hostler.engine.labs.permissions import check_change, check_seen, check_use, may_change, missing
-from hostler.engine.labs.waiting_list import Line
+from hostler.engine.labs.waiting_list import WaitingList
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
@@ -58,7 +58,7 @@ class LabService:
     ) -> None:
         self._store, self._writer, self._view, self._catalogue = store, writer, view, catalogue
         self._clock, self._rng, self._switch = clock, rng, switch
-        self._line = Line(view)
+        self._line = WaitingList(view)
 
     # Reads
 

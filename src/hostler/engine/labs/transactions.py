@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmHandle, VmSpec
 
 
-class Seen(msgspec.Struct, frozen=True):
+class LabSnapshot(msgspec.Struct, frozen=True):
     """The known state of a user's lab. Each record family may be from a different time."""
 
     user: str
@@ -109,7 +109,7 @@ def claimed(entry: Entry[LabUser], record: LabUser, claim: Claim) -> Txn:
     return Txn([LAB.unchanged(entry), *claim.when], [_lab(entry, record), *claim.then])
 
 
-def rewritten(seen: Seen, entry: Entry[LabUser], record: LabUser) -> Txn:
+def rewritten(seen: LabSnapshot, entry: Entry[LabUser], record: LabUser) -> Txn:
     """Write only the record, on condition that the VM and handle are unchanged."""
     when = [LAB.unchanged(entry)]
     if seen.vm is not None:

@@ -21,7 +21,7 @@ _POOL = VM.prefix(org=POOL_ORG)
 _HANDLES = HANDLE.prefix(org=POOL_ORG)
 
 
-class Line:
+class WaitingList:
     """The waiting list; one per process. It follows the view and is never older than it."""
 
     def __init__(self, view: View) -> None:

@@ -12,7 +12,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.labs.queue_consumer import Lapsed, Rules, Shift, Unreadable, record_of
+from hostler.engine.labs.queue_consumer import Lapsed, QueueConsumer, Rules, Unreadable, record_of
 from hostler.errors import Closed, Conflict, HostlerError, Invalid, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.kit.backoff import Backoff
@@ -68,7 +68,7 @@ class LabWorker:
         self._clock, self._rng, self._new_id, self._source, self._tell = clock, rng, new_id, source, tell
         self._warn, self._refusal = warn or tell, ""
         self._width, self._ttl = width, ttl
-        self._shift: Shift | None = None
+        self._shift: QueueConsumer | None = None
         self.counters = dict.fromkeys(("taken", "worked", "buried", "coalesced", "reclaimed", "outages", "shifts"), 0)
         self.worker = ""
         """Its name while it is present; a name is never used again."""
@@ -130,7 +130,7 @@ class LabWorker:
         return worker, lease, entry.create_revision
 
     async def _be_present(self, worker: str, lease: Lease, since: int) -> None:
-        shift = Shift(
+        shift = QueueConsumer(
             self._store,
             self._inbox,
             self._labs,
@@ -170,7 +170,7 @@ class LabWorker:
 
     # Dead workers
 
-    async def _reclaiming(self, worker: str, shift: Shift) -> None:
+    async def _reclaiming(self, worker: str, shift: QueueConsumer) -> None:
         while True:
             with suppress(Unavailable, Uncertain):
                 for other in sorted(await self._inbox.workers() - {worker}):

@@ -10,7 +10,7 @@ from hostler.engine.placement.image import image_problems, not_run
 from hostler.engine.placement.request import (
     Decision,
     NodeState,
-    Wanted,
+    PlacementRequest,
     must_join,
     node_state,
     wanted_of,
@@ -22,7 +22,7 @@ __all__ = [
     "Cluster",
     "Decision",
     "NodeState",
-    "Wanted",
+    "PlacementRequest",
     "image_problems",
     "judge",
     "must_join",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.placement.affinity_index import Project
 from hostler.engine.placement.node_order import Block, Order
-from hostler.engine.placement.node_state import Slot
+from hostler.engine.placement.node_state import NodeSlot
 from hostler.engine.placement.topology import Sites
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
@@ -15,7 +15,7 @@ from hostler.model.inventory import Capacity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from hostler.engine.placement.request import Decision, NodeState, Wanted
+    from hostler.engine.placement.request import Decision, NodeState, PlacementRequest
 
 _REMEMBERED = 1_000
 
@@ -28,20 +28,20 @@ class Cluster:
     """
 
     def __init__(self, nodes: Iterable[NodeState] = ()) -> None:
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, NodeSlot] = {}
         self.projects: dict[str, Project] = {}
         self.refusals: dict[tuple[object, ...], Decision] = {}
         """Requests that found no capacity, by shape.
 
         Further allocations keep them valid, so only freed capacity clears them.
         """
-        self._placed: dict[str, Slot] = {}
-        self._labelled: dict[tuple[str, str], dict[str, Slot]] = {}
+        self._placed: dict[str, NodeSlot] = {}
+        self._labelled: dict[tuple[str, str], dict[str, NodeSlot]] = {}
         self._sites = Sites()
-        self._hosts: dict[str, dict[str, Slot]] = {}
+        self._hosts: dict[str, dict[str, NodeSlot]] = {}
         self._shapes: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         for state in {state.node: state for state in nodes}.values():
-            slot = self.slots[state.node] = Slot(state.node)
+            slot = self.slots[state.node] = NodeSlot(state.node)
             slot.know(state)
             self._sites.enter(slot)
             self._label(slot)
@@ -57,7 +57,7 @@ class Cluster:
         """Return the number of known nodes, on duty or not."""
         return self._known
 
-    def known(self) -> Iterator[Slot]:
+    def known(self) -> Iterator[NodeSlot]:
         """Return the known nodes."""
         return (slot for slot in self.slots.values() if slot.state is not None)
 
@@ -78,7 +78,7 @@ class Cluster:
 
     # Machines
 
-    def use(self, vm: str, node: str, wanted: Wanted) -> None:
+    def use(self, vm: str, node: str, wanted: PlacementRequest) -> None:
         """Put a machine on a node, and on no other: an earlier allocation is freed."""
         if vm != wanted.vm:
             raise Invalid(f"machine {vm!r}: was put on node {node!r} as {wanted.vm!r}; put each as itself")
@@ -112,7 +112,7 @@ class Cluster:
             disk_gib=sum(spec.disk_gib for spec in specs),
         )
 
-    def on(self, node: str) -> Mapping[str, Wanted]:
+    def on(self, node: str) -> Mapping[str, PlacementRequest]:
         """Return the machines on a node."""
         slot = self.slots.get(node)
         return {} if slot is None else slot.vms
@@ -160,13 +160,13 @@ class Cluster:
 
     # Updates
 
-    def _slot(self, node: str) -> Slot:
+    def _slot(self, node: str) -> NodeSlot:
         """Create a slot for an unknown node."""
-        slot = self.slots[node] = Slot(node)
+        slot = self.slots[node] = NodeSlot(node)
         self._sites.enter(slot)
         return slot
 
-    def _know(self, slot: Slot, state: NodeState | None) -> None:
+    def _know(self, slot: NodeSlot, state: NodeState | None) -> None:
         self.refusals.clear()
         for wanted in slot.vms.values():
             self._count_out(slot, wanted)
@@ -189,7 +189,7 @@ class Cluster:
         for wanted in slot.vms.values():
             self._count_in(slot, wanted)
 
-    def _enter(self, slot: Slot, wanted: Wanted) -> None:
+    def _enter(self, slot: NodeSlot, wanted: PlacementRequest) -> None:
         if slot.on_duty:
             self.order.remove(slot)
             slot.take(wanted.spec)
@@ -202,7 +202,7 @@ class Cluster:
         self._placed[wanted.vm] = slot
         self._count_in(slot, wanted)
 
-    def _leave(self, vm: str, slot: Slot) -> None:
+    def _leave(self, vm: str, slot: NodeSlot) -> None:
         wanted = slot.vms[vm]
         self._count_out(slot, wanted)
         del self._placed[vm], slot.vms[vm]
@@ -217,14 +217,14 @@ class Cluster:
 
     # Nodes of one host: the machines of one also count against those that offer the whole host
 
-    def _house(self, slot: Slot) -> None:
+    def _house(self, slot: NodeSlot) -> None:
         """Add a node to its host; it must not be in the order."""
         if slot.host:
             mates = self._hosts.setdefault(slot.host, {})
             self._share(slot, mates.values(), 1)
             mates[slot.node] = slot
 
-    def _unhouse(self, slot: Slot) -> None:
+    def _unhouse(self, slot: NodeSlot) -> None:
         if slot.host:
             mates = self._hosts[slot.host]
             del mates[slot.node]
@@ -232,7 +232,7 @@ class Cluster:
             if not mates:
                 del self._hosts[slot.host]
 
-    def _share(self, slot: Slot, mates: Iterable[Slot], sign: int) -> None:
+    def _share(self, slot: NodeSlot, mates: Iterable[NodeSlot], sign: int) -> None:
         own = self.used(slot.node)
         for mate in mates:
             theirs = self.used(mate.node)
@@ -240,14 +240,14 @@ class Cluster:
                 slot.burden(sign * theirs.cpus, sign * theirs.memory_mib)
             self._burden_one(mate, sign * own.cpus, sign * own.memory_mib)
 
-    def _burden(self, slot: Slot, cpus: int, memory: int) -> None:
+    def _burden(self, slot: NodeSlot, cpus: int, memory: int) -> None:
         mates = self._hosts[slot.host]
         if len(mates) > 1:
             for mate in mates.values():
                 if mate is not slot:
                     self._burden_one(mate, cpus, memory)
 
-    def _burden_one(self, mate: Slot, cpus: int, memory: int) -> None:
+    def _burden_one(self, mate: NodeSlot, cpus: int, memory: int) -> None:
         if not mate.whole_host or not (cpus or memory):
             return
         if mate.on_duty:
@@ -257,29 +257,29 @@ class Cluster:
         else:
             mate.burden(cpus, memory)
 
-    def _count_in(self, slot: Slot, wanted: Wanted) -> None:
+    def _count_in(self, slot: NodeSlot, wanted: PlacementRequest) -> None:
         project = self.projects.get(wanted.project)
         if project is None:
             project = self.projects[wanted.project] = Project()
         project.add(wanted, slot)
 
-    def _count_out(self, slot: Slot, wanted: Wanted) -> None:
+    def _count_out(self, slot: NodeSlot, wanted: PlacementRequest) -> None:
         project = self.projects[wanted.project]
         project.remove(wanted, slot)
         if not project.all.vms:
             del self.projects[wanted.project]
 
-    def _forget_if_bare(self, slot: Slot) -> None:
+    def _forget_if_bare(self, slot: NodeSlot) -> None:
         if slot.state is None and not slot.vms:
             self._unlabel(slot)
             self._sites.leave(slot)
             del self.slots[slot.node]
 
-    def _label(self, slot: Slot) -> None:
+    def _label(self, slot: NodeSlot) -> None:
         for pair in slot.labels.items():
             self._labelled.setdefault(pair, {})[slot.node] = slot
 
-    def _unlabel(self, slot: Slot) -> None:
+    def _unlabel(self, slot: NodeSlot) -> None:
         for pair in slot.labels.items():
             having = self._labelled.get(pair, {})
             having.pop(slot.node, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from hostler.engine.placement.affinity_index import Tally
+from hostler.engine.placement.affinity_index import AffinityCounts
 from hostler.engine.text import SHORT, clipped
 from hostler.model.node_label import ARCH, VOLUME, YES, accelerators_of, architecture
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from hostler.engine.placement.affinity_index import Project, Selector
     from hostler.engine.placement.cluster import Cluster
-    from hostler.engine.placement.node_state import Slot
-    from hostler.engine.placement.request import Wanted
+    from hostler.engine.placement.node_state import NodeSlot
+    from hostler.engine.placement.request import PlacementRequest
     from hostler.model.vm import Affinity, Level
 
-_NOBODY = Tally()
+_NOBODY = AffinityCounts()
 
 
 class Rule:
@@ -27,7 +27,7 @@ class Rule:
     If it is unknown whether two nodes share a rack (or pdu, or tor), neither rule is satisfied.
     """
 
-    def __init__(self, others: Tally, level: Level, who: str, *, together: bool) -> None:
+    def __init__(self, others: AffinityCounts, level: Level, who: str, *, together: bool) -> None:
         self.together, self.level, self.others = together, level, others
         not_known = f"may share a {level} with {who}: that is not known"
         self._broken = f"shares no {level} with {who}" if together else f"shares a {level} with {who}"
@@ -35,7 +35,7 @@ class Rule:
         self.who = who
         self._examples: dict[str, str] | None = None
 
-    def broken_by(self, slot: Slot) -> str | None:
+    def broken_by(self, slot: NodeSlot) -> str | None:
         """Return how the node breaks the rule; None: it does not.
 
         The text applies to many nodes, so it names no machine.
@@ -52,7 +52,7 @@ class Rule:
             return self._not_known
         return None
 
-    def explained(self, slot: Slot) -> str:
+    def explained(self, slot: NodeSlot) -> str:
         """Explain the rule for the node, with the name of a machine."""
         if not self.others.vms:
             return f"{self.who} does not exist yet: any node will do" if self.together else ""
@@ -62,7 +62,7 @@ class Rule:
         which = f"{clipped(self._example(shared))} ({self.who}), which is on {shared} too"
         return f"with {which}" if self.together else f"must be apart from {which}"
 
-    def _shared(self, slot: Slot) -> str | None:
+    def _shared(self, slot: NodeSlot) -> str | None:
         counts = self.others.counts
         for domain in slot.at.get(self.level, ()):
             if domain in counts:
@@ -99,7 +99,7 @@ class Demand:
         "wanted",
     )
 
-    def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
+    def __init__(self, wanted: PlacementRequest, cluster: Cluster) -> None:
         self.wanted = wanted
         spec = wanted.spec
         self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
@@ -116,7 +116,7 @@ class Demand:
         picky = self.required or self.labels or self.accelerators or wanted.exclude
         self.plain = not (picky or (wanted.fenced and cluster.unfenced))
         """Only capacity and the node's own restrictions count."""
-        self.check: Callable[[Slot], str | None] | None = (
+        self.check: Callable[[NodeSlot], str | None] | None = (
             None if self.plain and not cluster.particular else self.refused_by
         )
 
@@ -132,7 +132,7 @@ class Demand:
                 required.append(Rule(owners, level, who, together=False))
         self.required, self.preferred = required, preferred
 
-    def refused_by(self, slot: Slot) -> str | None:
+    def refused_by(self, slot: NodeSlot) -> str | None:
         """Return the first objection to a node on duty, other than capacity. It does not name the node."""
         wanted = self.wanted
         for name, value, lacking in self.labels:
@@ -152,7 +152,7 @@ class Demand:
                 return why
         return None
 
-    def declined_by(self, slot: Slot) -> str | None:
+    def declined_by(self, slot: NodeSlot) -> str | None:
         """Return the node's own restriction against this machine, and what to do about it."""
         state = slot.state
         if state is None:
@@ -164,7 +164,7 @@ class Demand:
         there = self.image in state.images if self.image else bool(state.images)
         return None if there else _no_image(self.image)
 
-    def missing(self, slot: Slot) -> tuple[tuple[str, int, int], ...]:
+    def missing(self, slot: NodeSlot) -> tuple[tuple[str, int, int], ...]:
         """Return the insufficient resources: resource, wanted, free."""
         found = []
         if slot.cpus < self.cpus:
@@ -175,13 +175,13 @@ class Demand:
             found.append(("GiB of disk", self.disk, slot.disk))
         return tuple(found)
 
-    def most(self, slots: list[Slot]) -> tuple[tuple[str, int, int], ...]:
+    def most(self, slots: list[NodeSlot]) -> tuple[tuple[str, int, int], ...]:
         """Return the same for nodes with the same shortage, with the largest free amount of each resource."""
         get = {"cpus": attrgetter("cpus"), "MiB of memory": attrgetter("memory"), "GiB of disk": attrgetter("disk")}
         return tuple((what, want, max(map(get[what], slots))) for what, want, _ in self.missing(slots[0]))
 
 
-def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
+def _lacking(wanted: PlacementRequest) -> Sequence[tuple[str, str, str]]:
     """Return the labels that a node must have, and the objection to a node without one."""
     spec = wanted.spec
     found = [
@@ -193,7 +193,7 @@ def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
     return [*found, *((VOLUME + name, YES, f"without volume {name}") for name in spec.volumes)]
 
 
-def free_accelerators(slot: Slot, kind: str) -> int:
+def free_accelerators(slot: NodeSlot, kind: str) -> int:
     """Return the accelerators of the node minus those of its machines."""
     return accelerators_of(slot.labels, kind) - sum(each.spec.accelerators.get(kind, 0) for each in slot.vms.values())
 
@@ -214,7 +214,7 @@ def joined(labels: Mapping[str, str]) -> str:
     return clipped(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
 
 
-def _by_name(guard: tuple[tuple[Selector, Level], Tally]) -> tuple[list[tuple[str, str]], str]:
+def _by_name(guard: tuple[tuple[Selector, Level], AffinityCounts]) -> tuple[list[tuple[str, str]], str]:
     """Return a sort key that does not depend on the order of insertion."""
     (selector, level), _ = guard
     return sorted(selector), level

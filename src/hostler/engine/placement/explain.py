@@ -11,10 +11,10 @@ from hostler.model.api import NodeVerdict
 
 if TYPE_CHECKING:
     from hostler.engine.placement.cluster import Cluster
-    from hostler.engine.placement.request import Wanted
+    from hostler.engine.placement.request import PlacementRequest
 
 
-def judge(wanted: Wanted, cluster: Cluster, *, limit: int = 1000) -> tuple[NodeVerdict, ...]:
+def judge(wanted: PlacementRequest, cluster: Cluster, *, limit: int = 1000) -> tuple[NodeVerdict, ...]:
     """Return a verdict per node, with every reason: suitable nodes, best first, then those with the fewest objections.
 
     A placed machine is judged as if it were unplaced. Takes time proportional to the number of nodes.
@@ -25,7 +25,7 @@ def judge(wanted: Wanted, cluster: Cluster, *, limit: int = 1000) -> tuple[NodeV
     return _judge(wanted, cluster, limit)
 
 
-def objections(wanted: Wanted, cluster: Cluster, node: str) -> tuple[str, ...]:
+def objections(wanted: PlacementRequest, cluster: Cluster, node: str) -> tuple[str, ...]:
     """Return all objections to this node; empty: it is suitable. A placed machine is judged as if it were unplaced."""
     if cluster.node_of(wanted.vm) is not None:
         with cluster.without(wanted.vm):
@@ -33,14 +33,14 @@ def objections(wanted: Wanted, cluster: Cluster, node: str) -> tuple[str, ...]:
     return _objections(wanted, cluster, node)
 
 
-def _objections(wanted: Wanted, cluster: Cluster, node: str) -> tuple[str, ...]:
+def _objections(wanted: PlacementRequest, cluster: Cluster, node: str) -> tuple[str, ...]:
     slot = cluster.slots.get(node)
     if slot is None or slot.state is None:
         return ("there is no such node",)
     return tuple(reason_text.against(Demand(wanted, cluster), slot))
 
 
-def _judge(wanted: Wanted, cluster: Cluster, limit: int) -> tuple[NodeVerdict, ...]:
+def _judge(wanted: PlacementRequest, cluster: Cluster, limit: int) -> tuple[NodeVerdict, ...]:
     demand = Demand(wanted, cluster)
     fitting = [slot for slot in cluster.order if not demand.missing(slot) and demand.refused_by(slot) is None]
     verdicts = [

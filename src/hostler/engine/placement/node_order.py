@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from hostler.engine.placement.node_state import Position, Slot
+    from hostler.engine.placement.node_state import NodeSlot, Position
 
 BLOCK = 64
 ENOUGH = 8
@@ -31,7 +31,7 @@ class Block:
 
     __slots__ = ("cpus", "disk", "least_cpus", "least_disk", "least_memory", "memory", "positions", "slots")
 
-    def __init__(self, slots: list[Slot]) -> None:
+    def __init__(self, slots: list[NodeSlot]) -> None:
         self.slots = slots
         self.positions = [slot.position for slot in slots]
         self.tighten()
@@ -44,7 +44,7 @@ class Block:
         self.cpus, self.memory, self.disk = max(cpus), max(memory), max(disk)
         self.least_cpus, self.least_memory, self.least_disk = min(cpus), min(memory), min(disk)
 
-    def taken_in(self, slot: Slot) -> None:
+    def taken_in(self, slot: NodeSlot) -> None:
         """Update the bounds for an added node."""
         cpus, memory, disk = slot.cpus, slot.memory, slot.disk
         # max() and min() take twice as long.
@@ -65,7 +65,7 @@ class Block:
 class Order:
     """Nodes by position. A node must be removed before its position changes."""
 
-    def __init__(self, slots: Iterable[Slot] = ()) -> None:
+    def __init__(self, slots: Iterable[NodeSlot] = ()) -> None:
         ordered = sorted(slots, key=lambda slot: slot.position)
         self.blocks = [Block(ordered[at : at + BLOCK]) for at in range(0, len(ordered), BLOCK)]
         self._lasts: list[Position] = [block.positions[-1] for block in self.blocks]
@@ -75,11 +75,11 @@ class Order:
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[Slot]:
+    def __iter__(self) -> Iterator[NodeSlot]:
         for block in self.blocks:
             yield from block.slots
 
-    def add(self, slot: Slot) -> None:
+    def add(self, slot: NodeSlot) -> None:
         """Insert a node."""
         self._length += 1
         position = slot.position
@@ -100,7 +100,7 @@ class Order:
             self.blocks[index : index + 1] = halves
             self._lasts[index : index + 1] = [half.positions[-1] for half in halves]
 
-    def remove(self, slot: Slot) -> None:
+    def remove(self, slot: NodeSlot) -> None:
         """Remove a node, which must be present."""
         self._length -= 1
         index = bisect_left(self._lasts, slot.position)
@@ -119,11 +119,11 @@ class Walk:
 
     __slots__ = ("_check", "_cpus", "_disk", "_memory", "_racks", "_spare", "fitting", "found", "refused")
 
-    def __init__(self, cpus: int, memory: int, disk: int, check: Callable[[Slot], str | None] | None) -> None:
+    def __init__(self, cpus: int, memory: int, disk: int, check: Callable[[NodeSlot], str | None] | None) -> None:
         self._cpus, self._memory, self._disk, self._check = cpus, memory, disk, check
         self._racks: set[str | None] = set()
-        self._spare: list[Slot] = []
-        self.found: list[Slot] = []
+        self._spare: list[NodeSlot] = []
+        self.found: list[NodeSlot] = []
         self.refused: dict[str, tuple[int, list[str]]] = {}
         """Unsuitable nodes up to the end of the walk: by reason the number, and the first names."""
         self.fitting = 0
@@ -167,7 +167,7 @@ class Walk:
             block.tighten()
         return False
 
-    def _refuse(self, why: str, count: int, slots: Iterable[Slot]) -> None:
+    def _refuse(self, why: str, count: int, slots: Iterable[NodeSlot]) -> None:
         before, names = self.refused.get(why, (0, []))
         if len(names) < NAMES:
             for slot in slots:

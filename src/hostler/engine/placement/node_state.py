@@ -6,11 +6,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from hostler.engine.placement.topology import Site
+from hostler.engine.placement.topology import FailureDomains
 from hostler.model.vm import Level
 
 if TYPE_CHECKING:
-    from hostler.engine.placement.request import NodeState, Wanted
+    from hostler.engine.placement.request import NodeState, PlacementRequest
     from hostler.model.vm import VmSpec
 
 Position: TypeAlias = int
@@ -23,10 +23,10 @@ _FULL = 1 << 53
 WEIGHTS = {Level.NODE: 0.4, Level.RACK: 0.3, Level.PDU: 0.15, Level.TOR: 0.15}
 """Weight of a shared level against spread."""
 
-_NOWHERE = Site(())
+_NOWHERE = FailureDomains(())
 
 
-class Slot:
+class NodeSlot:
     """A node. Without `state` it is unknown (yet, or no longer), but has machines.
 
     `cpus`, `memory` and `disk` are the free amounts; negative if more is allocated than it has. `fit` caches the last
@@ -66,7 +66,7 @@ class Slot:
         self.salt = node.encode()
         self.tie = crc32(self.salt) << 64 | int.from_bytes(blake2b(self.salt, digest_size=8).digest())
         self.site = _NOWHERE
-        self.vms: dict[str, Wanted] = {}
+        self.vms: dict[str, PlacementRequest] = {}
         self.cpus = self.memory = self.disk = 0
         self.capacity = (0, 0, 0)
         self.position: Position = 0

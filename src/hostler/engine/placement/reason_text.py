@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hostler.engine.placement.constraints import Demand
-    from hostler.engine.placement.node_state import Slot
+    from hostler.engine.placement.node_state import NodeSlot
     from hostler.engine.placement.score import Scored
 
 MOST = 2_048
@@ -57,13 +57,13 @@ def group(why: str, count: int, names: Sequence[str]) -> Reason:
     return Reason(subject=many(count), why=f"{why} ({shown}{', …' if count > len(names) else ''})" if shown else why)
 
 
-def off_duty(slot: Slot) -> str:
+def off_duty(slot: NodeSlot) -> str:
     """Return why a node gets no machines."""
     why = slot.state.why_not if slot.state is not None else ""
     return f"not on duty: {clipped(why)}" if why else "not on duty"
 
 
-def against(demand: Demand, slot: Slot) -> list[str]:
+def against(demand: Demand, slot: NodeSlot) -> list[str]:
     """Return all objections to a node; empty: it is suitable."""
     found = []
     if not slot.on_duty:

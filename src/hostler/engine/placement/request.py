@@ -51,7 +51,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     """Its capacity is the whole host, not a share: machines on other nodes of the host count against it."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True, gc=False):
+class PlacementRequest(Struct, frozen=True, kw_only=True, gc=False):
     """A machine that needs a node, or has one."""
 
     vm: str
@@ -70,7 +70,7 @@ class Wanted(Struct, frozen=True, kw_only=True, gc=False):
     """Why it can only run on the node in `node_labels`: its disk is there, and no image is needed."""
 
 
-def must_join(one: Wanted, other: Wanted) -> bool:
+def must_join(one: PlacementRequest, other: PlacementRequest) -> bool:
     """Return whether a rule of one machine requires affinity to machines like the other."""
     return one.project == other.project and any(
         rule.required and rule.together and other.labels.items() >= rule.labels.items() for rule in one.affinity
@@ -187,9 +187,11 @@ def least(offered: Capacity, listed: Capacity) -> Capacity:
     return structs.replace(offered, **changed) if changed else offered
 
 
-def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: str = "", tied: str = "") -> Wanted:
+def wanted_of(
+    vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: str = "", tied: str = ""
+) -> PlacementRequest:
     """Return the requirements of a spec on a node; `only`: on that node, for the reason `tied` (empty: not shown)."""
-    return Wanted(
+    return PlacementRequest(
         vm=vm.id,
         project=f"{vm.org}/{vm.project}",
         spec=vm.spec,
@@ -203,12 +205,12 @@ def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: st
     )
 
 
-def wanted_of_command(command: VmCommand, vm: VirtualMachine | None) -> Wanted:
+def wanted_of_command(command: VmCommand, vm: VirtualMachine | None) -> PlacementRequest:
     """Return the allocation of a commanded machine: the size is the command's; labels and rules are in the spec only.
 
     Without a spec the machine has an allocation, and no rule applies to it.
     """
-    return Wanted(
+    return PlacementRequest(
         vm=command.vm,
         project=f"{command.org}/{command.project}",
         spec=command.spec,

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hostler.engine.placement.constraints import Demand
-    from hostler.engine.placement.node_state import Slot
+    from hostler.engine.placement.node_state import NodeSlot
 
 ROOM = 60.0
 WEIGHT_OF_NODE = WEIGHTS[Level.NODE]
 SPREAD = 40.0
 
-Scored: TypeAlias = "tuple[float, float, float, Slot]"
+Scored: TypeAlias = "tuple[float, float, float, NodeSlot]"
 """Score, room, spread, node."""
 
 
-def ranked(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
+def ranked(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
     """Return suitable nodes, best first.
 
     If several are equally good, the machine's id shuffles them, so that many machines spread over them.
@@ -43,7 +43,7 @@ def ranked(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
     return scored
 
 
-def _scored(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
+def _scored(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
     """Score nodes. This is the inner loop of placement, written for speed."""
     shape, preferred = demand.shape, demand.preferred
     others = len(demand.neighbours.vms)
@@ -68,7 +68,7 @@ def _scored(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
     return scored
 
 
-def _room(slot: Slot, demand: Demand) -> float:
+def _room(slot: NodeSlot, demand: Demand) -> float:
     all_cpus, all_memory, all_disk = slot.capacity
     room = (slot.cpus - demand.cpus) / all_cpus
     free = (slot.memory - demand.memory) / all_memory

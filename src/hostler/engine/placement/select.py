@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hostler.engine.placement.cluster import Cluster
-    from hostler.engine.placement.node_state import Slot
-    from hostler.engine.placement.request import Wanted
+    from hostler.engine.placement.node_state import NodeSlot
+    from hostler.engine.placement.request import PlacementRequest
     from hostler.engine.placement.score import Scored
 
 SMALL = 32
@@ -31,7 +31,7 @@ _GROUPS = 10
 _TOLD = 3
 
 
-def place(wanted: Wanted, cluster: Cluster) -> Decision:
+def place(wanted: PlacementRequest, cluster: Cluster) -> Decision:
     """Choose a node for a machine; None exactly if no node is suitable.
 
     The cluster is unchanged: call `use` to allocate.
@@ -44,7 +44,7 @@ def place(wanted: Wanted, cluster: Cluster) -> Decision:
     return _decide(wanted, cluster)
 
 
-def _decide(wanted: Wanted, cluster: Cluster) -> Decision:
+def _decide(wanted: PlacementRequest, cluster: Cluster) -> Decision:
     demand = Demand(wanted, cluster)
     if len(cluster) <= SMALL:
         return _among_few(demand, cluster)
@@ -120,7 +120,7 @@ class _Group(Struct, frozen=True):
     """Nodes that are unsuitable for the same reason."""
 
     said: str
-    slots: list[Slot]
+    slots: list[NodeSlot]
 
     def reason(self, demand: Demand, *, full: bool) -> Reason:
         """Return the reason; `full`: a resource is insufficient, so name the largest free amount."""
@@ -131,13 +131,13 @@ class _Group(Struct, frozen=True):
         return reason_text.group(why, len(self.slots), nsmallest(NAMES, (slot.node for slot in self.slots)))
 
 
-def _groups(demand: Demand, slots: Iterable[Slot]) -> tuple[list[_Group], list[_Group]]:
+def _groups(demand: Demand, slots: Iterable[NodeSlot]) -> tuple[list[_Group], list[_Group]]:
     """Group unsuitable nodes by reason: those with another objection, and those without enough capacity.
 
     A node with another objection does not count as full.
     """
-    otherwise: dict[str, list[Slot]] = {}
-    full: dict[tuple[bool, bool, bool], list[Slot]] = {}
+    otherwise: dict[str, list[NodeSlot]] = {}
+    full: dict[tuple[bool, bool, bool], list[NodeSlot]] = {}
     cpus, memory, disk, check = demand.cpus, demand.memory, demand.disk, demand.check
     for slot in slots:
         if not slot.on_duty:
@@ -151,7 +151,7 @@ def _groups(demand: Demand, slots: Iterable[Slot]) -> tuple[list[_Group], list[_
     return [_Group(*item) for item in otherwise.items()], [_Group(said[lacks], found) for lacks, found in full.items()]
 
 
-def _refused(demand: Demand, slots: Iterable[Slot]) -> Decision:
+def _refused(demand: Demand, slots: Iterable[NodeSlot]) -> Decision:
     """Return the decision that no node is suitable, with the most frequent reason first."""
     otherwise, full = _groups(demand, slots)
     groups = sorted(otherwise + full, key=lambda group: (-len(group.slots), group.said))

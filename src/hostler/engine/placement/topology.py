@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from hostler.engine.placement.node_state import Slot
+    from hostler.engine.placement.node_state import NodeSlot
 
 Domains: TypeAlias = tuple[tuple[str, float], ...]
 """Racks, pdus and tors, each with its weight."""
 
 
-class Site:
+class FailureDomains:
     """A set of domains that some nodes have in common."""
 
     __slots__ = ("counted", "domains", "nodes")
@@ -29,22 +29,22 @@ class Sites:
     """The sites of a cluster."""
 
     def __init__(self) -> None:
-        self._sites: dict[Domains, Site] = {}
-        self._having: dict[str, dict[Site, None]] = {}
+        self._sites: dict[Domains, FailureDomains] = {}
+        self._having: dict[str, dict[FailureDomains, None]] = {}
 
-    def enter(self, slot: Slot) -> None:
+    def enter(self, slot: NodeSlot) -> None:
         """Add a node to the site of its domains."""
         domains = slot.domains[1:]  # the first is the node itself
         site = self._sites.get(domains)
         if site is None:
-            site = self._sites[domains] = Site(domains)
+            site = self._sites[domains] = FailureDomains(domains)
             for domain, _ in domains:
                 self._having.setdefault(domain, {})[site] = None
             self._count_anew(site)
         site.nodes += 1
         slot.site = site
 
-    def leave(self, slot: Slot) -> None:
+    def leave(self, slot: NodeSlot) -> None:
         """Remove a node from its site, before its domains change or it is removed."""
         site = slot.site
         site.nodes -= 1
@@ -58,7 +58,7 @@ class Sites:
             if not self._having.get(domain, True):
                 del self._having[domain]
 
-    def _count_anew(self, changed: Site) -> None:
+    def _count_anew(self, changed: FailureDomains) -> None:
         """Recompute which domains occur at one site only."""
         touched = {site: None for domain, _ in changed.domains for site in self._having[domain]}
         for site in touched:

@@ -25,7 +25,7 @@ def pause(failures: int, rng: random.Random) -> float:
     return rng.uniform(span / 2, span)
 
 
-class Known:
+class InstanceMemory:
     """Memory of one instance, from its first observation until it is gone."""
 
     __slots__ = (

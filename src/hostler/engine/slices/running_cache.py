@@ -19,7 +19,7 @@ AGAIN = 0.5
 """Seconds after a failed listing during which the driver is not asked again."""
 
 
-class Sight:
+class RunningCache:
     """Concurrent readers share one listing. `news(name)` is called for each instance that differs from the cache."""
 
     def __init__(self, slices: Slices, *, clock: Clock, news: Callable[[str], None]) -> None:

@@ -8,8 +8,8 @@ import random as random_
 from typing import TYPE_CHECKING
 
 from hostler.engine.deployments.timeouts import AT_REST, Limits
-from hostler.engine.slices.running_cache import Sight
-from hostler.engine.slices.status_writer import Ledger
+from hostler.engine.slices.running_cache import RunningCache
+from hostler.engine.slices.status_writer import StatusWriter
 from hostler.engine.slices.worker import UNLISTED, Workers
 from hostler.errors import HostlerError
 from hostler.keys.deployment import ROUTER, SLICE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.session import Session
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance, SliceRecord
@@ -35,14 +35,14 @@ _NONE: Mapping[int, SliceInstance] = {}
 _log = logging.getLogger("hostler.agent")
 
 
-class SliceKeeper:
+class SliceAgent:
     """Runs inside the node's agent, under its session. Create and run it once; slices keep running when it ends."""
 
     def __init__(
         self,
         store: Store,
         slices: Slices,
-        plan: AgentPlan,
+        plan: AgentConfig,
         session: Session,
         *,
         clock: Clock,
@@ -53,10 +53,10 @@ class SliceKeeper:
         self._driver, self._plan, self._session, self._clock = slices, plan, session, clock
         self.slices = Mirror(store, SLICE, clock=clock, rng=rng, node=plan.node)
         self.routers = Mirror(store, ROUTER, clock=clock, rng=rng)
-        self.ledger = Ledger(
+        self.ledger = StatusWriter(
             store, session, self.slices, node=plan.node, clock=clock, learned=self._compare, wrote=self._wrote
         )
-        self.sight = Sight(slices, clock=clock, news=self._news)
+        self.sight = RunningCache(slices, clock=clock, news=self._news)
         self.workers = Workers(
             slices, plan, session, self.ledger, self.sight, clock=clock, rng=rng, limits=limits or Limits()
         )

@@ -77,7 +77,7 @@ class Change:
             self.done.set_result(outcome)
 
 
-class Ledger:
+class StatusWriter:
     """Reads and writes slice records. Reads include its own writes before the mirror has received them."""
 
     def __init__(

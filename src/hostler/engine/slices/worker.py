@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hostler.engine.agent.work_queue import Agenda
+from hostler.engine.agent.work_queue import AgentWorkQueue
 from hostler.engine.slices.decide import MAX_WHY, Do, Show, decide
-from hostler.engine.slices.instance_memory import Known, pause
+from hostler.engine.slices.instance_memory import InstanceMemory, pause
 from hostler.engine.slices.status_writer import Change, Outcome
 from hostler.errors import Closed, HostlerError, Refused
 from hostler.keys.entry import Unreadable
@@ -18,12 +18,12 @@ from hostler.ports.slices import Life, Run
 if TYPE_CHECKING:
     import random
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.session import Session
     from hostler.engine.deployments.timeouts import Limits
     from hostler.engine.slices.decide import Step
-    from hostler.engine.slices.running_cache import Sight
-    from hostler.engine.slices.status_writer import Ledger
+    from hostler.engine.slices.running_cache import RunningCache
+    from hostler.engine.slices.status_writer import StatusWriter
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance
     from hostler.ports.slices import Running, Slices
@@ -48,10 +48,10 @@ class Workers:
     def __init__(
         self,
         slices: Slices,
-        plan: AgentPlan,
+        plan: AgentConfig,
         session: Session,
-        ledger: Ledger,
-        sight: Sight,
+        ledger: StatusWriter,
+        sight: RunningCache,
         *,
         clock: Clock,
         rng: random.Random,
@@ -59,8 +59,8 @@ class Workers:
     ) -> None:
         self._slices, self._session, self._ledger, self._sight = slices, session, ledger, sight
         self._clock, self._rng, self._limits = clock, rng, limits
-        self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots, what="slice")
-        self.known: dict[str, Known] = {}
+        self.agenda = AgentWorkQueue(self.work, clock=clock, slots=plan.workers, boots=plan.boots, what="slice")
+        self.known: dict[str, InstanceMemory] = {}
         self.parked: dict[str, None] = {}
         """Names that wait until the session may act."""
         self.inherited: dict[str, SliceState] = {}
@@ -110,20 +110,20 @@ class Workers:
 
     # Internal
 
-    def _met(self, name: str, instance: SliceInstance | None, running: Running | None) -> Known:
+    def _met(self, name: str, instance: SliceInstance | None, running: Running | None) -> InstanceMemory:
         now = self._clock.now()
         known = self.known.get(name)
         if known is None:
             left = self.inherited.pop(name, None)
             inherited = instance is not None and left is instance.state
-            known = self.known[name] = Known(instance, now, inherited=inherited)
+            known = self.known[name] = InstanceMemory(instance, now, inherited=inherited)
         known.meet(instance, now)
         known.notice(running, now, self._rng)
         if running is not None and running.life is not Life.ENDED:
             known.inherited = False  # this process adopted it
         return known
 
-    def _overdue(self, known: Known) -> None:
+    def _overdue(self, known: InstanceMemory) -> None:
         if known.state is not None:
             last = f"; last: {known.detail}" if known.detail else ""
             limit = self._limits.of(known.state) or 0.0
@@ -139,7 +139,7 @@ class Workers:
             return False
         return True
 
-    async def _told(self, known: Known, key: str, change: Change) -> None:
+    async def _told(self, known: InstanceMemory, key: str, change: Change) -> None:
         """Write a change. A failed write is remembered; the caller reads the state again in any case."""
         running = change.running
         if change.show is Show.DROP and not known.shown:
@@ -157,7 +157,7 @@ class Workers:
         elif change.show is Show.DROP:
             known.shown, known.published = False, None
 
-    async def _withdrawn(self, known: Known, run: Run, running: Running | None) -> None:
+    async def _withdrawn(self, known: InstanceMemory, run: Run, running: Running | None) -> None:
         """Delete the endpoints of an instance without a key before it is unloaded, so that no call reaches it."""
         methods = (*(() if running is None else running.methods), *(known.published[2] if known.published else ()))
         try:
@@ -167,7 +167,7 @@ class Workers:
         else:
             known.shown, known.published, known.tries = False, None, 0
 
-    async def _done(self, known: Known, run: Run, step: Step) -> None:
+    async def _done(self, known: InstanceMemory, run: Run, step: Step) -> None:
         """Take a step and remember its error with the instance."""
         self.steps += 1
         if known.state is None:
@@ -201,7 +201,7 @@ class Workers:
             if step.do is Do.RESTART:
                 known.restarted += 1
 
-    def _time_for(self, known: Known, do: Do) -> float:
+    def _time_for(self, known: InstanceMemory, do: Do) -> float:
         if known.state is None:
             return self._limits.unloading
         if do is Do.RESTART:
@@ -209,7 +209,7 @@ class Workers:
         limit = self._limits.of(known.state) or self._limits.unloading
         return max(0.0, known.begun_at + limit - self._clock.now())
 
-    def _failed(self, known: Known, do: Do, error: HostlerError) -> None:
+    def _failed(self, known: InstanceMemory, do: Do, error: HostlerError) -> None:
         now, why = self._clock.now(), (str(error) or type(error).__name__)[:MAX_WHY]
         _log.warning("slices: %s failed: %s", _DOING[do], why)
         if do is Do.RESTART:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from hostler.engine import text
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Rounds
+from hostler.engine.controllers.resync import Resync
 from hostler.engine.expectation import LAG
 from hostler.engine.quotas import Share, claim, counted, share
 from hostler.engine.workloads import transactions, vm_template
 from hostler.engine.workloads.decide import BATCH, decide
-from hostler.engine.workloads.guarded_writer import Why, Writing
-from hostler.engine.workloads.instance_index import Is
+from hostler.engine.workloads.guarded_writer import Why, WorkloadWriter
+from hostler.engine.workloads.instance_index import WorkloadInstanceState
 from hostler.engine.workloads.targets import Targets
 from hostler.engine.workloads.transactions import Held, New
 from hostler.errors import QuotaExceeded, Unavailable, Uncertain
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
     from hostler.engine.view import View
-    from hostler.engine.workloads.decide import Plan
-    from hostler.engine.workloads.instance_index import Roll
+    from hostler.engine.workloads.decide import WorkloadSteps
+    from hostler.engine.workloads.instance_index import WorkloadInstances
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.workload import Workload
@@ -76,7 +76,7 @@ class WorkloadController:
         self.counters: dict[str, int] = {}
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._rolls = view.rolls
-        self._writing = Writing(store, view, self.counters, clock=clock, tracer=tracer)
+        self._writing = WorkloadWriter(store, view, self.counters, clock=clock, tracer=tracer)
         self._targets = Targets(
             view, self._rolls, self._writing, clock=clock, rng=rng, tell=tell, counters=self.counters
         )
@@ -120,8 +120,8 @@ class WorkloadController:
     async def _pass(self) -> None:
         """Check everything once at the start, and then periodically in portions."""
         view = self._view
-        instances = Rounds(lambda: view.instances.entries, every=PASS_EVERY)
-        targets = Rounds(lambda: view.targets.entries, every=PASS_EVERY)
+        instances = Resync(lambda: view.instances.entries, every=PASS_EVERY)
+        targets = Resync(lambda: view.targets.entries, every=PASS_EVERY)
         await self._look_at(instances.all(), targets.all())
         while True:
             await self._clock.sleep(PASS_EVERY)
@@ -177,16 +177,20 @@ class WorkloadController:
 
     # Scaling down
 
-    async def _drop(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
+    async def _drop(
+        self, name: str, entry: Entry[Workload] | None, roll: WorkloadInstances, numbers: Sequence[int]
+    ) -> bool:
         """Delete instances without a VM."""
-        lost = roll.by[Is.LOST]
+        lost = roll.by[WorkloadInstanceState.LOST]
         drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
         held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.dropped(entry, one))
         why = "its machine is gone" if any(number in lost for number in drop) else "it has no machine"
         told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
         return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
-    async def _remove(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
+    async def _remove(
+        self, name: str, entry: Entry[Workload] | None, roll: WorkloadInstances, numbers: Sequence[int]
+    ) -> bool:
         # A missing record is not a request to delete: a deleted workload is marked, and removed after its instances.
         remove = functools.partial(transactions.removed, keep_disk=entry is None)
         held, pieces = transactions.cut(self._held(name, numbers), remove)
@@ -201,7 +205,7 @@ class WorkloadController:
         told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
         return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
-    async def _remove_strays(self, name: str, roll: Roll) -> bool:
+    async def _remove_strays(self, name: str, roll: WorkloadInstances) -> bool:
         done = False
         for key in list(itertools.islice(roll.strays, BATCH)):
             vm = self._view.vms.entries.get(key)
@@ -243,7 +247,7 @@ class WorkloadController:
 
     # Scaling up
 
-    async def _make(self, name: str, entry: Entry[Workload], roll: Roll, plan: Plan) -> bool:
+    async def _make(self, name: str, entry: Entry[Workload], roll: WorkloadInstances, plan: WorkloadSteps) -> bool:
         """Create instances and their VMs, as far as the quota of the project allows."""
         numbers = plan.equip or plan.make
         if not numbers or self._rests(name, entry, roll):
@@ -294,7 +298,7 @@ class WorkloadController:
         told = Why(what="refused", why=reason.why, reasons=(reason,), read=(entry, instance, target))
         return await self._writing.write(name, txn, told)
 
-    def _rests(self, name: str, entry: Entry[Workload], roll: Roll) -> bool:
+    def _rests(self, name: str, entry: Entry[Workload], roll: WorkloadInstances) -> bool:
         """Return whether the quota was used up recently, the spec is unchanged, and no VM was removed since."""
         until, revision, machines = self._resting.get(name, (0.0, 0, 0))
         left = until - self._clock.now()
@@ -309,11 +313,11 @@ def _times(one: Share, count: int) -> Share:
     return Share(one.vms * count, one.cpus * count, one.memory_mib * count, one.disk_gib * count)
 
 
-def _machines(roll: Roll) -> int:
-    return len(roll) - roll.count(Is.WAITING)
+def _machines(roll: WorkloadInstances) -> int:
+    return len(roll) - roll.count(WorkloadInstanceState.WAITING)
 
 
-def _template(roll: Roll, number: int) -> int:
+def _template(roll: WorkloadInstances, number: int) -> int:
     condition = roll.conditions.get(number)
     return 0 if condition is None else condition.template
 

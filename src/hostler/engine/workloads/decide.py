@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.workloads.instance_index import Is, total
+from hostler.engine.workloads.instance_index import WorkloadInstanceState, total
 from hostler.engine.workloads.vm_template import tune_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hostler.engine.workloads.instance_index import Roll
+    from hostler.engine.workloads.instance_index import WorkloadInstances
     from hostler.kit.interval_set import Numbers
     from hostler.model.workload import Workload
 
@@ -32,7 +32,7 @@ BATCH = 20
 """Number of instances changed in one transaction: each takes several of its at most 128 operations."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Instance numbers; of each kind at most as many as fit into a transaction."""
 
     make: tuple[int, ...] = ()
@@ -54,14 +54,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.make or self.equip or self.remove or self.drop or self.tune or self.over)
 
 
-def decide(workload: Workload | None, roll: Roll, *, most: int = BATCH) -> Plan:
+def decide(workload: Workload | None, roll: WorkloadInstances, *, most: int = BATCH) -> WorkloadSteps:
     """Return what to do now; nothing exactly when spec and status agree, or the controller has to wait.
 
     `workload` None: the workload no longer exists.
     """
     if workload is None or workload.deleting:
         kept = _highest([*roll.groups(ready=False), *roll.groups(ready=True)])
-        return Plan(
+        return WorkloadSteps(
             remove=tuple(itertools.islice(kept, most)),
             drop=_first(_without_machine(roll), most),
             over=workload is not None and roll.is_empty,
@@ -80,45 +80,58 @@ def decide(workload: Workload | None, roll: Roll, *, most: int = BATCH) -> Plan:
     return msgspec.structs.replace(plan, make=make, equip=equip, tune=tuple(itertools.islice(mistuned, most)))
 
 
-def least_ready(workload: Workload, roll: Roll) -> int:
+def least_ready(workload: Workload, roll: WorkloadInstances) -> int:
     """Return how many instances must serve while older ones are replaced."""
     return max(0, can_have(workload, roll) - workload.rollout.max_unavailable)
 
 
-def can_have(workload: Workload, roll: Roll) -> int:
+def can_have(workload: Workload, roll: WorkloadInstances) -> int:
     """Return how many of the requested instances are possible; during a rollout, at least as many as before it."""
     requested, barred = workload.instances, len(roll.pending)
-    if roll.count(Is.WAITING):  # it represents all instances without a VM
-        there = roll.count(Is.KEPT) + roll.count(Is.LEAVING) + roll.count(Is.BLIND) + roll.count(Is.LOST)
+    if roll.count(WorkloadInstanceState.WAITING):  # it represents all instances without a VM
+        there = (
+            roll.count(WorkloadInstanceState.KEPT)
+            + roll.count(WorkloadInstanceState.LEAVING)
+            + roll.count(WorkloadInstanceState.BLIND)
+            + roll.count(WorkloadInstanceState.LOST)
+        )
         barred += max(0, requested - there)
     older = any(template != workload.template for template, _ in roll.kept)
     return min(requested, max(0, requested - barred, workload.had if older else 0))
 
 
-def _coming(workload: Workload, roll: Roll, plan: Plan, most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _coming(
+    workload: Workload, roll: WorkloadInstances, plan: WorkloadSteps, most: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the numbers of new instances, and of waiting instances that get a VM."""
     requested, current = workload.instances, workload.template
     # A LOST instance may only not be in the cache yet: it is replaced once it is certainly gone.
-    unclear = roll.count(Is.BLIND) + roll.count(Is.LOST)
+    unclear = roll.count(WorkloadInstanceState.BLIND) + roll.count(WorkloadInstanceState.LOST)
     new = total(roll.groups(ready=False, template=current)) + total(roll.groups(ready=True, template=current))
-    room = requested + workload.rollout.max_surge - roll.count(Is.KEPT) - unclear - roll.count(Is.LEAVING)
+    room = (
+        requested
+        + workload.rollout.max_surge
+        - roll.count(WorkloadInstanceState.KEPT)
+        - unclear
+        - roll.count(WorkloadInstanceState.LEAVING)
+    )
     missing = requested - new - unclear
-    waiting = [number for number in roll.by[Is.WAITING] if number not in plan.drop]
+    waiting = [number for number in roll.by[WorkloadInstanceState.WAITING] if number not in plan.drop]
     if waiting:  # they represent all further instances, and go first
         return (), _first(waiting, min(most, room, missing))
-    return _first(roll.taken.free(1), min(most, room, missing - roll.count(Is.WAITING))), ()
+    return _first(roll.taken.free(1), min(most, room, missing - roll.count(WorkloadInstanceState.WAITING))), ()
 
 
-def _going(workload: Workload, roll: Roll, most: int) -> Plan:
-    """Plan the removal of surplus instances, and of older ones as far as the rollout allows."""
+def _going(workload: Workload, roll: WorkloadInstances, most: int) -> WorkloadSteps:
+    """WorkloadSteps the removal of surplus instances, and of older ones as far as the rollout allows."""
     requested, current = workload.instances, workload.template
-    drop = _first(roll.by[Is.LOST], most)
+    drop = _first(roll.by[WorkloadInstanceState.LOST], most)
     unready, ready = (roll.groups(ready=is_ready, template=current) for is_ready in (False, True))
-    waiting, new_ready = roll.count(Is.WAITING), total(ready)
-    surplus = max(0, waiting + total(unready) + new_ready + roll.count(Is.BLIND) - requested)
+    waiting, new_ready = roll.count(WorkloadInstanceState.WAITING), total(ready)
+    surplus = max(0, waiting + total(unready) + new_ready + roll.count(WorkloadInstanceState.BLIND) - requested)
     # First instances without a VM, then those that do not serve; of each the highest numbers.
     without = min(surplus, waiting)
-    drop += _first(roll.by[Is.WAITING].below(), min(without, most - len(drop)))
+    drop += _first(roll.by[WorkloadInstanceState.WAITING].below(), min(without, most - len(drop)))
     surplus -= without
     not_serving = min(surplus, total(unready))
     serving = min(surplus - not_serving, new_ready)
@@ -135,11 +148,11 @@ def _going(workload: Workload, roll: Roll, most: int) -> Plan:
         itertools.islice(_highest(old_unready), first),
         itertools.islice(_highest(old_ready), then),
     )
-    return Plan(remove=tuple(itertools.islice(remove, most)), drop=drop)
+    return WorkloadSteps(remove=tuple(itertools.islice(remove, most)), drop=drop)
 
 
-def _without_machine(roll: Roll) -> Iterator[int]:
-    return itertools.chain(roll.by[Is.LOST], roll.by[Is.WAITING].below())
+def _without_machine(roll: WorkloadInstances) -> Iterator[int]:
+    return itertools.chain(roll.by[WorkloadInstanceState.LOST], roll.by[WorkloadInstanceState.WAITING].below())
 
 
 def _highest(groups: Sequence[Numbers]) -> Iterator[int]:

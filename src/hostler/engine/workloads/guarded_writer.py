@@ -44,7 +44,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     """Instances that the write changes."""
 
 
-class Writing:
+class WorkloadWriter:
     """Writes for one leadership, which is set when it begins (`standing`)."""
 
     def __init__(

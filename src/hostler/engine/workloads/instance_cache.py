@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.engine.workloads.instance_index import Condition, Is, Roll
+from hostler.engine.workloads.instance_index import Condition, WorkloadInstances, WorkloadInstanceState
 from hostler.engine.workloads.vm_template import tune_of_machine
 from hostler.errors import Invalid
 from hostler.keys.inventory import INSTANCE
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from hostler.model.workload import WorkloadInstance
 
 _VMS, _HANDLES = VM.prefix(), HANDLE.prefix()
-_NOBODY = Roll()
+_NOBODY = WorkloadInstances()
 
 
-class Rolls:
+class InstanceCache:
     """One index for each workload that has instances. One per process: `View.rolls`."""
 
     def __init__(self, view: View) -> None:
@@ -36,7 +36,7 @@ class Rolls:
         self._listeners: list[Callable[[str], None]] = []
         self._loading = asyncio.Lock()
         self._loaded = self._listening = False
-        self._rolls: dict[str, Roll] = {}
+        self._rolls: dict[str, WorkloadInstances] = {}
         self._claims: dict[str, dict[str, None]] = {}  # by instance: keys of VMs that claim to implement it
         self._claimed: dict[str, str] = {}  # the inverse
         self._known: dict[Condition, Condition] = {}  # shared values, because few differ
@@ -77,7 +77,7 @@ class Rolls:
             self._look(instance)
             await fairness.share()
 
-    def roll(self, workload: str) -> Roll:
+    def roll(self, workload: str) -> WorkloadInstances:
         """Return the index of the workload with this folded name. Read-only."""
         return self._rolls.get(workload, _NOBODY)
 
@@ -131,7 +131,7 @@ class Rolls:
         workload, _, name = instance.rpartition("/")
         roll, vm = self._rolls.get(workload), self._view.vms.entries.get(key)
         known = None if roll is None or not name.isdecimal() else roll.conditions.get(int(name))
-        if known is None or vm is None or known.what is not Is.KEPT:
+        if known is None or vm is None or known.what is not WorkloadInstanceState.KEPT:
             return False
         handle = self.handle(vm)
         return handle is not None and (known.ready, known.pending) == self._serves(vm.value, handle.value)
@@ -158,7 +158,7 @@ class Rolls:
         if roll is None:
             if entry is None and not unreadable and instance not in self._claims:
                 return
-            roll = self._rolls[workload] = Roll()
+            roll = self._rolls[workload] = WorkloadInstances()
         news = self._note_strays(roll, instance, None if entry is None else entry.value.vm, blind=unreadable)
         if not name.isascii() or not name.isdigit() or str(int(name)) != name or name == "0":
             there = entry is not None or unreadable
@@ -168,7 +168,7 @@ class Rolls:
             else:
                 roll.others.pop(name, None)
         elif unreadable:
-            news |= roll.put(int(name), Condition(Is.BLIND))
+            news |= roll.put(int(name), Condition(WorkloadInstanceState.BLIND))
         elif entry is None:
             news |= int(name) in roll.conditions and roll.put(int(name), None)
         else:
@@ -186,22 +186,22 @@ class Rolls:
     def _condition(self, instance: str, entry: Entry[WorkloadInstance]) -> Condition:
         record, view = entry.value, self._view
         if not record.vm:
-            return Condition(Is.WAITING, record.template)
+            return Condition(WorkloadInstanceState.WAITING, record.template)
         key = self._key(instance, record.vm)
         vm = None if key is None else view.vms.entries.get(key)
         if vm is None:
             # It was written in one transaction with its VM: the cache of VMs may lag behind.
             unsure = key is not None or view.vms.revision < entry.mod_revision or _unreadable(view, record.vm)
-            return Condition(Is.BLIND if unsure else Is.LOST)
+            return Condition(WorkloadInstanceState.BLIND if unsure else WorkloadInstanceState.LOST)
         handle = self.handle(vm)
         silent = handle is not None and bool(handle.value.node) and self.is_silent(handle.value.node)
         if vm.value.deleting:
-            return Condition(Is.AWAY if silent else Is.LEAVING)
+            return Condition(WorkloadInstanceState.AWAY if silent else WorkloadInstanceState.LEAVING)
         tune = tune_of_machine(vm.value)
         ready, pending = (False, False) if handle is None else self._serves(vm.value, handle.value)
         # Marked as leaving, but its VM is not being deleted: another program did this, so it is replaced.
         template = 0 if record.leaving else record.template
-        return Condition(Is.KEPT, template, ready, self._tunes.setdefault(tune, tune), pending)
+        return Condition(WorkloadInstanceState.KEPT, template, ready, self._tunes.setdefault(tune, tune), pending)
 
     def _serves(self, vm: VirtualMachine, handle: VmHandle) -> tuple[bool, bool]:
         """Return whether a VM is ready, and whether no node is suitable for it."""
@@ -229,7 +229,7 @@ class Rolls:
         del roll.strays[key]
         return True
 
-    def _note_strays(self, roll: Roll, instance: str, own: str | None, *, blind: bool) -> bool:
+    def _note_strays(self, roll: WorkloadInstances, instance: str, own: str | None, *, blind: bool) -> bool:
         """Update the VMs that claim to implement the instance but are not named by it. Return whether this changed."""
         news = False
         for key in self._claims.get(instance, ()):

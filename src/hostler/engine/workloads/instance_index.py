@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Is(enum.Enum):
+class WorkloadInstanceState(enum.Enum):
     """Condition of an instance."""
 
     WAITING = enum.auto()
@@ -33,7 +33,7 @@ class Is(enum.Enum):
 class Condition(msgspec.Struct, frozen=True, gc=False):
     """Condition of one instance, with details."""
 
-    what: Is
+    what: WorkloadInstanceState
     template: int = 0
     """The workload template that its VM was created from."""
     ready: bool = False
@@ -44,14 +44,14 @@ class Condition(msgspec.Struct, frozen=True, gc=False):
     """KEPT: no node is suitable for its VM."""
 
 
-class Roll:
+class WorkloadInstances:
     """Instance numbers by condition. Read-only, except for `put` and the owner of `strays`."""
 
     def __init__(self) -> None:
         self.conditions: dict[int, Condition] = {}
         self.taken = Numbers((0,))
         """Numbers that cannot be assigned; numbers begin with 1."""
-        self.by: dict[Is, Numbers] = {what: Numbers() for what in Is}
+        self.by: dict[WorkloadInstanceState, Numbers] = {what: Numbers() for what in WorkloadInstanceState}
         self.kept: dict[tuple[int, bool], Numbers] = {}
         """KEPT instances by template and readiness."""
         self.pending = Numbers()
@@ -78,7 +78,7 @@ class Roll:
             return False
         if old is not None:
             self.by[old.what].discard(number)
-            if old.what is Is.KEPT:
+            if old.what is WorkloadInstanceState.KEPT:
                 _take(self.kept, (old.template, old.ready), number)
                 self.pending.discard(number)
                 if old.tune is not None:
@@ -90,7 +90,7 @@ class Roll:
         self.conditions[number] = condition
         self.taken.add(number)
         self.by[condition.what].add(number)
-        if condition.what is Is.KEPT:
+        if condition.what is WorkloadInstanceState.KEPT:
             self.kept.setdefault((condition.template, condition.ready), Numbers()).add(number)
             if condition.pending:
                 self.pending.add(number)
@@ -98,7 +98,7 @@ class Roll:
                 self.tunes.setdefault(condition.tune, Numbers()).add(number)
         return True
 
-    def count(self, what: Is) -> int:
+    def count(self, what: WorkloadInstanceState) -> int:
         """Return the number of instances in this condition."""
         return len(self.by[what])
 

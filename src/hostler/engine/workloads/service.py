@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.workloads.instance_index import Roll
+    from hostler.engine.workloads.instance_index import WorkloadInstances
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.workload import Target, Workload, WorkloadInstance
@@ -224,7 +224,7 @@ class WorkloadService:
         view = views.workload_view(workload, revision, roll, why_pending=why)
         return msgspec.structs.replace(view, spec=shown_spec(caller, *workload.home, view.spec))
 
-    async def _roll(self, name: str) -> Roll:
+    async def _roll(self, name: str) -> WorkloadInstances:
         """Return the instance index of a workload. It is kept current from the first call on."""
         await self._rolls.load()
         return self._rolls.roll(name)
@@ -288,7 +288,7 @@ class WorkloadService:
     ) -> InstanceView:
         return views.instance_view(
             workload,
-            views.Seen(
+            views.InstanceSnapshot(
                 instance,
                 target=target,
                 actual=views.actual_of(handle, instance.value.vm),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.view import View
-    from hostler.engine.workloads.guarded_writer import Writing
-    from hostler.engine.workloads.instance_cache import Rolls
+    from hostler.engine.workloads.guarded_writer import WorkloadWriter
+    from hostler.engine.workloads.instance_cache import InstanceCache
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import VmCommand
@@ -36,8 +36,8 @@ class Targets:
     def __init__(
         self,
         view: View,
-        rolls: Rolls,
-        writing: Writing,
+        rolls: InstanceCache,
+        writing: WorkloadWriter,
         *,
         clock: Clock,
         rng: random.Random,

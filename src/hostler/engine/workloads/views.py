@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.engine import phase as phases
 from hostler.engine.workloads.decide import decide, least_ready
 from hostler.engine.workloads.instance_cache import is_ready
-from hostler.engine.workloads.instance_index import Is, total
+from hostler.engine.workloads.instance_index import WorkloadInstanceState, total
 from hostler.kit.plural import counted
 from hostler.model.api import Phase
 from hostler.model.vm import MachineState
@@ -15,22 +15,22 @@ from hostler.model.workload import Actual
 from hostler.model.workload_api import InstanceView, WorkloadPhase, WorkloadView
 
 if TYPE_CHECKING:
-    from hostler.engine.workloads.instance_index import Roll
+    from hostler.engine.workloads.instance_index import WorkloadInstances
     from hostler.keys.entry import Entry
     from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.model.workload import Target, Workload, WorkloadInstance
 
 
-def workload_view(workload: Workload, revision: int, roll: Roll, *, why_pending: str = "") -> WorkloadView:
+def workload_view(workload: Workload, revision: int, roll: WorkloadInstances, *, why_pending: str = "") -> WorkloadView:
     """Return the view of a workload. `why_pending`: why the first pending instance has no node or VM."""
-    kept = roll.count(Is.KEPT)
+    kept = roll.count(WorkloadInstanceState.KEPT)
     ready = total(roll.groups(ready=True))
     updated = total(
         [*roll.groups(ready=True, template=workload.template), *roll.groups(ready=False, template=workload.template)]
     )
-    leaving = roll.count(Is.LEAVING) + roll.count(Is.AWAY)
-    waiting = roll.count(Is.WAITING)
-    made = kept + waiting + roll.count(Is.BLIND)
+    leaving = roll.count(WorkloadInstanceState.LEAVING) + roll.count(WorkloadInstanceState.AWAY)
+    waiting = roll.count(WorkloadInstanceState.WAITING)
+    made = kept + waiting + roll.count(WorkloadInstanceState.BLIND)
     pending = len(roll.pending) + waiting
     plan = decide(workload, roll)
     calm = plan.is_empty and not leaving and not roll.strays
@@ -76,7 +76,9 @@ def _phase(workload: Workload, *, settled: bool, pending: int, older: int) -> Wo
     return WorkloadPhase.UPDATING if older else WorkloadPhase.CHANGING
 
 
-def _detail(phase: WorkloadPhase, workload: Workload, roll: Roll, why_pending: str, *, made: int, updated: int) -> str:
+def _detail(
+    phase: WorkloadPhase, workload: Workload, roll: WorkloadInstances, why_pending: str, *, made: int, updated: int
+) -> str:
     if phase is WorkloadPhase.DELETING:
         return counted(len(roll), "instance is left", "instances are left")
     if phase is WorkloadPhase.PENDING:
@@ -88,16 +90,16 @@ def _detail(phase: WorkloadPhase, workload: Workload, roll: Roll, why_pending: s
     return ""
 
 
-def _held_back(workload: Workload, roll: Roll, *, older: int, moves: bool) -> str:
+def _held_back(workload: Workload, roll: WorkloadInstances, *, older: int, moves: bool) -> str:
     """Return why older instances are not replaced now."""
     if workload.deleting or not older or moves:
         return ""
     return f"; {older} of an older template stay, because at least {least_ready(workload, roll)} must serve"
 
 
-def first_pending(roll: Roll) -> int | None:
+def first_pending(roll: WorkloadInstances) -> int | None:
     """Return an instance that shows why some are pending."""
-    return next(iter(roll.by[Is.WAITING]), None) or next(iter(roll.pending), None)
+    return next(iter(roll.by[WorkloadInstanceState.WAITING]), None) or next(iter(roll.pending), None)
 
 
 def why_pending(number: int, target: Target | None, handle: VmHandle | None) -> str:
@@ -112,7 +114,7 @@ def _nowhere(target: Target | None, handle: VmHandle | None) -> str:
     return target.reasons[0].why if target is not None and target.reasons else ""
 
 
-class Seen:
+class InstanceSnapshot:
     """The records of one instance."""
 
     __slots__ = ("actual", "alive", "handle", "instance", "target", "vm")
@@ -132,7 +134,7 @@ class Seen:
         self.vm, self.handle, self.alive = vm, handle, alive
 
 
-def instance_view(workload: Workload, seen: Seen) -> InstanceView:
+def instance_view(workload: Workload, seen: InstanceSnapshot) -> InstanceView:
     """Return the view of an instance."""
     record, vm, handle, target = seen.instance.value, seen.vm, seen.handle, seen.target
     now = Phase.PENDING if vm is None else phases.phase(vm, handle, seen.alive)
@@ -156,7 +158,7 @@ def instance_view(workload: Workload, seen: Seen) -> InstanceView:
     )
 
 
-def _instance_detail(seen: Seen, now: Phase) -> str:
+def _instance_detail(seen: InstanceSnapshot, now: Phase) -> str:
     target, handle = seen.target, seen.handle
     if now is Phase.SILENT and handle is not None:
         return f"node {handle.node} is unreachable; what runs there is not known"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
-    from hostler.ports.inbox import Board
+    from hostler.ports.inbox import LabRecords
     from hostler.ports.store import Operation, Store
 
 WANTED = 5
@@ -158,7 +158,7 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
 
 
 def _leading(
-    store: Store, board: Board, catalogue: LabCatalogue
+    store: Store, board: LabRecords, catalogue: LabCatalogue
 ) -> AbstractAsyncContextManager[tuple[tuple[LabController, LabProjector], View]]:
     """Run the two lab services of a leader."""
 

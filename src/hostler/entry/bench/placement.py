@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.placement import Cluster, NodeState, Wanted, place
+from hostler.engine.placement import Cluster, NodeState, PlacementRequest, place
 from hostler.model.inventory import Capacity
 from hostler.model.vm import Affinity, Level, VmSpec
 
@@ -94,11 +94,11 @@ def _nodes(count: int) -> Iterator[NodeState]:
         )
 
 
-def _wanted(request: str, number: int) -> Wanted:
+def _wanted(request: str, number: int) -> PlacementRequest:
     project = number % PROJECTS
     kind = {"app": str(project)}
     apart = Affinity(together=False, level=Level.NODE, labels=kind)
-    return Wanted(
+    return PlacementRequest(
         vm=f"vm-{number:08}",
         project=f"bench/p{project}",
         spec=_shape(request, number),

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.engine.controllers.decision import ordered
 from hostler.entry.bench.plane_fill import machine
 from hostler.entry.bench.plane_http import until
@@ -90,7 +90,7 @@ async def _agents(store: Store, folder: Path, count: int) -> AsyncIterator[list[
             place.mkdir(parents=True)
             capacity = Capacity(cpus=8, memory_mib=65536, disk_gib=1000)
             machines = await stack.enter_async_context(open_machines("simulated", place, capacity=capacity))
-            plan = AgentPlan(
+            plan = AgentConfig(
                 node=f"bench-{number}", node_ttl=TTL, fencing_time=2 * TTL, look_every=3600.0, sweep_every=3600.0
             )
             running.append(Agent(store, machines, plan, clock=clock, new_id=lambda: uuid.uuid4().hex))

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.inventory.inventory_file import inventory_in
-from hostler.engine.placement import Cluster, NodeState, Wanted, place
+from hostler.engine.placement import Cluster, NodeState, PlacementRequest, place
 from hostler.entry.bench.plane_row import Row
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle
 from hostler.model.vm import MachineState, VmSpec
 from hostler.model.workload_api import WorkloadApply
 from hostler.sim.hardware import Crash, Repair
-from hostler.sim.world import World, WorldPlan, run_world
+from hostler.sim.world import World, WorldConfig, run_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,7 +160,7 @@ def scale(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
         laps.append(process_time())
         return _running(world)
 
-    world_plan = WorldPlan(inventory=_inventory(plan.blades), replicas=2, agents="light", log=False)
+    world_plan = WorldConfig(inventory=_inventory(plan.blades), replicas=2, agents="light", log=False)
     running = run_world(world_plan, story, seed=1)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
     return [
@@ -187,7 +187,7 @@ def ratio(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
         await world.sleep(plan.ratio_seconds)
         return perf_counter() - began, process_time() - began_cpu
 
-    world_plan = WorldPlan(inventory=_inventory(blades), replicas=2, log=False)
+    world_plan = WorldConfig(inventory=_inventory(blades), replicas=2, log=False)
     real, cpu = run_world(world_plan, story, seed=1)
     what = f"{blades:,} blades with real agents, {machines:,} machines: virtual seconds"
     return [
@@ -216,7 +216,7 @@ def placement(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     cluster = Cluster(nodes())
     spec = VmSpec(cpus=1, memory_mib=2048, disk_gib=10)
     wanted = [
-        Wanted(vm=f"vm-{number:08}", project=f"bench/p{number * PROJECTS // plan.instances}", spec=spec)
+        PlacementRequest(vm=f"vm-{number:08}", project=f"bench/p{number * PROJECTS // plan.instances}", spec=spec)
         for number in range(plan.instances)
     ]
     began, began_cpu = perf_counter(), process_time()
@@ -238,7 +238,7 @@ def curve(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     found: list[_Cost] = []
     for blades in plan.curve:
         cost = run_world(
-            WorldPlan(inventory=_inventory(blades), replicas=1, agents="light", log=False),
+            WorldConfig(inventory=_inventory(blades), replicas=1, agents="light", log=False),
             lambda world, blades=blades: _one_fault(world, blades * 10, tell),  # type: ignore[misc]
             seed=1,
         )

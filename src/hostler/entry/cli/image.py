@@ -40,14 +40,14 @@ def image() -> None:
     """List, add, build and remove the images that machines are created from (docs/images.md)."""
 
 
-class Shelf(NamedTuple):
+class ImageListing(NamedTuple):
     """The images of a data folder, and the name of the default image."""
 
     images: Images
     default: str
 
 
-def opened(data: Path | None) -> Shelf:
+def opened(data: Path | None) -> ImageListing:
     """Open the images of the given folder, or of the folder that the settings name."""
     from hostler.entry.data_dir import DataFolder
     from hostler.settings import load
@@ -56,7 +56,7 @@ def opened(data: Path | None) -> Shelf:
     settings = load({"data": data})
     folder = DataFolder(settings.data)
     images = open_images(folder.path / "images", default=settings.image, settings=settings)
-    return Shelf(images, settings.image)
+    return ImageListing(images, settings.image)
 
 
 @click.command("list")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.entry.cli.server_options import Server
-    from hostler.entry.leader import Holder, Scene
+    from hostler.entry.leader import Holder, LeaderScreen
     from hostler.model.overview_api import ControlSeen, Overview, TakeoverView
     from hostler.model.replica import LeaderRecord, Takeover
 
@@ -55,7 +55,7 @@ def leader(*, watching: bool, past: bool, output: str, store_url: str | None) ->
 
 async def _ask(server: Server, output: str) -> None:
     """Show the leader as a server reports it."""
-    from hostler.entry.leader import Holder, Scene, Waiting
+    from hostler.entry.leader import Holder, LeaderScreen, Waiting
 
     async with reached(server) as client:
         seen = await client.control.overview()
@@ -76,7 +76,7 @@ async def _ask(server: Server, output: str) -> None:
         for each in control.replicas
         if not each.leads
     )
-    _shown(Scene(leader=holder, others=(), standing_by=waiting), output)
+    _shown(LeaderScreen(leader=holder, others=(), standing_by=waiting), output)
 
 
 async def _ask_history(server: Server, output: str) -> None:
@@ -134,7 +134,7 @@ async def _show(url: str, output: str) -> None:
     _shown(scene, output)
 
 
-def _shown(scene: Scene, output: str) -> None:
+def _shown(scene: LeaderScreen, output: str) -> None:
     import msgspec
 
     if output == "table":
@@ -143,7 +143,7 @@ def _shown(scene: Scene, output: str) -> None:
         show.emit(msgspec.to_builtins(scene), output)
 
 
-def _table(scene: Scene) -> None:
+def _table(scene: LeaderScreen) -> None:
     rows = [_row("leads", scene.leader)] if scene.leader is not None else []
     rows += [_row(f"holds key {other.key}", other) for other in scene.others]
     rows += [

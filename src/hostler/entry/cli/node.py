@@ -18,7 +18,7 @@ from hostler.entry.cli.server_options import chosen_server, reached, read, serve
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
 from hostler.entry.cli.vm.retained import given_up
-from hostler.entry.cli.vm.wait import Telling, wait_options
+from hostler.entry.cli.vm.wait import PhaseProgress, wait_options
 from hostler.errors import Unavailable
 from hostler.kit.plural import counted
 from hostler.model.api import Drain
@@ -166,7 +166,7 @@ async def _drain(server: Server, node: str, how: Drain, within: float | None) ->
 async def _until_drained(client: Client, node: str, mode: DrainMode, within: float) -> None:
     started = time.monotonic()
     last = ""
-    with Telling(node) as telling:
+    with PhaseProgress(node) as telling:
         while True:
             try:
                 left = await _left(client, node, mode)

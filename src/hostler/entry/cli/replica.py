@@ -71,13 +71,13 @@ def replica(
 
 
 def _demonstrate(store_url: str | None, address: str | None, ttl: float, replicas: int) -> int:
-    from hostler.entry.campaign import Plan
+    from hostler.entry.campaign import CampaignConfig
     from hostler.entry.replica import demonstrate
 
     async def run() -> int:
         async with opened_storage(chosen(store_url), create=True) as storage:
             return await demonstrate(
-                storage, Plan(address=address or socket.gethostname(), ttl=ttl, replicas=replicas), tell
+                storage, CampaignConfig(address=address or socket.gethostname(), ttl=ttl, replicas=replicas), tell
             )
 
     return complete(run())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostler.entry.cli.failure import NotYet
 from hostler.entry.cli.value import span
-from hostler.entry.cli.vm.wait import Telling
+from hostler.entry.cli.vm.wait import PhaseProgress
 from hostler.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def settled(
 
     `wait` is the method of the client. NotYet: not in time, or the object was deleted.
     """
-    with Telling(name) as telling:
+    with PhaseProgress(name) as telling:
         last = ""
 
         def changed(view: V) -> None:

@@ -43,10 +43,10 @@ from hostler.entry.server.proxy import Proxies
 from hostler.entry.server.response import COMMON, body_of, refuse
 from hostler.entry.server.response import send as send_answer
 from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
-from hostler.entry.server.services import ServerPlan, Services
-from hostler.entry.server.static_files import Site
+from hostler.entry.server.services import ServerConfig, Services
+from hostler.entry.server.static_files import StaticFiles
 from hostler.entry.server.table import table
-from hostler.entry.terminal.sessions import Keeper
+from hostler.entry.terminal.sessions import TerminalSessions
 from hostler.errors import Invalid, OverBudget, Unavailable
 from hostler.model.inventory import Rights
 from hostler.model.name import fold
@@ -131,9 +131,9 @@ class Router:
 class App:
     """The ASGI app. Call `start` before the first request, `close` to end streams, then `aclose`."""
 
-    def __init__(self, services: Services, plan: ServerPlan) -> None:
+    def __init__(self, services: Services, plan: ServerConfig) -> None:
         self._services, self._plan, self._proxies = services, plan, Proxies(plan.trusted_proxies)
-        self.routes = table(self._openapi, self._metrics, open_metrics=plan.open_metrics, site=Site(plan.site))
+        self.routes = table(self._openapi, self._metrics, open_metrics=plan.open_metrics, site=StaticFiles(plan.site))
         self._router = Router(self.routes)
         self._parts = {route.name: route.parts for route in self.routes}
         self._quiet = frozenset(route.name for route in self.routes if route.quiet)
@@ -147,7 +147,7 @@ class App:
             services.store, clock=services.clock, new_id=lambda: secrets.token_hex(16), exists=self._has_account
         )
         self._noting: asyncio.Task[None] | None = None
-        self.terminals = Keeper(
+        self.terminals = TerminalSessions(
             services.store,
             services.view,
             services.peers,
@@ -369,9 +369,9 @@ class App:
         return Answer(text=await self.metrics.text(), media=CONTENT_TYPE)
 
 
-def build(services: Services, plan: ServerPlan | None = None) -> App:
+def build(services: Services, plan: ServerConfig | None = None) -> App:
     """Return the server's app, for `serve.Server`."""
-    return App(services, plan or ServerPlan())
+    return App(services, plan or ServerConfig())
 
 
 def source_of(scope: Any) -> str:

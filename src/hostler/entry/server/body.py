@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.entry.server.route import Parameter, Raw
-    from hostler.entry.server.services import ServerPlan
+    from hostler.entry.server.services import ServerConfig
 
 MAX_INTEGER = 2**63 - 1
 LINGER_BYTES = 8 * 1024 * 1024
@@ -34,7 +34,7 @@ def announced(headers: dict[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-async def read(raw: Raw, plan: ServerPlan, most: int | None = None) -> bytes:
+async def read(raw: Raw, plan: ServerConfig, most: int | None = None) -> bytes:
     """Return the whole body. Refusal: it is too large or too slow."""
     length = raw.headers.get(b"content-length")
     most = most or plan.max_body

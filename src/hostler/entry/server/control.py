@@ -60,7 +60,7 @@ async def replicas(asked: Asked) -> Answer:
 async def audit(asked: Asked) -> Answer:
     """Return the audit log; callers who do not belong everywhere see only their projects and accounts."""
     query, services = asked.query, asked.services
-    wanted = audit_queries.Wanted(
+    wanted = audit_queries.AuditFilter(
         day=query["day"] or "", who=query["who"] or "", verb=query["verb"] or "", subject=query["subject"] or ""
     )
     found = await audit_queries.page(

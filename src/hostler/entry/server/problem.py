@@ -135,7 +135,7 @@ class Refusal(HostlerError):
         self.sort, self.headers = sort, headers
 
 
-class Told(msgspec.Struct, frozen=True):
+class ProblemResponse(msgspec.Struct, frozen=True):
     """A problem with its headers, ready to be sent."""
 
     sort: Sort
@@ -148,7 +148,7 @@ class Told(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self.problem)
 
 
-def tell(error: Exception, *, instance: str = "") -> Told:
+def tell(error: Exception, *, instance: str = "") -> ProblemResponse:
     """Return the problem document of an error. An internal error (500) reveals no details."""
     sort = _sort(error)
     if sort.status == 500:
@@ -175,7 +175,7 @@ def tell(error: Exception, *, instance: str = "") -> Told:
         next=_plain(advice),
         instance=instance,
     )
-    return Told(sort, problem, tuple(headers))
+    return ProblemResponse(sort, problem, tuple(headers))
 
 
 def _sort(error: Exception) -> Sort:

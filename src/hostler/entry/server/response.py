@@ -14,7 +14,7 @@ from hostler.entry.server.protocol import send_whole
 from hostler.entry.server.route import Answer
 
 if TYPE_CHECKING:
-    from hostler.entry.server.problem import Told
+    from hostler.entry.server.problem import ProblemResponse
     from hostler.entry.server.route import Raw
     from hostler.model.record import Record
 
@@ -56,7 +56,7 @@ def likes_of(accepted: bytes) -> dict[bytes, float]:
     return found
 
 
-async def refuse(raw: Raw, told: Told, *, unread: bool) -> None:
+async def refuse(raw: Raw, told: ProblemResponse, *, unread: bool) -> None:
     """Answer with a problem document. `unread`: the body of the request was not read."""
     headers = [*COMMON, (b"x-request-id", raw.id.encode()), *told.headers, (b"content-type", MEDIA)]
     await send(raw, told.problem.status, headers, told.body, unread=unread)

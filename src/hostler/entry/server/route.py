@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.request import Caller, Request
     from hostler.entry.server.feed import Feed
-    from hostler.entry.server.services import ServerPlan, Services
-    from hostler.entry.terminal.sessions import Keeper
+    from hostler.entry.server.services import ServerConfig, Services
+    from hostler.entry.terminal.sessions import TerminalSessions
     from hostler.keys.entry import Entry
     from hostler.model.access import Ticket
     from hostler.model.record import Record
@@ -85,8 +85,8 @@ class Asked(msgspec.Struct, frozen=True):
     source: str
     raw: Raw
     feed: Feed
-    plan: ServerPlan
-    terminals: Keeper
+    plan: ServerConfig
+    terminals: TerminalSessions
     spend: Callable[[Caller], None]
     """Count a write of an account that was not known when the request began. OverBudget: the caller must wait."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.access.budget import BudgetPlan
+from hostler.engine.access.budget import BudgetConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
         return all(mirror.revision for mirror in self.view.mirrors.values())
 
 
-class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of the server."""
 
     max_body: int = 1024 * 1024
@@ -117,7 +117,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the shell of a terminal waits for a disconnected user."""
     site: Path | None = None
     """Folder of the web page's files; None: those installed with Hostler."""
-    budget: BudgetPlan = BudgetPlan()
+    budget: BudgetConfig = BudgetConfig()
     """Request budgets of accounts, and of addresses without an account."""
     log_reads: bool = False
     """Whether each successful read is logged too."""

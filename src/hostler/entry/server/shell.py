@@ -18,9 +18,9 @@ from hostler.entry.server.problem import INVALID, Refusal
 from hostler.entry.server.route import Access, Answer, Route
 from hostler.entry.server.stream_quota import place_for
 from hostler.entry.server.vm_websockets import ONE, TICKET, machine_of, over
-from hostler.entry.server.websocket_input import Hearing, send, tell
+from hostler.entry.server.websocket_input import WebSocketInput, send, tell
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.lab_status import Way
+from hostler.entry.terminal.lab_status import LabRoute
 from hostler.entry.terminal.session import RATE, SIZE, first
 from hostler.entry.terminal.ssh import shell_in
 from hostler.errors import Forbidden, HostlerError, Unavailable
@@ -47,7 +47,7 @@ async def _opened(asked: Asked) -> Answer | None:
             await asked.services.tickets.use(asked.raw.ticket, asked.caller)
         await send(asked.raw, "accept")  # accepted before the login: a browser gets no reason for a refused handshake
         try:
-            hearing = Hearing(asked.raw)
+            hearing = WebSocketInput(asked.raw)
             code = await first(_served(asked, vm, hearing), hearing.until_gone(), over(asked))
         except HostlerError as error:
             await tell(asked.raw, str(error))
@@ -57,7 +57,7 @@ async def _opened(asked: Asked) -> Answer | None:
     return None
 
 
-async def _served(asked: Asked, vm: VmView, hearing: Hearing) -> int | None:
+async def _served(asked: Asked, vm: VmView, hearing: WebSocketInput) -> int | None:
     """Log in and copy data. Return the close code."""
     way = _way(vm)
     channel = asked.services.peers.channel(way.node, way.vm, Door.SSH)
@@ -74,10 +74,10 @@ async def _served(asked: Asked, vm: VmView, hearing: Hearing) -> int | None:
         ) from None
 
 
-def _way(vm: VmView) -> Way:
+def _way(vm: VmView) -> LabRoute:
     if vm.node is None or vm.access is None:
         raise Unavailable(f"the machine {vm.name}: no SSH access yet; wait until it runs and is available")
-    return Way(vm.id, vm.node, vm.access.user, vm.access.host_keys)
+    return LabRoute(vm.id, vm.node, vm.access.user, vm.access.host_keys)
 
 
 async def _out(raw: Raw, shell: Shell) -> int | None:

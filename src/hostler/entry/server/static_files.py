@@ -96,7 +96,7 @@ class File(msgspec.Struct, frozen=True):
     """By encoding."""
 
 
-class Site:
+class StaticFiles:
     """The files of one folder. The folder is read again for each request until it contains a page."""
 
     def __init__(self, folder: Path | None = None) -> None:

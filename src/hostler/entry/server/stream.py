@@ -2,7 +2,8 @@
 
 A WebSocket is closed for both directions at once. When the machine's side ends, all of its output is delivered, then
 the WebSocket is closed with code 1000. When the client closes, all of its input is delivered first. Neither side is
-read much faster than the other accepts data. A machine that accepts nothing does not hold a stream forever (`Hearing`).
+read much faster than the other accepts data. A machine that accepts nothing does not hold a stream forever
+(`WebSocketInput`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.entry.server.websocket_input import Hearing
+from hostler.entry.server.websocket_input import WebSocketInput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -26,7 +27,7 @@ LARGEST = 256 * 1024
 
 async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
     """Copy data until the client disconnects, the machine's side ends, or `over` returns a close code."""
-    hearing = Hearing(raw, last_words=None)  # `written_to` ends the stream if nothing is accepted
+    hearing = WebSocketInput(raw, last_words=None)  # `written_to` ends the stream if nothing is accepted
     leaving = asyncio.create_task(hearing.until_gone(), name="stream: hearing")
     taking = asyncio.create_task(hearing.written_to(channel.write), name="stream: input")
     ending = asyncio.ensure_future(over)
@@ -54,7 +55,7 @@ async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
 async def _out(raw: Raw, channel: Channel) -> None:
     """Send the machine's output until it ends.
 
-    After the client disconnects nothing is sent, but its last input is still delivered (`Hearing`).
+    After the client disconnects nothing is sent, but its last input is still delivered (`WebSocketInput`).
     """
     while data := await channel.read():
         for start in range(0, len(data), LARGEST):

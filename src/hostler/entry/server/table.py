@@ -26,7 +26,7 @@ from hostler.entry.server import (
     vms,
     workloads,
 )
-from hostler.entry.server.static_files import Site
+from hostler.entry.server.static_files import StaticFiles
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler, Route
@@ -60,7 +60,7 @@ API: tuple[Route, ...] = (
 
 
 def table(
-    openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False, site: Site | None = None
+    openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False, site: StaticFiles | None = None
 ) -> tuple[Route, ...]:
     """Return every route of a server."""
-    return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics), *(site or Site()).routes())
+    return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics), *(site or StaticFiles()).routes())

@@ -20,7 +20,7 @@ from hostler.entry.server.response import written
 from hostler.entry.server.route import Access, Parameter, Route
 from hostler.entry.server.stream_quota import place_for
 from hostler.entry.server.vm_websockets import TICKET, over
-from hostler.entry.server.websocket_input import Hearing, send
+from hostler.entry.server.websocket_input import WebSocketInput, send
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.errors import Invalid, NotFound
@@ -75,7 +75,7 @@ async def _served(asked: Asked, user: str) -> None:
         return
     try:
         await send(raw, "accept")
-        hearing = Hearing(raw)
+        hearing = WebSocketInput(raw)
         code = await first(
             _out(raw, screen),
             hearing.passed_to(screen.write),

@@ -36,7 +36,7 @@ _EACH = 64
 """Overhead of a message in addition to its characters."""
 
 
-class Hearing:
+class WebSocketInput:
     """Input of a WebSocket client.
 
     `last_words`: seconds to deliver what was sent before the disconnect; None: as long as some of it is accepted in

@@ -33,7 +33,7 @@ _ENDS = {
 }
 
 
-class Way(msgspec.Struct, frozen=True):
+class LabRoute(msgspec.Struct, frozen=True):
     """How to log in to a lab's machine."""
 
     vm: str
@@ -43,7 +43,7 @@ class Way(msgspec.Struct, frozen=True):
     """Empty: not known, so no login is attempted."""
 
 
-class Outlook:
+class LabTerminalStatus:
     """Lab status of all users. Listeners are called with the user whose lab or machine changed."""
 
     def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
@@ -101,7 +101,7 @@ class Outlook:
         """Return whether the result of `lab` is valid: an unreadable record does not mean that the lab is gone."""
         return LAB.fill(user=user) not in self._view.labs.unreadable
 
-    def way(self, user: str, lab: Lab) -> Way | None:
+    def way(self, user: str, lab: Lab) -> LabRoute | None:
         """Return how to log in to the lab's machine; None: not known yet, as labs may be seen before their machines."""
         entry = self._view.handles.get(org=ORG, project=lab_project(user), vm=lab.vm) if lab.vm else None
         if entry is None:
@@ -109,7 +109,7 @@ class Outlook:
         seen = entry.value
         if not seen.node or seen.access is None or seen.readiness is None or seen.readiness.step is not Step.AVAILABLE:
             return None
-        return Way(lab.vm, seen.node, lab.user or seen.access.user, seen.access.host_keys)
+        return LabRoute(lab.vm, seen.node, lab.user or seen.access.user, seen.access.host_keys)
 
     def position(self, user: str) -> int | None:
         """Return the user's position among waiting users, from 1; counted on demand, at most once a second."""

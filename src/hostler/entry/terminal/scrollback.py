@@ -1,7 +1,7 @@
 """The last output of a terminal, for the connected client and for one that reconnects.
 
-The output is one long text of which the end is kept, with notes at positions in it. A reader has a `Place` and asks for
-what follows. So nothing is sent twice, and output that one connection did not take is available to the next.
+The output is one long text of which the end is kept, with notes at positions in it. A reader has a `ReadPosition` and
+asks for what follows. So nothing is sent twice, and output that one connection did not take is available to the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNK = 16 * 1024
 """Characters per message."""
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class ReadPosition(msgspec.Struct, frozen=True, order=True):
     """The position up to which a client has read."""
 
     position: int = 0
@@ -45,12 +45,12 @@ class Scroll:
         self._state: _Note | None = None
 
     @property
-    def begin(self) -> Place:
+    def begin(self) -> ReadPosition:
         """Return where the kept output of the last shell begins.
 
         A new client is not sent the output of older shells.
         """
-        return Place(max(self._begin, self._shell_began), self._number)
+        return ReadPosition(max(self._begin, self._shell_began), self._number)
 
     @property
     def ahead(self) -> int:
@@ -84,22 +84,22 @@ class Scroll:
         if state:
             self._state = note
 
-    def greeting(self, place: Place) -> str | None:
+    def greeting(self, place: ReadPosition) -> str | None:
         """Return the current state for a client that starts at `place`; None: there is none, or it follows anyway."""
         return self._state.message if self._state is not None and self._state.number <= place.note else None
 
-    def after(self, place: Place, live: int = 0) -> tuple[str, Place] | None:
+    def after(self, place: ReadPosition, live: int = 0) -> tuple[str, ReadPosition] | None:
         """Return the next message and the place after it; None: there is none yet. Output before `live` is a replay."""
         if place.position < self._begin:
             lost = self._begin - place.position
             came = counted(lost, "character was", "characters were")
             said = protocol.info(f"{came} dropped while disconnected; the latest output follows")
-            return said, Place(self._begin, place.note)
+            return said, ReadPosition(self._begin, place.note)
         note = next((note for note in self._notes if note.number > place.note), None)
         stop = self.end if note is None else note.position
         if place.position < stop:
             replay = place.position < live
             start, stop = place.position - self._begin, min(stop, live) if replay else stop
             text = self._text[start : min(start + CHUNK, stop - self._begin)]
-            return protocol.output(text, replay=replay), Place(place.position + len(text), place.note)
-        return None if note is None else (note.message, Place(place.position, note.number))
+            return protocol.output(text, replay=replay), ReadPosition(place.position + len(text), place.note)
+        return None if note is None else (note.message, ReadPosition(place.position, note.number))

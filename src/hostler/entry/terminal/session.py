@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.scrollback import Place, Scroll
+from hostler.entry.terminal.scrollback import ReadPosition, Scroll
 from hostler.entry.terminal.ssh import shell_in
 from hostler.errors import Forbidden, HostlerError, NotFound, Refused
 from hostler.kit.backoff import Backoff
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from hostler.entry.terminal.lab_status import Outlook, Way
+    from hostler.entry.terminal.lab_status import LabRoute, LabTerminalStatus
     from hostler.entry.terminal.ssh import Shell
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab
@@ -59,7 +59,7 @@ class Ended(Exception):
 class Screen:
     """A browser that is connected to the terminal."""
 
-    def __init__(self, terminal: Terminal, place: Place) -> None:
+    def __init__(self, terminal: Terminal, place: ReadPosition) -> None:
         self.terminal, self.place = terminal, place
         self.taken = asyncio.Event()
         """Set when a newer browser has taken over."""
@@ -83,7 +83,7 @@ class Terminal:
         self,
         user: str,
         generation: int | None,
-        outlook: Outlook,
+        outlook: LabTerminalStatus,
         peers: Peers,
         key: Callable[[], Awaitable[asyncssh.SSHKey]],
         *,
@@ -100,7 +100,7 @@ class Terminal:
         self.changed = asyncio.Event()
         """Set when the lab or its machine changed."""
         self._screen: Screen | None = None
-        self._shown = Place()
+        self._shown = ReadPosition()
         self._heard = outlook.last(user)
         """The number of the last event that was shown, or that existed at the start."""
         self._size = SIZE
@@ -226,7 +226,7 @@ class Terminal:
         await self._here.wait()
         return False
 
-    async def _available(self) -> Way:
+    async def _available(self) -> LabRoute:
         """Wait until the lab is available, and report progress. Return how to log in."""
         told = ""
         while True:
@@ -282,7 +282,7 @@ class Terminal:
             said = f"lab {lab.lab_id} starts"
         return protocol.provisioning(f"{said} ({lab.detail})" if lab.detail else said, lab.phase.value, position)
 
-    async def _in_shell(self, way: Way) -> str:
+    async def _in_shell(self, way: LabRoute) -> str:
         """Log in and copy output until the connection is lost. Return a message about it. Ended: the shell exited."""
         channel = self._peers.channel(way.node, way.vm, Door.SSH)
         size = self._size
@@ -315,7 +315,7 @@ class Terminal:
             self._read.clear()
             await self._read.wait()
 
-    async def _other(self, way: Way) -> str:
+    async def _other(self, way: LabRoute) -> str:
         """Wait until the lab has another machine. Ended: the lab is gone."""
         while True:
             self.changed.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.lab_key import terminal_key
 from hostler.entry.server.logs import logger
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.lab_status import Outlook
+from hostler.entry.terminal.lab_status import LabTerminalStatus
 from hostler.entry.terminal.session import Terminal
 from hostler.errors import Conflict, HostlerError, NotFound, Unavailable
 from hostler.model.lab import LabPhase
@@ -35,7 +35,7 @@ GOODBYE = 2.0
 """Time limit in seconds for the last notes when the server closes."""
 
 
-class Keeper:
+class TerminalSessions:
     """The terminals of one server. `key`: path of the private key for logins; None: no terminals here.
 
     `grace`: seconds for which a shell survives a disconnect. `most`: limit of terminals at the same time. `attend`:
@@ -54,7 +54,7 @@ class Keeper:
         most: int,
         attend: Callable[[str, int, float], Awaitable[None]] | None = None,
     ) -> None:
-        self._outlook = Outlook(store, view, clock=clock)
+        self._outlook = LabTerminalStatus(store, view, clock=clock)
         self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
         self._key: tuple[asyncssh.SSHKey, str] | None = None
         self._terminals: dict[str, Terminal] = {}

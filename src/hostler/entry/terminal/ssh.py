@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hostler.entry.ssh import Bridge
-    from hostler.entry.terminal.lab_status import Way
+    from hostler.entry.terminal.lab_status import LabRoute
     from hostler.ports.machines import Channel
 
 TERM = "xterm-256color"
@@ -102,7 +102,9 @@ class Shell:
 
 
 @asynccontextmanager
-async def shell_in(channel: Channel, way: Way, key: asyncssh.SSHKey, size: tuple[int, int]) -> AsyncIterator[Shell]:
+async def shell_in(
+    channel: Channel, way: LabRoute, key: asyncssh.SSHKey, size: tuple[int, int]
+) -> AsyncIterator[Shell]:
     """Open a shell in the machine over the channel; this enters and leaves the channel.
 
     Refused: the host key is not the machine's, or is not known. Forbidden: the machine does not accept the key.
@@ -139,7 +141,7 @@ async def shell_in(channel: Channel, way: Way, key: asyncssh.SSHKey, size: tuple
 
 @asynccontextmanager
 async def _logged_in(
-    bridge: Bridge, way: Way, key: asyncssh.SSHKey, pinned: list[asyncssh.SSHKey]
+    bridge: Bridge, way: LabRoute, key: asyncssh.SSHKey, pinned: list[asyncssh.SSHKey]
 ) -> AsyncIterator[asyncssh.SSHClientConnection]:
     async with asyncio.timeout(WITHIN):
         connection = await asyncssh.connect(
@@ -162,7 +164,7 @@ async def _logged_in(
         await connection.wait_closed()
 
 
-def _pinned(way: Way) -> list[asyncssh.SSHKey]:
+def _pinned(way: LabRoute) -> list[asyncssh.SSHKey]:
     try:
         pinned = [asyncssh.import_public_key(text) for text in way.host_keys]
     except asyncssh.KeyImportError:

@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True):
     created: str
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class BackupLine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The line of a key; the value is text, or else base64."""
 
     key: str
@@ -60,7 +60,7 @@ class Trailer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_line = msgspec.json.Decoder(Line)
+_line = msgspec.json.Decoder(BackupLine)
 
 
 async def write_backup(
@@ -129,11 +129,11 @@ def _packed(raw: IO[bytes], path: Path, mode: Any) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]
 
 
-def _to_line(kv: KeyValue) -> Line:
+def _to_line(kv: KeyValue) -> BackupLine:
     try:
-        return Line(kv.key, text=kv.value.decode())
+        return BackupLine(kv.key, text=kv.value.decode())
     except UnicodeDecodeError:
-        return Line(kv.key, base64=base64.b64encode(kv.value).decode())
+        return BackupLine(kv.key, base64=base64.b64encode(kv.value).decode())
 
 
 class Backup:

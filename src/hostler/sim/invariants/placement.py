@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from hostler.engine.deployments.decide import UNTAKEN
-from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.errors import Damaged
 from hostler.keys.deployment import RETRIES
 from hostler.keys.inventory import BLADE, REGION, ROOT, ZONE
@@ -244,7 +244,7 @@ class Placement:
 
 
 def _is_there(one: SliceInstance | None) -> int:
-    return int(one is not None and kind_of(one) <= Is.DOWN)
+    return int(one is not None and kind_of(one) <= InstanceState.DOWN)
 
 
 def _read(kind: type[S], event: Event) -> S:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.inventory.inventory_file import Inventory
     from hostler.sim.scenario.actions import Act
-    from hostler.sim.world import Doors, World
+    from hostler.sim.world import ReplicaServices, World
 
 SOON = 5.0
 """Seconds for which a request that should be refused is retried."""
@@ -122,7 +122,7 @@ class Hands:
             with self.asked.asking({("vm", org, project, name): False}):
                 await self._world.ask(lambda d, n=name: d.vms.delete(d.request, org, project, n), within=within)  # type: ignore[misc]
 
-    async def _create(self, spec: actions.VmWish, name: str, within: float) -> None:
+    async def _create(self, spec: actions.RequestedVm, name: str, within: float) -> None:
         wanted, subject = msgspec.structs.replace(spec.wanted, name=name), (spec.org, spec.project, name)
         deletions = self._deletions[subject]
         with self.asked.asking({("vm", *subject): True}):
@@ -132,7 +132,7 @@ class Hands:
             self.promised[subject] = None
 
     async def _change_workload(self, what: actions.Apply | actions.Scale | actions.Delete, within: float) -> None:
-        def do(doors: Doors) -> Awaitable[Any]:
+        def do(doors: ReplicaServices) -> Awaitable[Any]:
             match what:
                 case actions.Apply(workload=wanted):
                     return doors.workloads.apply(doors.request, wanted)
@@ -147,7 +147,7 @@ class Hands:
     async def _change_blueprint(
         self, what: actions.ApplyBlueprint | actions.DeleteBlueprint | actions.RollbackBlueprint, within: float
     ) -> None:
-        def do(doors: Doors) -> Awaitable[Any]:
+        def do(doors: ReplicaServices) -> Awaitable[Any]:
             match what:
                 case actions.ApplyBlueprint(name=name, blueprint=wanted):
                     return doors.blueprints.apply(doors.request, name, wanted)
@@ -173,7 +173,7 @@ class Hands:
             condition=UNSET if what.condition is None else what.condition,
         )
 
-        def do(doors: Doors) -> Awaitable[Any]:
+        def do(doors: ReplicaServices) -> Awaitable[Any]:
             request, inventory, (first, _, second) = doors.request, doors.inventory, what.on.partition("/")
             match what.level:
                 case "region":
@@ -203,7 +203,7 @@ class Hands:
     async def _change_node(
         self, what: actions.DrainNodes | actions.ActivateNodes | actions.ConfirmOff, node: str, end: float
     ) -> None:
-        def do(doors: Doors) -> Awaitable[Any]:
+        def do(doors: ReplicaServices) -> Awaitable[Any]:
             match what:
                 case actions.DrainNodes(mode=mode):
                     return doors.nodes.drain(doors.request, node, Drain(mode=mode))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostler.model.workload_api import WorkloadApply
 
 
-class VmWish(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedVm(msgspec.Struct, frozen=True, kw_only=True):
     """Machines of one shape, each with its own name."""
 
     org: str
@@ -25,7 +25,7 @@ class VmWish(msgspec.Struct, frozen=True, kw_only=True):
     """Its name is that of the first machine."""
 
 
-class LabWish(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedLab(msgspec.Struct, frozen=True, kw_only=True):
     """Users who request the same lab."""
 
     users: tuple[str, ...]
@@ -132,7 +132,7 @@ class SetHardware(Act, frozen=True, kw_only=True, tag="set"):
 class LabStart(Act, frozen=True, kw_only=True, tag="lab_start"):
     """Users request a lab, through the lab queues."""
 
-    labs: LabWish
+    labs: RequestedLab
 
 
 class LabStop(Act, frozen=True, kw_only=True, tag="lab_stop"):
@@ -144,7 +144,7 @@ class LabStop(Act, frozen=True, kw_only=True, tag="lab_stop"):
 class CreateVm(Act, frozen=True, kw_only=True, tag="create_vm"):
     """Create machines."""
 
-    vms: VmWish
+    vms: RequestedVm
 
 
 class DeleteVm(Act, frozen=True, kw_only=True, tag="delete_vm"):

@@ -29,7 +29,7 @@ from hostler.sim.scenario.resources import (
     vms_of,
 )
 from hostler.sim.scenario.scenario import INVARIANTS, LONGEST, SETTLE, Chance, Moment, Scenario
-from hostler.sim.world import WorldPlan
+from hostler.sim.world import WorldConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ class _Reading:
         if "brake_share" in fields:
             found["brake_share"] = fields["brake_share"].number(most=1.0)
         try:
-            plan = WorldPlan(replicas=replicas, **found)
+            plan = WorldConfig(replicas=replicas, **found)
         except Invalid as error:
             piece.doubt(str(error))
             return {}

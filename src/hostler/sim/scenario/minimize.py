@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostler.sim.scenario.scenario import Moment
-    from hostler.sim.world import Parts
+    from hostler.sim.world import Factories
 
 TRIES = 150
 SHORTEST = 1.0
@@ -47,7 +47,7 @@ def smallest(
     scenario: Scenario,
     failed: Outcome,
     *,
-    parts: Parts | None = None,
+    parts: Factories | None = None,
     tries: int = TRIES,
     told: Callable[[str], None] = lambda _: None,
 ) -> Smallest:
@@ -60,7 +60,7 @@ def smallest(
 
 class _Shrinking:
     def __init__(
-        self, scenario: Scenario, failed: Outcome, parts: Parts | None, tries: int, told: Callable[[str], None]
+        self, scenario: Scenario, failed: Outcome, parts: Factories | None, tries: int, told: Callable[[str], None]
     ) -> None:
         self._parts, self._told, self._tries = parts, told, tries
         self._broken = failed.violations[0].invariant

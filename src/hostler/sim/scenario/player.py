@@ -11,7 +11,7 @@ from hostler.sim.invariants.blueprints import unmet_blueprints
 from hostler.sim.invariants.converged import Unmet, unmet, unmet_now
 from hostler.sim.scenario import actions
 from hostler.sim.scenario.action_runner import Hands
-from hostler.sim.world import WorldPlan
+from hostler.sim.world import WorldConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +27,10 @@ AGAIN_EVERY = 10.0
 REPAIR_EVERY = 5.0
 
 
-def plan_of(scenario: Scenario) -> WorldPlan:
+def plan_of(scenario: Scenario) -> WorldConfig:
     """Return the configuration of the world of a scenario."""
     asked = [moment.what for moment in scenario.timeline]
-    return WorldPlan(
+    return WorldConfig(
         inventory=scenario.inventory,
         replicas=scenario.replicas,
         labs=bool(scenario.labs) or any(isinstance(what, actions.LabStart) for what in asked),

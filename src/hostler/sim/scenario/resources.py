@@ -17,7 +17,7 @@ from hostler.model.lab import LabCatalogue
 from hostler.model.rollout import BLUEPRINT_NAME
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
 from hostler.settings.quantity import mebibytes_of, seconds_of
-from hostler.sim.scenario.actions import LabWish, VmWish
+from hostler.sim.scenario.actions import RequestedLab, RequestedVm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,13 +69,13 @@ def name_in(piece: Piece, fields: Mapping[str, Piece], field: str = "name", most
     return fields[field].text(least=1, most=most) if field in fields else piece.missing(field)
 
 
-def vms_of(piece: Piece) -> VmWish:
+def vms_of(piece: Piece) -> RequestedVm:
     """Parse an item of `vms`: one machine, or `count` machines called NAME-1, NAME-2, …"""
     fields = piece.fields("name", "count", "org", "project", "power", "expires", *_SHAPE, *_PLACING)
     name = name_in(piece, fields, most=MAX_NAME - 7)
     names = numbered(fields, name)
     labels = _labels(fields, "labels")
-    return VmWish(
+    return RequestedVm(
         org=fields["org"].text(least=1, most=255) if "org" in fields else ORG,
         project=fields["project"].text(least=1, most=255) if "project" in fields else PROJECT,
         names=names,
@@ -103,10 +103,10 @@ def vm_names(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, str, tuple
     )
 
 
-def labs_of(piece: Piece, fields: Mapping[str, Piece] | None = None) -> LabWish:
+def labs_of(piece: Piece, fields: Mapping[str, Piece] | None = None) -> RequestedLab:
     """Parse an item of `labs`: a user with a lab, or `count` users called USER-1, USER-2, …"""
     fields = piece.fields("user", "count", "lab") if fields is None else fields
-    return LabWish(users=users_of(piece, fields), lab_id=fields["lab"].whole(least=1) if "lab" in fields else 1)
+    return RequestedLab(users=users_of(piece, fields), lab_id=fields["lab"].whole(least=1) if "lab" in fields else 1)
 
 
 def users_of(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from hostler.sim.invariants.lifetimes import Ends
 from hostler.sim.invariants.rollout import Rollouts
 from hostler.sim.scenario.draws import drawn
 from hostler.sim.scenario.player import Player, plan_of
-from hostler.sim.world import Parts, World
+from hostler.sim.world import Factories, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def run_scenario(
     scenario: Scenario,
     seed: int | None = None,
     *,
-    parts: Parts | None = None,
+    parts: Factories | None = None,
     tell: Callable[[LogEntry], None] = lambda _: None,
     kept: bool = True,
     until: str = "",
@@ -85,7 +85,7 @@ class _Run:
         self,
         scenario: Scenario,
         seed: int,
-        parts: Parts | None,
+        parts: Factories | None,
         tell: Callable[[LogEntry], None],
         *,
         kept: bool,

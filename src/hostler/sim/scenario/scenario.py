@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hostler.model.lab import LabCatalogue
     from hostler.model.workload_api import WorkloadApply
     from hostler.sim.fault import Fault
-    from hostler.sim.scenario.actions import Act, LabWish, VmWish
+    from hostler.sim.scenario.actions import Act, RequestedLab, RequestedVm
 
 LONGEST = 7 * 86400.0
 SETTLE = 120.0
@@ -101,10 +101,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 2
     settings: dict[str, Any] = {}
     workloads: tuple[WorkloadApply, ...] = ()
-    vms: tuple[VmWish, ...] = ()
+    vms: tuple[RequestedVm, ...] = ()
     blueprints: dict[str, Blueprint] = {}
     """By name."""
-    labs: tuple[LabWish, ...] = ()
+    labs: tuple[RequestedLab, ...] = ()
     catalogue: LabCatalogue | None = None
     timeline: tuple[Moment, ...] = ()
     chances: tuple[Chance, ...] = ()

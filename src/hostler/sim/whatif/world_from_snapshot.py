@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.drivers.machines.simulated import MemoryHost
 from hostler.drivers.machines.simulated.host import Row
 from hostler.drivers.slices.simulated import METHODS
 from hostler.engine.agent.config import FENCING_TIME, NODE_TTL
@@ -19,7 +19,7 @@ from hostler.model.node import split_node_id
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Label
 from hostler.ports.slices import Life, Method, Run, Running
-from hostler.sim.world import BladePlan, WorldPlan
+from hostler.sim.world import BladeConfig, WorldConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ _LIVES = {
 """States of a slice with a process."""
 
 
-def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False, brake_share: float = SHARE) -> WorldPlan:
+def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False, brake_share: float = SHARE) -> WorldConfig:
     """Return a plan with one replica, and the registered nodes."""
     known = {node for node, _, _ in copy.inventory.nodes()}
     racks = {fold(full.rack.name) for full in copy.inventory.racks}
@@ -63,7 +63,7 @@ def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False, bra
         if node not in known and _named(node) and split_node_id(node)[0] not in racks
     ]
     fencing_time = max((member.fencing_time for member in copy.members.values()), default=0.0) or FENCING_TIME
-    return WorldPlan(
+    return WorldConfig(
         inventory=copy.inventory,
         blades=tuple(loose),
         records=copy.records,
@@ -90,7 +90,7 @@ def furnish(world: World, copy: Copied) -> tuple[str, ...]:
         member = copy.members.get(node)
         if member is not None:
             host.blade = msgspec.structs.replace(_blade(node, member), pdus=host.blade.pdus, tors=host.blade.tors)
-            host.place = MemoryPlace(member.place or host.place.id)
+            host.place = MemoryHost(member.place or host.place.id)
             host.place.put(tuple(_rows(copy, node)))
             if node in copy.alive:
                 for running in _slices(copy, node):
@@ -108,8 +108,8 @@ def _named(node: str) -> bool:
     return True
 
 
-def _blade(node: str, member: NodeRecord) -> BladePlan:
-    return BladePlan(
+def _blade(node: str, member: NodeRecord) -> BladeConfig:
+    return BladeConfig(
         node=node,
         capacity=member.capacity,
         labels=member.labels,

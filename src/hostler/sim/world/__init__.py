@@ -24,9 +24,19 @@ the same run.
 from __future__ import annotations
 
 from hostler.sim.world.blade import BladeHost
-from hostler.sim.world.config import BladePlan, WorldPlan
-from hostler.sim.world.factories import Making, Parts
-from hostler.sim.world.replica import Doors, ReplicaHost
+from hostler.sim.world.config import BladeConfig, WorldConfig
+from hostler.sim.world.factories import Factories, Making
+from hostler.sim.world.replica import ReplicaHost, ReplicaServices
 from hostler.sim.world.world import World, run_world
 
-__all__ = ["BladeHost", "BladePlan", "Doors", "Making", "Parts", "ReplicaHost", "World", "WorldPlan", "run_world"]
+__all__ = [
+    "BladeConfig",
+    "BladeHost",
+    "Factories",
+    "Making",
+    "ReplicaHost",
+    "ReplicaServices",
+    "World",
+    "WorldConfig",
+    "run_world",
+]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.simulated import MachineFaults, Odds, SimulatedMachines
 from hostler.drivers.slices.simulated import SimulatedSlices
-from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.config import AgentConfig
 from hostler.kit.simulated_process import outside
 from hostler.kit.skewed_clock import ROUNDED
-from hostler.sim.world.disks import DiskPlace
+from hostler.sim.world.disks import DiskHost
 from hostler.sim.world.factories import Making
 from hostler.sim.world.host import Host, chance
 from hostler.sim.world.peers import WorldPeers
@@ -18,11 +18,11 @@ from hostler.sim.world.slices import WorldSlices, slice_times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hostler.drivers.machines.simulated import MemoryPlace
+    from hostler.drivers.machines.simulated import MemoryHost
     from hostler.drivers.machines.simulated.fault import Verb
     from hostler.ports.slices import Life as SliceLife
     from hostler.sim.world.condition import Conditions
-    from hostler.sim.world.config import BladePlan
+    from hostler.sim.world.config import BladeConfig
     from hostler.sim.world.host import Life
     from hostler.sim.world.world import World
 
@@ -37,7 +37,7 @@ class BladeHost(Host):
 
     kind = "blade"
 
-    def __init__(self, world: World, plan: BladePlan) -> None:
+    def __init__(self, world: World, plan: BladeConfig) -> None:
         super().__init__(world, plan.node, plan.component)
         self.node, self.blade = plan.node, plan
         self.serial = 1
@@ -51,7 +51,7 @@ class BladeHost(Host):
         """Whether the hardware can run software."""
         self.connected = True
         """Whether the blade reaches the network."""
-        self.earlier: list[MemoryPlace] = []
+        self.earlier: list[MemoryHost] = []
         """Places of replaced hardware: evidence of what ran there."""
         self.slice_place = WorldSlices(self)
         self._tune()
@@ -91,8 +91,8 @@ class BladeHost(Host):
         else:
             self.start(cause)
 
-    def _new_place(self) -> MemoryPlace:
-        return DiskPlace(f"place-{self.node}-{self.serial}", self.node, self.world.disks)
+    def _new_place(self) -> MemoryHost:
+        return DiskHost(f"place-{self.node}-{self.serial}", self.node, self.world.disks)
 
     async def main(self, life: Life) -> None:
         machines = SimulatedMachines(
@@ -108,10 +108,10 @@ class BladeHost(Host):
             self.machines = machines
             await self.run_agent(life, machines)
 
-    def agent_plan(self) -> AgentPlan:
+    def agent_plan(self) -> AgentConfig:
         """Return the configuration of the agent."""
         plan = self.world.plan
-        return AgentPlan(
+        return AgentConfig(
             node=self.node,
             labels=self.blade.labels,
             rack=self.blade.rack,

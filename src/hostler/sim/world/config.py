@@ -26,7 +26,7 @@ SMALL = Capacity(cpus=16, memory_mib=64 * 1024, disk_gib=1024, network_mbps=10_0
 LOCK_TTL = 30.0
 
 
-class BladePlan(msgspec.Struct, frozen=True, kw_only=True):
+class BladeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One blade, as its agent is configured."""
 
     node: str
@@ -53,12 +53,12 @@ class BladePlan(msgspec.Struct, frozen=True, kw_only=True):
         return "/".join(split_node_id(self.node))
 
 
-class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
+class WorldConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of a world. Durations are virtual seconds. Invalid: an impossible configuration."""
 
     inventory: Inventory = Inventory()
     """Racks with their pdus, tors and blades. It is in the store when the replicas start."""
-    blades: tuple[BladePlan, ...] = ()
+    blades: tuple[BladeConfig, ...] = ()
     """More blades, in racks that the inventory does not contain. Their cables are unknown, so they always have power
     and network."""
     records: dict[str, bytes] = {}
@@ -119,11 +119,11 @@ class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
                 raise Invalid(f"blade {blade.node}: its rack is in the inventory; add the blade to the inventory")
 
 
-def blade_plans(inventory: Inventory) -> Iterator[BladePlan]:
+def blade_plans(inventory: Inventory) -> Iterator[BladeConfig]:
     """Return the blades of an inventory. A capacity that the inventory does not give is taken from `SMALL`."""
     for node, full, blade in inventory.nodes():
         said, rack = blade.capacity, fold(full.rack.name)
-        yield BladePlan(
+        yield BladeConfig(
             node=node,
             capacity=Capacity(
                 cpus=said.cpus or SMALL.cpus,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.drivers.machines.simulated import MemoryHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Disks:
             listener(node, row, kept)
 
 
-class DiskPlace(MemoryPlace):
+class DiskHost(MemoryHost):
     """The machines of one blade."""
 
     def __init__(self, id: str, node: str, disks: Disks) -> None:  # noqa: A002 - the signature of MemoryPlace

@@ -107,7 +107,7 @@ class _Deployment(msgspec.Struct):
     why: str = ""
 
 
-class Chronicle:
+class EventLog:
     """A watch on the whole store."""
 
     def __init__(self, world: World) -> None:

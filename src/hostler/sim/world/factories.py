@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.config import AgentConfig
     from hostler.engine.service import Service
     from hostler.engine.transfer.restore import Restored
     from hostler.kit.clock import Clock
-    from hostler.ports.inbox import Board
+    from hostler.ports.inbox import LabRecords
     from hostler.ports.machines import Machines
     from hostler.ports.peers import Peers
     from hostler.ports.power import Power
     from hostler.ports.slices import Slices
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
-    from hostler.sim.world.config import WorldPlan
+    from hostler.sim.world.config import WorldConfig
 
 
 @dataclass(frozen=True)
 class Making:
     """What a factory needs to build a component of a process."""
 
-    plan: WorldPlan
+    plan: WorldConfig
     store: Store
     """The store as the process reaches it."""
     clock: Clock
@@ -56,7 +56,7 @@ class Making:
     power: Power | None = None
     brake: Brake | None = None
     """The brake of one leadership."""
-    board: Board | None = None
+    board: LabRecords | None = None
     traffic: Traffic | None = None
     slices: Slices | None = None
     """The slices of an agent; None: it runs none."""
@@ -159,14 +159,14 @@ def _storage(store: Store) -> TtlStorage:
     return StoreTtlStorage(store)
 
 
-def _agent(making: Making, machines: Machines, plan: AgentPlan, peers: Peers | None) -> Agent:
+def _agent(making: Making, machines: Machines, plan: AgentConfig, peers: Peers | None) -> Agent:
     return Agent(
         making.store, machines, plan, peers=peers, slices=making.slices, **making.tools("clock", "rng", "new_id")
     )
 
 
 @dataclass
-class Parts:
+class Factories:
     """The factory of each component.
 
     The controllers of a leader are those of `hostler replica` (`brake`, `machines`, `nodes`, `flows`, `workloads`,
@@ -191,7 +191,7 @@ class Parts:
     deployments: Callable[[Making, View], Service] = _deployments
     """For blueprints and slices; only if the plan has slices."""
     more: Sequence[Callable[[Making, View], Service]] = field(default_factory=tuple)
-    agent: Callable[[Making, Machines, AgentPlan, Peers | None], Agent] = _agent
+    agent: Callable[[Making, Machines, AgentConfig, Peers | None], Agent] = _agent
     restore: Callable[..., Awaitable[Restored]] = restore
     """Fills an empty store from a backup."""
 

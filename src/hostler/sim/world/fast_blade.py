@@ -17,7 +17,7 @@ import msgspec
 from hostler.engine.agent import retained
 from hostler.engine.agent.capacity_reporter import told_of
 from hostler.engine.agent.config import BEATS
-from hostler.engine.agent.decide import DOING, NOTHING, Action, Telling, decide, same, tell
+from hostler.engine.agent.decide import DOING, NOTHING, Action, StatusUpdate, decide, same, tell
 from hostler.engine.agent.node_registration import has_machines, record_of
 from hostler.engine.agent.status_reporter import actual, pause
 from hostler.engine.cluster_id import cluster_id
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Machine
     from hostler.ports.slices import Life as SliceLife
     from hostler.ports.store import Comparison, Event, Lease
-    from hostler.sim.world.config import BladePlan
+    from hostler.sim.world.config import BladeConfig
     from hostler.sim.world.host import Life
-    from hostler.sim.world.store_link import WorldWire
+    from hostler.sim.world.store_link import StoreLink
     from hostler.sim.world.world import World
 
     T = TypeVar("T")
@@ -61,7 +61,7 @@ _COMMANDS, _SLICES = COMMAND.prefix(), SLICE.prefix()
 class LightBlade(BladeHost):
     """A blade with a light agent."""
 
-    def __init__(self, world: World, plan: BladePlan) -> None:
+    def __init__(self, world: World, plan: BladeConfig) -> None:
         super().__init__(world, plan)
         self._reachable = asyncio.Event()
         self._over = asyncio.Event()
@@ -111,7 +111,7 @@ class LightBlade(BladeHost):
                     continue
             await self.clock.sleep(AGAIN)
 
-    def wire_up(self, wire: WorldWire) -> None:
+    def wire_up(self, wire: StoreLink) -> None:
         super().wire_up(wire)
         if self.silent or self.conditions.refused:
             self._fall_silent()
@@ -324,7 +324,7 @@ class LightBlade(BladeHost):
         store, command = self.world.store, entry.value
         stands = await HANDLE.get(store, org=command.org, project=command.project, vm=command.vm)
         before = None if stands is None else stands.value
-        telling = Telling(
+        telling = StatusUpdate(
             node=self.node,
             driver="simulated",
             at=self.clock.wall(),

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from hostler.engine.inventory.inventory_file import Inventory
     from hostler.sim.hardware import Change, Event
-    from hostler.sim.world.config import BladePlan
+    from hostler.sim.world.config import BladeConfig
     from hostler.sim.world.world import World
 
 
-def rack_plans(inventory: Inventory, blades: Iterable[BladePlan] = ()) -> list[RackPlan]:
+def rack_plans(inventory: Inventory, blades: Iterable[BladeConfig] = ()) -> list[RackPlan]:
     """Return the plans of the racks of an inventory, and of more blades whose cables are unknown."""
     regions = {fold(region.name): region.on_duty for region in inventory.regions}
     zones = {(fold(zone.region), fold(zone.name)): zone.on_duty for zone in inventory.zones}

@@ -10,7 +10,7 @@ from hostler.errors import Unavailable
 from hostler.kit.skewed_clock import RatedClock
 from hostler.sim.faulty_link import Weather
 from hostler.sim.world.condition import FINE
-from hostler.sim.world.store_link import WorldWire
+from hostler.sim.world.store_link import StoreLink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -34,7 +34,7 @@ class Life:
         self.host, self.clock = host, host.clock
         self.process = f"{host.name}#{number}"
         self.rng = chance(world.seed, self.process)
-        self.wire = WorldWire(world.store, self.rng, host.weather, latency=world.plan.latency)
+        self.wire = StoreLink(world.store, self.rng, host.weather, latency=world.plan.latency)
         self.dead = False
         self._main = main
         self.task = world.loop.launch(self.process, self._run())
@@ -167,7 +167,7 @@ class Host:
         if self.alive and self.life is not None:
             self.wire_up(self.life.wire)
 
-    def wire_up(self, wire: WorldWire) -> None:
+    def wire_up(self, wire: StoreLink) -> None:
         """Configure the connection to the store from the conditions."""
         wire.late, wire.silent = self.conditions.late, self.silent
         if self.silent or self.conditions.refused:

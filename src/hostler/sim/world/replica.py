@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from hostler.drivers.inbox.memory import MemoryBoard, MemoryInbox
+from hostler.drivers.inbox.memory import MemoryInbox, MemoryLabRecords
 from hostler.engine.decision_history import TraceService
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.idempotent_writer import Writer
@@ -43,7 +43,7 @@ ANSWER_WITHIN = 30.0
 
 
 @dataclass(frozen=True)
-class Doors:
+class ReplicaServices:
     """The services of one replica, and the request that they are called with."""
 
     request: Request
@@ -66,7 +66,7 @@ class ReplicaHost(Host):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, name)
-        self.doors: Doors | None = None
+        self.doors: ReplicaServices | None = None
         """None: the replica does not serve."""
         self.leads = False
         """Whether the replica believes that it leads."""
@@ -102,7 +102,7 @@ class ReplicaHost(Host):
 
     async def _making(self, life: Life, stack: AsyncExitStack) -> Making:
         world = self.world
-        board = await stack.enter_async_context(MemoryBoard(world.door)) if world.plan.labs else None
+        board = await stack.enter_async_context(MemoryLabRecords(world.door)) if world.plan.labs else None
         return Making(
             plan=world.plan,
             store=life.wire,
@@ -115,10 +115,10 @@ class ReplicaHost(Host):
             traffic=world.traffic,
         )
 
-    def _doors(self, life: Life, view: View) -> Doors:
+    def _doors(self, life: Life, view: View) -> ReplicaServices:
         store, clock, rng, new_id = life.wire, life.clock, life.rng, life.new_id
         writer = Writer(store, clock=clock, new_id=new_id, healthy=view.healthy, rng=rng)
-        return Doors(
+        return ReplicaServices(
             request=self.world.request,
             view=view,
             vms=VmService(
@@ -175,12 +175,12 @@ class ReplicaHost(Host):
             if not life.dead:
                 await replica.shutdown()
 
-    async def ask(self, do: Callable[[Doors], Awaitable[T]], request: Request) -> T:
+    async def ask(self, do: Callable[[ReplicaServices], Awaitable[T]], request: Request) -> T:
         """Run a client's request on this replica. Unavailable: the replica is not serving, died, or did not answer."""
         doors, life = self.doors, self.life
         if doors is None or life is None or life.dead:
             raise Unavailable(f"{self.name}: not serving")
-        mine = Doors(**{**doors.__dict__, "request": request})
+        mine = ReplicaServices(**{**doors.__dict__, "request": request})
         return await life.call(lambda: do(mine), within=ANSWER_WITHIN)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.drivers.slices.simulated import SlicePlace, SliceTimes
+from hostler.drivers.slices.simulated import SliceHost, SliceTimes
 from hostler.errors import Refused, Unavailable
 from hostler.model.deployment import base_of
 from hostler.ports.slices import Life
@@ -13,10 +13,10 @@ from hostler.sim.world.host import chance
 if TYPE_CHECKING:
     from hostler.drivers.slices.simulated import Verb
     from hostler.sim.world.blade import BladeHost
-    from hostler.sim.world.config import WorldPlan
+    from hostler.sim.world.config import WorldConfig
 
 
-class WorldSlices(SlicePlace):
+class WorldSlices(SliceHost):
     """The slices of one blade."""
 
     def __init__(self, blade: BladeHost) -> None:
@@ -52,6 +52,6 @@ class WorldSlices(SlicePlace):
         return super().slowness(artifact) + self._blade.conditions.delay
 
 
-def slice_times(plan: WorldPlan) -> SliceTimes:
+def slice_times(plan: WorldConfig) -> SliceTimes:
     """Return how long it takes to load and to start a slice."""
     return SliceTimes(load=plan.load_time, activate=plan.start_time)

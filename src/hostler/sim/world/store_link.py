@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.vm import HANDLE
 from hostler.kit.simulated_process import outside
-from hostler.sim.faulty_link import Wire, deliver
+from hostler.sim.faulty_link import FaultyLink, deliver
 
 if TYPE_CHECKING:
     import random
@@ -27,8 +27,8 @@ RETRANSMITTED = 15.0
 _HANDLES = HANDLE.prefix()
 
 
-class WorldWire(Wire):
-    """A `Wire` that can drop packets. While it is cut and `silent`, nothing answers until the driver's own deadline.
+class StoreLink(FaultyLink):
+    """A `FaultyLink` that can drop packets. While it is cut and `silent`, nothing answers until the deadline.
 
     The store may still execute an abandoned request when the connection returns: the network retransmits it for
     `RETRANSMITTED` seconds.
@@ -47,7 +47,7 @@ class WorldWire(Wire):
         for do in self._taken_back():
             loop.call_soon(deliver, do, context=outside())
 
-    def follow(self, earlier: WorldWire) -> None:
+    def follow(self, earlier: StoreLink) -> None:
         """Take over the requests of an earlier process of the same host: the network does not know that it died."""
         self._sent = earlier._sent
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from hostler.drivers.inbox.memory import MemoryDoor
+from hostler.drivers.inbox.memory import MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import Conflict, NotFound, Unavailable, Uncertain
@@ -19,8 +19,8 @@ from hostler.sim.log import Log
 from hostler.sim.world.blade import BladeHost
 from hostler.sim.world.config import blade_plans
 from hostler.sim.world.disks import Disks
-from hostler.sim.world.event_log import Chronicle
-from hostler.sim.world.factories import Parts
+from hostler.sim.world.event_log import EventLog
+from hostler.sim.world.factories import Factories
 from hostler.sim.world.fast_blade import Exchange, LightBlade
 from hostler.sim.world.hardware import Hardware
 from hostler.sim.world.host import chance
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from hostler.sim.hardware import Change, Racks
     from hostler.sim.hardware import Event as HardwareEvent
     from hostler.sim.log import LogEntry
-    from hostler.sim.world.config import BladePlan, WorldPlan
+    from hostler.sim.world.config import BladeConfig, WorldConfig
     from hostler.sim.world.host import Host
-    from hostler.sim.world.replica import Doors
+    from hostler.sim.world.replica import ReplicaServices
 
 T = TypeVar("T")
 _QUIET = logging.NullHandler()
@@ -65,19 +65,19 @@ class World:
 
     def __init__(
         self,
-        plan: WorldPlan,
+        plan: WorldConfig,
         *,
         seed: int,
         loop: ProcessLoop,
-        parts: Parts | None = None,
+        parts: Factories | None = None,
         tell: Callable[[LogEntry], None] = lambda _: None,
     ) -> None:
-        self.plan, self.seed, self.loop, self.parts = plan, seed, loop, parts or Parts()
+        self.plan, self.seed, self.loop, self.parts = plan, seed, loop, parts or Factories()
         self.clock = VirtualClock(loop)
         self.log = Log(loop.time, tell=tell)
         self.rng = chance(seed, "world")
         self.store = MemoryStore(clock=self.clock, rng=chance(seed, "store"))
-        self.door = MemoryDoor(wall=self.clock.wall)
+        self.door = MemoryRedis(wall=self.clock.wall)
         self.disks = Disks()
         self.recovery = Recovery(self)
         self.hardware = Hardware(self)
@@ -91,7 +91,7 @@ class World:
         self._injection = Injection(self)
         for blade in (*blade_plans(plan.inventory), *plan.blades):
             self._add_blade(blade)
-        self.chronicle = Chronicle(self)
+        self.chronicle = EventLog(self)
         self.failures: list[tuple[str, Exception]] = []
         """Processes that ended with an unexpected error."""
         self._clients = chance(seed, "clients")
@@ -151,7 +151,7 @@ class World:
 
     async def ask(
         self,
-        do: Callable[[Doors], Awaitable[T]],
+        do: Callable[[ReplicaServices], Awaitable[T]],
         *,
         caller: Caller = HOSTLER,
         within: float = PATIENCE,
@@ -220,7 +220,7 @@ class World:
             host.blade = blade
         self.hardware.revise(inventory)
 
-    def _add_blade(self, plan: BladePlan) -> BladeHost:
+    def _add_blade(self, plan: BladeConfig) -> BladeHost:
         host = LightBlade(self, plan) if self.plan.agents == "light" else BladeHost(self, plan)
         self.blades[plan.node] = host
         self._in_rack.setdefault(plan.rack, {})[plan.node] = host
@@ -298,11 +298,11 @@ class World:
 
 
 def run_world(
-    plan: WorldPlan,
+    plan: WorldConfig,
     story: Callable[[World], Awaitable[T]],
     *,
     seed: int = 0,
-    parts: Parts | None = None,
+    parts: Factories | None = None,
     tell: Callable[[LogEntry], None] = lambda _: None,
 ) -> T:
     """Run a story in a new world, from start to end."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
     from types import TracebackType
 
-    from hostler.ports.inbox import Board, Inbox, QueueName, Taken
+    from hostler.ports.inbox import Inbox, LabRecords, QueueName, Taken
 
     Body = Callable[["InboxTrial"], Awaitable[None]]
 
@@ -39,7 +39,7 @@ class LabDoor(Protocol):
     def inbox(self) -> Inbox:
         """Return a new client of the queues, not open yet."""
 
-    def board(self) -> Board:
+    def board(self) -> LabRecords:
         """Return a new client of the records, not open yet."""
 
     async def push(self, queue: QueueName, *requests: bytes) -> None:
@@ -79,7 +79,7 @@ class InboxClaim(msgspec.Struct, frozen=True):
 class InboxTrial:
     """The environment of a claim: a `LabDoor`, two clients of its queues, one of its records."""
 
-    def __init__(self, door: LabDoor, inbox: Inbox, other: Inbox, board: Board, rounds: int) -> None:
+    def __init__(self, door: LabDoor, inbox: Inbox, other: Inbox, board: LabRecords, rounds: int) -> None:
         self.door, self.inbox, self.other, self.board, self.rounds = door, inbox, other, board, rounds
 
     async def push(self, user: str, *labs: int, queue: QueueName = "provision") -> None:

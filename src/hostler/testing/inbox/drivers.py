@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor, MemoryInbox
+from hostler.drivers.inbox.memory import MemoryInbox, MemoryLabRecords, MemoryRedis
 from hostler.keys.lab import LabNames
 from hostler.wiring import open_board, open_inbox
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from hostler.ports.inbox import Board, Inbox, QueueName
+    from hostler.ports.inbox import Inbox, LabRecords, QueueName
 
 
 class MemoryLabDoor:
     """In memory. The classes can be replaced to test the suite against defects."""
 
-    made_of: type[MemoryDoor] = MemoryDoor
+    made_of: type[MemoryRedis] = MemoryRedis
     inbox_of: type[MemoryInbox] = MemoryInbox
-    board_of: type[MemoryBoard] = MemoryBoard
+    board_of: type[MemoryLabRecords] = MemoryLabRecords
 
     def __init__(self) -> None:
         self.memory = self.made_of()
@@ -40,7 +40,7 @@ class MemoryLabDoor:
     def inbox(self) -> Inbox:
         return self.inbox_of(self.memory)
 
-    def board(self) -> Board:
+    def board(self) -> LabRecords:
         return self.board_of(self.memory)
 
     async def push(self, queue: QueueName, *requests: bytes) -> None:
@@ -87,7 +87,7 @@ class RedisLabDoor:
     def inbox(self) -> Inbox:
         return open_inbox(self.url, names=self.names)
 
-    def board(self) -> Board:
+    def board(self) -> LabRecords:
         return open_board(self.url, names=self.names)
 
     async def push(self, queue: QueueName, *requests: bytes) -> None:

@@ -9,6 +9,6 @@ lab_records    the records
 from __future__ import annotations
 
 from hostler.drivers.inbox.redis.inbox import RedisInbox
-from hostler.drivers.inbox.redis.lab_records import RedisBoard
+from hostler.drivers.inbox.redis.lab_records import RedisLabRecords
 
-__all__ = ["RedisBoard", "RedisInbox"]
+__all__ = ["RedisInbox", "RedisLabRecords"]

@@ -16,7 +16,7 @@ LISTENS = 5
 """Seconds after which the server answers that nothing arrived."""
 
 
-class Bell:
+class BlockingWait:
     """Moves the head of each queue onto itself as soon as there is one: that changes nothing, and can be waited for.
 
     One connection per queue, which keeps listening between two waits.

@@ -11,7 +11,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from hostler.drivers.inbox.redis import scripts
-from hostler.drivers.inbox.redis.blocking_wait import Bell
+from hostler.drivers.inbox.redis.blocking_wait import BlockingWait
 from hostler.drivers.redis_client import ANSWERS
 from hostler.errors import Forbidden, Invalid
 from hostler.keys.lab import FIRST
@@ -47,7 +47,7 @@ class RedisInbox:
         link.answers = LAB_ANSWERS
         self._link, self._calls, self._names = link, link.calls, names
         self._queues = (names.provision, names.decommission)
-        self._bell = Bell(link, self._queues)
+        self._bell = BlockingWait(link, self._queues)
         self._source, self._count = secrets.token_hex(8), itertools.count(1)
 
     async def __aenter__(self) -> Self:

@@ -33,7 +33,7 @@ READ = 1_000
 """Records that are read in one request."""
 
 
-class RedisBoard:
+class RedisLabRecords:
     """Owns its link: closes it when it is closed."""
 
     def __init__(self, link: RedisLink, names: LabNames) -> None:

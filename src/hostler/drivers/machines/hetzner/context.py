@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.hetzner.api import Api
 from hostler.drivers.machines.hetzner.labels import Card, card_of
-from hostler.drivers.machines.hetzner.local_state import Kept
-from hostler.drivers.machines.hetzner.poller import Goings, Looks
+from hostler.drivers.machines.hetzner.local_state import LocalState
+from hostler.drivers.machines.hetzner.poller import Goings, Poller
 from hostler.errors import Damaged, Uncertain
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
 
 
-class Site:
+class HetznerContext:
     """Shared objects of one driver."""
 
     def __init__(self, folder: str | Path, options: HetznerOptions, *, clock: Clock) -> None:
         self.options, self.clock = options, clock
-        self.kept = Kept(folder)
+        self.kept = LocalState(folder)
         self.api = Api(options, clock=clock)
-        self.looks = Looks(self.api)
+        self.looks = Poller(self.api)
         self.goings = Goings(self.api, self.looks, options.pace, clock=clock)
 
     def open(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.drivers.machines.hetzner.api_types import Action, Kind, Server
-    from hostler.drivers.machines.hetzner.context import Site
+    from hostler.drivers.machines.hetzner.context import HetznerContext
     from hostler.model.vm import VmSpec
     from hostler.ports.machines import MachinePlan
 
@@ -28,10 +28,10 @@ _TOLD_ONCE = ("user_data", "network_config", "ssh_keys", "origin")
 replace = msgspec.structs.replace
 
 
-class Making:
+class ServerCreation:
     """Creates and resizes the servers of one driver."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: HetznerContext) -> None:
         self._site = site
         self._firewall: int | None = None
         self._kinds: tuple[float, Sequence[Kind]] | None = None

@@ -18,16 +18,16 @@ import msgspec
 
 from hostler.drivers.machines import validation
 from hostler.drivers.machines.hetzner.api import AT_ONCE
-from hostler.drivers.machines.hetzner.context import Site
-from hostler.drivers.machines.hetzner.create import CREATING, Making
+from hostler.drivers.machines.hetzner.context import HetznerContext
+from hostler.drivers.machines.hetzner.create import CREATING, ServerCreation
 from hostler.drivers.machines.hetzner.errors import Absent, Taken
 from hostler.drivers.machines.hetzner.labels import server_name, snapshot_labels
-from hostler.drivers.machines.hetzner.mapping import View
+from hostler.drivers.machines.hetzner.mapping import MachineMapping
 from hostler.drivers.machines.hetzner.power import Power
 from hostler.drivers.machines.hetzner.readiness import Readinesses
 from hostler.drivers.machines.hetzner.status import DELETING, OFF, RUNNING
 from hostler.drivers.machines.hetzner.watch import Watch
-from hostler.drivers.machines.qemu.channel import Connection, Doorway
+from hostler.drivers.machines.qemu.channel import Connection, PortChannels
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
@@ -55,12 +55,12 @@ class HetznerMachines(Closing):
     def __init__(self, folder: str | Path, *, options: HetznerOptions, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self._options = options
-        self._site = Site(folder, options, clock=self.clock)
-        self._making, self._power = Making(self._site), Power(self._site)
+        self._site = HetznerContext(folder, options, clock=self.clock)
+        self._making, self._power = ServerCreation(self._site), Power(self._site)
         self._locks: dict[str, asyncio.Lock] = {}
         self._watch = Watch(self.clock, options.pace, self._look, skips=self._busy, spares=self._spares)
         self._readiness = Readinesses(options, self._site.kept, clock=self.clock, told=self._watch.tell)
-        self._view = View(self._site, self._power, self._readiness)
+        self._view = MachineMapping(self._site, self._power, self._readiness)
         self._keeping = asyncio.Lock()
         """Serializes changes of retained machines."""
         self._open = False
@@ -314,7 +314,7 @@ class HetznerMachines(Closing):
                 raise Refused(f"machine {vm!r}: a server of Hetzner Cloud has no channel {door}; log in over SSH")
             return Connection(f"machine {vm!r}", machine.access.host, machine.access.port)
 
-        return Doorway(find)
+        return PortChannels(find)
 
     async def receive(self, plan: MachinePlan, number: int) -> Machine:
         raise _unmoved(plan.label.vm, number)

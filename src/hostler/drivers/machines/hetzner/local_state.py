@@ -32,7 +32,7 @@ def digest_of(spec: VmSpec) -> str:
     return hashlib.sha256(spec.encode()).hexdigest()[:32]
 
 
-class Kept:
+class LocalState:
     """The folder of local state, created if it does not exist."""
 
     def __init__(self, folder: str | Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.drivers.machines.hetzner.api_types import Server
-    from hostler.drivers.machines.hetzner.context import Site
+    from hostler.drivers.machines.hetzner.context import HetznerContext
     from hostler.drivers.machines.hetzner.labels import Card
     from hostler.drivers.machines.hetzner.power import Power
     from hostler.drivers.machines.hetzner.readiness import Readinesses
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hostler.machines")
 
 
-class View:
+class MachineMapping:
     """Machines and retained machines, read from Hetzner Cloud."""
 
-    def __init__(self, site: Site, power: Power, readiness: Readinesses) -> None:
+    def __init__(self, site: HetznerContext, power: Power, readiness: Readinesses) -> None:
         self._site, self._power, self._readiness, self._options = site, power, readiness, site.options
 
     async def names(self, card: Card) -> Sequence[str]:

@@ -28,7 +28,7 @@ _ALL = ""
 _log = logging.getLogger("hostler.machines")
 
 
-class Looks:
+class Poller:
     """Current servers: no answer is older than its request."""
 
     def __init__(self, api: Api) -> None:
@@ -100,7 +100,7 @@ class Looks:
 class Goings:
     """Waits until actions end, and until servers reach a state."""
 
-    def __init__(self, api: Api, looks: Looks, pace: Pace, *, clock: Clock) -> None:
+    def __init__(self, api: Api, looks: Poller, pace: Pace, *, clock: Clock) -> None:
         self._api, self._looks, self._pace, self._clock = api, looks, pace, clock
         self._actions: dict[asyncio.Future[Action], int] = {}
         self._servers: dict[asyncio.Future[Server | None], tuple[str, Callable[[Server | None], bool]]] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.drivers.machines.hetzner.api_types import Action, Server, Snapshot
-    from hostler.drivers.machines.hetzner.context import Site
+    from hostler.drivers.machines.hetzner.context import HetznerContext
     from hostler.drivers.machines.hetzner.labels import Card
 
 AVAILABLE = "available"
@@ -28,7 +28,7 @@ replace = msgspec.structs.replace
 class Power:
     """Verbs on an existing server. Each returns the server as it is afterwards."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: HetznerContext) -> None:
         self._site = site
 
     async def on(self, server: Server) -> Server:

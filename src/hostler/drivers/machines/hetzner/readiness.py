@@ -17,7 +17,7 @@ from hostler.model.vm import Readiness, Step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.drivers.machines.hetzner.local_state import Kept
+    from hostler.drivers.machines.hetzner.local_state import LocalState
     from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.kit.clock import Clock
     from hostler.model.vm import Access
@@ -44,7 +44,7 @@ class _Way:
 class Readinesses:
     """Readiness by server: a server that is seen running is probed until it answers."""
 
-    def __init__(self, options: HetznerOptions, kept: Kept, *, clock: Clock, told: Callable[[str], None]) -> None:
+    def __init__(self, options: HetznerOptions, kept: LocalState, *, clock: Clock, told: Callable[[str], None]) -> None:
         self._options, self._kept, self._clock, self._told = options, kept, clock, told
         self._ways: dict[str, _Way] = {}
         self._image = Image(

@@ -24,7 +24,7 @@ import msgspec
 
 from hostler.drivers.machines.qemu.command import BINARY, MACHINE, SANDBOX
 from hostler.drivers.machines.qemu.images.folder import link_file
-from hostler.drivers.machines.qemu.privileges import Rights, accelerator_groups, environment, rights_for
+from hostler.drivers.machines.qemu.privileges import Privileges, accelerator_groups, environment, rights_for
 from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import HostlerError, Unavailable
 
@@ -71,7 +71,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Guests that were tried. One that boots is proof; one that does not may itself be faulty."""
 
 
-def with_device(rights: Rights, accelerator: str) -> Rights:
+def with_device(rights: Privileges, accelerator: str) -> Privileges:
     """Return the rights of a guest's process under that accelerator. Ask at each start: the first may run the probe."""
     groups = () if rights.uid is None else accelerator_groups(accelerator, DEVICE)
     return msgspec.structs.replace(rights, groups=groups)
@@ -132,7 +132,7 @@ async def _tried(stage: Path, files: Path, uids: range | None) -> str:
         await asyncio.to_thread(shutil.rmtree, stage, ignore_errors=True)
 
 
-def _lay(stage: Path, files: Path, uids: range | None) -> Rights:
+def _lay(stage: Path, files: Path, uids: range | None) -> Privileges:
     """Set up the probe's folder like a machine's; return the rights of a machine's process there."""
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(mode=0o700)
@@ -143,7 +143,7 @@ def _lay(stage: Path, files: Path, uids: range | None) -> Rights:
     return rights
 
 
-async def _booted(stage: Path, rights: Rights) -> str:
+async def _booted(stage: Path, rights: Privileges) -> str:
     loaded = os.getloadavg()[0] > (os.cpu_count() or 1)
     within = WITHIN_UNDER_LOAD if loaded else WITHIN
     argv = [

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.cgroup import ENDS_WITHIN, PACE
-from hostler.drivers.machines.qemu.default_bridge import OwnBridge
+from hostler.drivers.machines.qemu.default_bridge import DefaultBridge
 from hostler.drivers.machines.qemu.network import Attached
 from hostler.drivers.machines.qemu.privileges import NET_ADMIN, has_capabilities
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
@@ -47,7 +47,7 @@ class BridgeNetwork:
     def __init__(self, bridge: str, prefix6: str | None, place: str, *, data: Path | None = None) -> None:
         self._bridge, self._place = bridge, place
         self._prefix = prefix_of(prefix6) if prefix6 else None
-        self._own = None if data is None else OwnBridge(data, self._prefix)
+        self._own = None if data is None else DefaultBridge(data, self._prefix)
         self._open_why = self._none_why = ""
 
     @property

@@ -43,7 +43,7 @@ ENDS_WITHIN, PACE = 2.0, 0.02
 """Seconds for which an ended process may still be visible; seconds between two checks."""
 
 
-class Shape(msgspec.Struct, frozen=True):
+class GroupLimits(msgspec.Struct, frozen=True):
     """Resources of a machine that limits are computed from."""
 
     memory_mib: int
@@ -59,7 +59,7 @@ class Base(msgspec.Struct, frozen=True):
     controllers: tuple[str, ...]
 
 
-class Limits:
+class ControlGroups:
     """Limits of the machines of one node. `folder`: the node's folder, where the groups in use are recorded."""
 
     def __init__(self, folder: Path, place: str, *, proc: Path = Path("/proc"), within: Path = Path("/")) -> None:
@@ -82,7 +82,7 @@ class Limits:
         """Find out which resources can be limited on this host."""
         await asyncio.to_thread(self._open)
 
-    async def apply(self, number: int, pid: int, shape: Shape) -> None:
+    async def apply(self, number: int, pid: int, shape: GroupLimits) -> None:
         """Limit the process of machine `number`. Repeat it if its size or the agent's own group changed.
 
         Never raises.
@@ -119,12 +119,12 @@ class Limits:
             trial.rmdir()
         return True
 
-    def _apply(self, number: int, pid: int, shape: Shape) -> None:
+    def _apply(self, number: int, pid: int, shape: GroupLimits) -> None:
         done = {name for base in self.bases if self._enter(base, number, pid, shape) for name in base.controllers}
         if "cpu" not in done:
             self._be_nice(pid, shape.share)
 
-    def _enter(self, base: Base, number: int, pid: int, shape: Shape) -> bool:
+    def _enter(self, base: Base, number: int, pid: int, shape: GroupLimits) -> bool:
         self._remember(base.path)
         group = Path(base.path) / f"{self.name}-{number}"
         for _ in range(TRIES):
@@ -191,7 +191,7 @@ class Limits:
         return left
 
 
-def settings_of(base: Base, shape: Shape) -> dict[str, str]:
+def settings_of(base: Base, shape: GroupLimits) -> dict[str, str]:
     """Return the files of a machine's group and the values to write."""
     memory = str((shape.memory_mib + shape.memory_mib // 16 + OVERHEAD_MIB) * 2**20)
     pids = str(THREADS + shape.cpus)

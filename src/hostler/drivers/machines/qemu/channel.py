@@ -17,7 +17,7 @@ CHUNK = 64 * 1024
 CONNECTS_WITHIN = 10.0
 
 
-class Doorway:
+class PortChannels:
     """A channel that is resolved when it is entered."""
 
     def __init__(self, find: Callable[[], Awaitable[Channel]]) -> None:

@@ -20,7 +20,7 @@ from hostler.kit.fsync import sync_folder
 from hostler.model.image import Seeding
 
 if TYPE_CHECKING:
-    from hostler.drivers.machines.qemu.folder import PlaceFolder
+    from hostler.drivers.machines.qemu.folder import NodeFolder
     from hostler.drivers.machines.qemu.machine import QemuMachine
     from hostler.model.image import Image
     from hostler.model.vm import VmSpec
@@ -52,7 +52,7 @@ def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> M
     )
 
 
-def new_folder(place: PlaceFolder, record: MachineRecord, files: dict[str, bytes]) -> MachineFolder:
+def new_folder(place: NodeFolder, record: MachineRecord, files: dict[str, bytes]) -> MachineFolder:
     """Create the folder of a new machine together with its record, atomically."""
     folder = place.machine(record.vm)
     draft = MachineFolder(place.machines_path / f"{DRAFT}{secrets.token_hex(8)}")
@@ -74,7 +74,7 @@ def new_folder(place: PlaceFolder, record: MachineRecord, files: dict[str, bytes
     return folder
 
 
-def sweep(place: PlaceFolder) -> None:
+def sweep(place: NodeFolder) -> None:
     """Remove drafts that were left when the creation of a folder was interrupted."""
     for path in place.machines_path.glob(f"{DRAFT}*"):
         shutil.rmtree(path, ignore_errors=True)

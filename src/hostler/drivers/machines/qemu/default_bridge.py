@@ -25,7 +25,7 @@ USUAL = "hostler0"
 FILE = "bridge6"
 
 
-class OwnBridge:
+class DefaultBridge:
     """The bridge of the data folder `data`; `prefix`: the prefix of its guests, if not the folder's own."""
 
     def __init__(self, data: Path, prefix: IPv6Network | None = None) -> None:

@@ -20,14 +20,14 @@ import msgspec
 from hostler.drivers.machines import validation
 from hostler.drivers.machines.qemu import create as making
 from hostler.drivers.machines.qemu import load, power, process, retaining, snapshot
-from hostler.drivers.machines.qemu.channel import Connection, Doorway
-from hostler.drivers.machines.qemu.folder import PlaceFolder, folder_name
+from hostler.drivers.machines.qemu.channel import Connection, PortChannels
+from hostler.drivers.machines.qemu.folder import NodeFolder, folder_name
 from hostler.drivers.machines.qemu.identity import KEY
 from hostler.drivers.machines.qemu.machine import QemuMachine
 from hostler.drivers.machines.qemu.migration.verbs import Moving
-from hostler.drivers.machines.qemu.node_context import GIB, Site, host_memory_mib
+from hostler.drivers.machines.qemu.node_context import GIB, NodeContext, host_memory_mib
 from hostler.drivers.machines.qemu.options import QemuOptions
-from hostler.drivers.machines.qemu.retaining import Kept, Retaining
+from hostler.drivers.machines.qemu.retaining import RetainedFolder, Retaining
 from hostler.drivers.machines.qemu.seed import new_host_key
 from hostler.drivers.machines.qemu.state import Life
 from hostler.drivers.machines.serial_log import MachineLog
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.load import Content
-    from hostler.drivers.machines.qemu.migration.incoming import Arrival
+    from hostler.drivers.machines.qemu.migration.incoming import IncomingMigration
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
     from hostler.ports.images import Named
@@ -72,15 +72,15 @@ class QemuMachines(Closing, Moving, Retaining):
         `step` is awaited before and after internal steps with their name (`start.begun:before`).
         """
         self.clock = clock or SystemClock()
-        self._folder = PlaceFolder(Path(folder))
+        self._folder = NodeFolder(Path(folder))
         self._images, self._options, self._step = images, options or QemuOptions(), step
-        self._site: Site | None = None
+        self._site: NodeContext | None = None
         self._machines: dict[str, QemuMachine] = {}
         self._broken: dict[str, Damaged] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[str], None]] = []
-        self._arrivals: dict[str, Arrival] = {}
-        self._kept: dict[str, Kept] = {}
+        self._arrivals: dict[str, IncomingMigration] = {}
+        self._kept: dict[str, RetainedFolder] = {}
         self._damaged: list[Damaged] = []
         """Errors of retained machines that cannot be read."""
         self._keeping = asyncio.Lock()
@@ -104,7 +104,9 @@ class QemuMachines(Closing, Moving, Retaining):
     async def __aenter__(self) -> Self:
         self._folder.open()
         try:
-            site = Site(self._folder, self._images, self._options, clock=self.clock, step=self._step, tell=self._tell)
+            site = NodeContext(
+                self._folder, self._images, self._options, clock=self.clock, step=self._step, tell=self._tell
+            )
             site.machines = self._machines
             self._site = site
             content = self._read(site)
@@ -117,7 +119,7 @@ class QemuMachines(Closing, Moving, Retaining):
             raise
         return self
 
-    async def _probe(self, site: Site) -> None:
+    async def _probe(self, site: NodeContext) -> None:
         """Probe the acceleration, so that the node can report it before the first machine starts."""
         with suppress(HostlerError):
             await site.accelerator(self._images.files(""))
@@ -139,7 +141,7 @@ class QemuMachines(Closing, Moving, Retaining):
             self._broken, self._kept, self._damaged = {}, {}, []
             self._folder.close()
 
-    def _read(self, site: Site) -> Content:
+    def _read(self, site: NodeContext) -> Content:
         making.sweep(self._folder)
         content = load.read(self._folder)
         for folder, record in content.machines:
@@ -217,7 +219,7 @@ class QemuMachines(Closing, Moving, Retaining):
                 await making.reshape(machine, plan)
             return machine.seen()
 
-    async def _make(self, site: Site, plan: MachinePlan, begun: QemuMachine | None) -> QemuMachine:
+    async def _make(self, site: NodeContext, plan: MachinePlan, begun: QemuMachine | None) -> QemuMachine:
         """Create a machine that does not exist or is incomplete."""
         vm, origin = plan.label.vm, self._origin(plan)
         site.check_room(vm)
@@ -235,7 +237,7 @@ class QemuMachines(Closing, Moving, Retaining):
         await making.make(begun, origin)
         return begun
 
-    def _begin(self, site: Site, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
+    def _begin(self, site: NodeContext, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
         """Create the folder and record of a new machine."""
         vm, key = plan.label.vm, new_host_key()
         record = msgspec.structs.replace(making.new_record(plan, self._next_number, image, key.public), **fields)
@@ -341,7 +343,7 @@ class QemuMachines(Closing, Moving, Retaining):
                 raise NotFound(f"machine {vm!r}: it is off and has no {door}; start it first")
             return await machine.console() if door is Door.CONSOLE else self._ssh(machine)
 
-        return Doorway(find)
+        return PortChannels(find)
 
     def _ssh(self, machine: QemuMachine) -> Channel:
         access = machine.access
@@ -373,7 +375,7 @@ class QemuMachines(Closing, Moving, Retaining):
         return tuple(each.vm for each in machines if each.record.fenced and process.alive(each.folder))
 
     @asynccontextmanager
-    async def _verb(self, vm: str) -> AsyncIterator[Site]:
+    async def _verb(self, vm: str) -> AsyncIterator[NodeContext]:
         """Run verbs that change a machine one at a time."""
         self._opened()
         validation.check_text("machine", vm)
@@ -390,7 +392,7 @@ class QemuMachines(Closing, Moving, Retaining):
             lock = self._locks[vm] = asyncio.Lock()
         return lock
 
-    def _opened(self) -> Site:
+    def _opened(self) -> NodeContext:
         if self._site is None:
             raise Closed("machines: this verb needs the driver to be open; enter it with `async with` first")
         return self._site

@@ -211,7 +211,7 @@ class Identity(msgspec.Struct, frozen=True):
     place: str
 
 
-class PlaceFolder:
+class NodeFolder:
     """The folder of one node. While open, no other process has it open. A context manager."""
 
     def __init__(self, path: str | Path) -> None:

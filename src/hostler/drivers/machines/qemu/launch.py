@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import acceleration, process
-from hostler.drivers.machines.qemu.cgroup import Shape
+from hostler.drivers.machines.qemu.cgroup import GroupLimits
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
 from hostler.drivers.machines.qemu.identity import lay_seed
 from hostler.drivers.machines.qemu.network import port_was_taken
@@ -84,7 +84,7 @@ async def limit(machine: QemuMachine) -> None:
     """Set the resource limits of the process. Repeat it: the agent may have been killed before it did so."""
     record = machine.record
     if record.run is not None:
-        shape = Shape(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
+        shape = GroupLimits(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
         await machine.site.limits.apply(record.number, record.run.pid, shape)
 
 

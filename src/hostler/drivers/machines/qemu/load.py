@@ -14,7 +14,7 @@ from hostler.drivers.machines.qemu.folder import ALIVE, MachineFolder, folder_na
 from hostler.errors import Damaged, Unavailable
 
 if TYPE_CHECKING:
-    from hostler.drivers.machines.qemu.folder import PlaceFolder
+    from hostler.drivers.machines.qemu.folder import NodeFolder
     from hostler.drivers.machines.qemu.state import MachineRecord
 
 NUMBER = "number"
@@ -34,7 +34,7 @@ class Content(msgspec.Struct):
     """Whether `numbers` is complete."""
 
 
-def read(place: PlaceFolder) -> Content:
+def read(place: NodeFolder) -> Content:
     """Read all machines. A record that cannot be read stays as it is and does not hide the others."""
     content = Content()
     for folder in place.machines():

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from hostler.drivers.machines.qemu.folder import MachineFolder
-    from hostler.drivers.machines.qemu.node_context import Site
+    from hostler.drivers.machines.qemu.node_context import NodeContext
     from hostler.drivers.machines.qemu.pid_lookup import Run
-    from hostler.drivers.machines.qemu.privileges import Rights
+    from hostler.drivers.machines.qemu.privileges import Privileges
     from hostler.drivers.machines.qemu.qmp import Monitor
     from hostler.drivers.machines.qemu.serial import GuestChannel
     from hostler.model.vm import Access
@@ -52,7 +52,7 @@ _log = logging.getLogger("hostler.qemu")
 class QemuMachine:
     """One machine. Verbs hold `lock`; events of QEMU are processed without it."""
 
-    def __init__(self, site: Site, folder: MachineFolder, record: MachineRecord, lock: asyncio.Lock) -> None:
+    def __init__(self, site: NodeContext, folder: MachineFolder, record: MachineRecord, lock: asyncio.Lock) -> None:
         self.site, self.folder, self.record, self.lock = site, folder, record, lock
         self.gone = False
         """It was destroyed and no longer belongs to this node."""
@@ -87,7 +87,7 @@ class QemuMachine:
         return self._link.guest
 
     @cached_property
-    def rights(self) -> Rights:
+    def rights(self) -> Privileges:
         """The rights of its processes."""
         return self.site.rights(self.folder.path, self.record.number)
 

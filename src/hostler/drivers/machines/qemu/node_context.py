@@ -9,19 +9,19 @@ import shutil
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import acceleration
-from hostler.drivers.machines.qemu.cgroup import Limits
+from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.command import BINARY
-from hostler.drivers.machines.qemu.migration.protocol import Place, processor
+from hostler.drivers.machines.qemu.migration.protocol import HostTraits, processor
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.drivers.machines.qemu.privileges import Rights, environment, rights_for, users_here
-from hostler.drivers.machines.qemu.state import Fit
+from hostler.drivers.machines.qemu.privileges import Privileges, environment, rights_for, users_here
+from hostler.drivers.machines.qemu.state import MemoryFit
 from hostler.errors import Closed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping
     from pathlib import Path
 
-    from hostler.drivers.machines.qemu.folder import PlaceFolder
+    from hostler.drivers.machines.qemu.folder import NodeFolder
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.machine import QemuMachine
     from hostler.drivers.machines.qemu.options import QemuOptions
@@ -35,12 +35,12 @@ SOME_ROOM = 32 * MIB
 """Free space above which a guest that was paused for lack of space may try again."""
 
 
-class Site:
+class NodeContext:
     """Shared objects of one node's machines while the driver is open."""
 
     def __init__(
         self,
-        folder: PlaceFolder,
+        folder: NodeFolder,
         images: ImageFolder,
         options: QemuOptions,
         *,
@@ -57,7 +57,7 @@ class Site:
             folder=folder.path,
             data=options.data,
         )
-        self.limits = Limits(folder.path, folder.id)
+        self.limits = ControlGroups(folder.path, folder.id)
         self._step = step
         self._version = ""
         self._probing = asyncio.Lock()
@@ -116,7 +116,7 @@ class Site:
         """Return the ports that other machines use, or used last and will try again."""
         return {port for name, other in self.machines.items() if name != vm and (port := other.record.port)}
 
-    def rights(self, folder: Path, number: int) -> Rights:
+    def rights(self, folder: Path, number: int) -> Privileges:
         """Return the rights of a machine's processes. `acceleration.with_device` adds those of its accelerator."""
         return rights_for(folder, self.place, number, self._uids)
 
@@ -153,20 +153,20 @@ class Site:
             self._version = await qemu_version()
         return self._version
 
-    async def here(self, accelerator: str = "") -> Place:
+    async def here(self, accelerator: str = "") -> HostTraits:
         """Return everything that saved memory depends on, with that accelerator or the known one."""
         accelerator = accelerator or self.known_accelerator() or "tcg"
-        return Place(
+        return HostTraits(
             accelerator=accelerator,
             version=await self.version(),
             processor=processor(accelerator),
             network=self.network.kind,
         )
 
-    async def fit(self, spec: VmSpec) -> Fit:
+    async def fit(self, spec: VmSpec) -> MemoryFit:
         """Return which machines can resume memory that is saved now."""
         here = await self.here()
-        return Fit(cpus=spec.cpus, memory_mib=spec.memory_mib, accelerator=here.accelerator, version=here.version)
+        return MemoryFit(cpus=spec.cpus, memory_mib=spec.memory_mib, accelerator=here.accelerator, version=here.version)
 
     # Free space
 

@@ -67,7 +67,7 @@ class Found:
         os.close(self.descriptor)
 
 
-class Look(msgspec.Struct, frozen=True):
+class ProcessInfo(msgspec.Struct, frozen=True):
     """Fields of `/proc/PID/stat`."""
 
     state: str
@@ -75,7 +75,7 @@ class Look(msgspec.Struct, frozen=True):
     start_time: int
 
     @classmethod
-    def at(cls, pid: int) -> Look:
+    def at(cls, pid: int) -> ProcessInfo:
         """Read the fields of a process. ProcessLookupError: no such process."""
         try:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
@@ -118,7 +118,7 @@ def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Fo
         except OSError:
             continue
         try:
-            look = Look.at(pid)
+            look = ProcessInfo.at(pid)
             if _runs_as(uid, pid) and not _is_another_machine(folder, uid, pid):
                 yield Found(pid, look.start_time, look.parent, descriptor)
                 continue
@@ -161,7 +161,7 @@ def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | No
     except OSError:
         return None
     try:
-        look = Look.at(pid)
+        look = ProcessInfo.at(pid)
         known = start_time is not None and look.start_time == start_time
         if (
             look.state not in "ZX"

@@ -47,7 +47,7 @@ _NEEDED = (_CHOWN, _DAC_OVERRIDE, _FOWNER, _KILL, _SETGID, _SETUID, _SETPCAP)
 NET_ADMIN = 12
 
 
-class Rights(msgspec.Struct, frozen=True, kw_only=True):
+class Privileges(msgspec.Struct, frozen=True, kw_only=True):
     """The user and groups of a machine's process."""
 
     uid: int | None = None
@@ -145,18 +145,20 @@ def users_here(text: str | None) -> range | None:
     return uids
 
 
-def rights_for(folder: Path, place: str, number: int, uids: range | None, *, groups: tuple[int, ...] = ()) -> Rights:
+def rights_for(
+    folder: Path, place: str, number: int, uids: range | None, *, groups: tuple[int, ...] = ()
+) -> Privileges:
     """Return the rights of the machine in `folder`, which are stable: the folder's group is its user (`Rights.own`).
 
     A new machine gets a user that no other machine in the parent folder has. Unavailable: all are taken.
     """
     if uids is None:
-        return Rights()
+        return Privileges()
     held = _group_of(folder)
     if held is None or held not in uids:
         neighbours = {_group_of(other) for other in folder.parent.iterdir() if other != folder}
         held = pick_uid(place, number, uids, taken=neighbours)
-    return Rights(uid=held, groups=groups)
+    return Privileges(uid=held, groups=groups)
 
 
 def uids_of(text: str) -> range:

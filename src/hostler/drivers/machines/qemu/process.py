@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.drivers.machines.qemu.folder import ALIVE, GUEST_SOCKET, LOG, QMP_SOCKET, SERIAL_SOCKET
-from hostler.drivers.machines.qemu.pid_lookup import Found, Look, Run, believed, holders, of_user, readable, users_pids
+from hostler.drivers.machines.qemu.pid_lookup import (
+    Found,
+    ProcessInfo,
+    Run,
+    believed,
+    holders,
+    of_user,
+    readable,
+    users_pids,
+)
 from hostler.drivers.machines.qemu.privileges import environment
 from hostler.drivers.machines.qemu.shielded import whole
 from hostler.errors import Conflict, Unavailable
@@ -80,7 +89,7 @@ async def spawn(
         if hold is None:
             pid = _start(folder, wrap(list(argv)), [lock, *pass_fds])
             started = True
-            return Run(pid=pid, start_time=Look.at(pid).start_time, boot_id=boot_id())
+            return Run(pid=pid, start_time=ProcessInfo.at(pid).start_time, boot_id=boot_id())
         heard = _start_guard(folder, wrap([*dead_mans_switch.WITH_GUARD, *argv]), hold, lock=lock, pass_fds=pass_fds)
         started = True
     except OSError as error:

@@ -54,10 +54,10 @@ async def tell_who(machine: QemuMachine) -> None:
     machine.later("warm", _see_it_wake(machine, machine.record.run))
 
 
-async def _shape(machine: QemuMachine) -> saved_state.Shape:
+async def _shape(machine: QemuMachine) -> saved_state.SavedShape:
     record = machine.record
     here = await machine.site.here(await machine.site.accelerator(machine.folder.path))
-    return saved_state.Shape(
+    return saved_state.SavedShape(
         image=record.image,
         cpus=record.spec.cpus,
         memory_mib=record.spec.memory_mib,

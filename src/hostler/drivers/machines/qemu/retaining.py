@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
-    from hostler.drivers.machines.qemu.migration.incoming import Arrival
-    from hostler.drivers.machines.qemu.node_context import Site
+    from hostler.drivers.machines.qemu.folder import MachineFolder, NodeFolder
+    from hostler.drivers.machines.qemu.migration.incoming import IncomingMigration
+    from hostler.drivers.machines.qemu.node_context import NodeContext
     from hostler.drivers.machines.qemu.state import MachineRecord
     from hostler.ports.machines import Machine, MachinePlan
 
 _log = logging.getLogger("hostler.qemu")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class RetainedFolder(msgspec.Struct, frozen=True):
     """A retained machine."""
 
     folder: MachineFolder
@@ -60,18 +60,18 @@ class Kept(msgspec.Struct, frozen=True):
 class Retaining:
     """Mixin of the driver. The attributes and methods that it needs of the driver come first."""
 
-    _folder: PlaceFolder
+    _folder: NodeFolder
     _machines: dict[str, QemuMachine]
-    _arrivals: dict[str, Arrival]
-    _kept: dict[str, Kept]
+    _arrivals: dict[str, IncomingMigration]
+    _kept: dict[str, RetainedFolder]
     """Retained machines by name."""
     _keeping: asyncio.Lock
     """Serializes changes of retained machines."""
 
-    def _opened(self) -> Site:
+    def _opened(self) -> NodeContext:
         raise NotImplementedError
 
-    def _verb(self, vm: str) -> AbstractAsyncContextManager[Site]:
+    def _verb(self, vm: str) -> AbstractAsyncContextManager[NodeContext]:
         raise NotImplementedError
 
     def _lock(self, vm: str) -> asyncio.Lock:
@@ -113,7 +113,7 @@ class Retaining:
         machine.gone = True
         self._arrivals.pop(machine.vm, None)
         del self._machines[machine.vm]
-        self._kept[name] = Kept(folder, machine.record, _disk_bytes(folder))
+        self._kept[name] = RetainedFolder(folder, machine.record, _disk_bytes(folder))
 
     async def retained(self) -> Sequence[RetainedMachine]:
         self._opened()
@@ -160,12 +160,12 @@ class Retaining:
                 await site.hook("discard.done:after")
 
 
-def read(place: PlaceFolder) -> tuple[dict[str, Kept], list[Damaged], set[int]]:
+def read(place: NodeFolder) -> tuple[dict[str, RetainedFolder], list[Damaged], set[int]]:
     """Return the retained machines in a node's folder, the errors of unreadable ones, and the numbers of all.
 
     Unreadable ones are left as they are.
     """
-    found: dict[str, Kept] = {}
+    found: dict[str, RetainedFolder] = {}
     damaged: list[Damaged] = []
     numbers: set[int] = set()
     for folder in place.all_retained():
@@ -178,7 +178,7 @@ def read(place: PlaceFolder) -> tuple[dict[str, Kept], list[Damaged], set[int]]:
             numbers.add(number_of(folder) or 0)
             _log.warning("retained machine: %s", error)
         else:
-            found[record.retained] = Kept(folder, record, _disk_bytes(folder))
+            found[record.retained] = RetainedFolder(folder, record, _disk_bytes(folder))
             numbers.add(record.number)
     return found, damaged, numbers
 

@@ -45,7 +45,7 @@ NETDEV = "hubport,id=n0,hubid=0"
 _MAC = "52:54:00:00:00:01"
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class SavedShape(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a saved state depends on."""
 
     image: Image
@@ -72,7 +72,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return image / FOLDER / self.name / f"{self.key}{SUFFIX}"
 
 
-def template_command(shape: Shape) -> list[str]:
+def template_command(shape: SavedShape) -> list[str]:
     """Return the command of the guest to save: that of a machine, but without identity and network."""
     record = MachineRecord(
         label=Label(org="", project="", vm="template"),
@@ -86,7 +86,7 @@ def template_command(shape: Shape) -> list[str]:
     return command(record, Wiring(accelerator=shape.accelerator, netdev=NETDEV), Boot(append=ARGUMENT))
 
 
-def opened(image: Path, shape: Shape) -> int | None:
+def opened(image: Path, shape: SavedShape) -> int | None:
     """Open the saved state for QEMU to inherit; the caller closes it. None: it is missing or unreadable."""
     path = shape.path(image)
     try:
@@ -98,7 +98,7 @@ def opened(image: Path, shape: Shape) -> int | None:
     return descriptor
 
 
-def keep(image: Path, shape: Shape, made: Path) -> None:
+def keep(image: Path, shape: SavedShape, made: Path) -> None:
     """Store the file as the saved state, durably. States beyond the limits are deleted."""
     path = shape.path(image)
     for folder in (path.parent.parent, path.parent):

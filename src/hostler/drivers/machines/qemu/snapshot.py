@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
-from hostler.drivers.machines.qemu.state import Begun, Kept, Restoring
+from hostler.drivers.machines.qemu.state import Begun, Restoring, SnapshotRecord
 from hostler.errors import HostlerError, Refused
 from hostler.model.image import Seeding
 from hostler.model.vm import Step
@@ -45,7 +45,7 @@ async def snapshot(machine: QemuMachine, name: str) -> None:
     else:
         await _off_if_shut_down(machine)
         await machine.disk.snapshot(tag)
-    kept = Kept(tag=tag, taken_at=site.clock.wall(), memory=memory)
+    kept = SnapshotRecord(tag=tag, taken_at=site.clock.wall(), memory=memory)
     await site.hook("snapshot.done:before")
     machine.change(snapshots=machine.record.snapshots | {name: kept}, saving="")
     await site.hook("snapshot.done:after")

@@ -45,7 +45,7 @@ class Begun(enum.StrEnum):
     STOPPING = "stopping"
 
 
-class Fit(Record, frozen=True, kw_only=True):
+class MemoryFit(Record, frozen=True, kw_only=True):
     """Properties that saved memory depends on: a machine that differs in one of them cannot resume from it."""
 
     cpus: int
@@ -55,13 +55,13 @@ class Fit(Record, frozen=True, kw_only=True):
     """Of QEMU."""
 
 
-class Kept(Record, frozen=True, kw_only=True):
+class SnapshotRecord(Record, frozen=True, kw_only=True):
     """A snapshot."""
 
     tag: str
     """Its name inside the disk, generated: names of users are never part of a command."""
     taken_at: float
-    memory: Fit | None = None
+    memory: MemoryFit | None = None
     """None: the snapshot has only the disk."""
 
 
@@ -114,7 +114,7 @@ class MachineRecord(Record, frozen=True, kw_only=True):
     restoring: Restoring | None = None
     resume: str = ""
     """Snapshot whose memory the next start resumes; empty: it boots."""
-    snapshots: dict[str, Kept] = field(default_factory=dict)
+    snapshots: dict[str, SnapshotRecord] = field(default_factory=dict)
     saving: str = ""
     """Tag that may exist inside the disk without a snapshot."""
     tags: Number = 0

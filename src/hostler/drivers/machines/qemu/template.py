@@ -41,7 +41,7 @@ def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = 
 
     async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
         known = accelerator or (await acceleration.verdict(verdict, files, uids=users_here(uids))).accelerator
-        shape = saved_state.Shape(
+        shape = saved_state.SavedShape(
             image=image,
             cpus=cpus,
             memory_mib=memory_mib,
@@ -54,7 +54,7 @@ def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = 
     return keep_warm
 
 
-async def make(image: Path, shape: saved_state.Shape, *, uids: str | None = None, progress: Progress) -> None:
+async def make(image: Path, shape: saved_state.SavedShape, *, uids: str | None = None, progress: Progress) -> None:
     """Make a saved state of that size for the image in that folder. Refused: its guest does not support it.
 
     Unavailable: not now. If killed, it leaves no process; the next call removes its files.
@@ -85,7 +85,7 @@ class _Template:
     """The guest that is saved."""
 
     def __init__(
-        self, path: Path, shape: saved_state.Shape, subject: str, progress: Progress, group: int | None
+        self, path: Path, shape: saved_state.SavedShape, subject: str, progress: Progress, group: int | None
     ) -> None:
         self._path, self._shape, self._subject, self._progress, self._group = path, shape, subject, progress, group
         self._folder = folder = MachineFolder(path)

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from hostler.drivers.machines.simulated.driver import SimulatedMachines
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds, faults_of
-from hostler.drivers.machines.simulated.host import MemoryPlace, Place
-from hostler.drivers.machines.simulated.journal import FilePlace, read_intervals
+from hostler.drivers.machines.simulated.host import MemoryHost, SimulatedHost
+from hostler.drivers.machines.simulated.journal import FileHost, read_intervals
 
 __all__ = [
-    "FilePlace",
+    "FileHost",
     "MachineFaults",
-    "MemoryPlace",
+    "MemoryHost",
     "Odds",
-    "Place",
+    "SimulatedHost",
     "SimulatedMachines",
     "faults_of",
     "read_intervals",

@@ -18,7 +18,7 @@ from hostler.drivers.machines.simulated import request, transitions
 from hostler.drivers.machines.simulated.console import SimulatedConsole, said
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
 from hostler.drivers.machines.simulated.host import Row, closed, switched_off
-from hostler.drivers.machines.simulated.move import Moving, SimulatedArrival
+from hostler.drivers.machines.simulated.move import Moving, SimulatedIncoming
 from hostler.errors import NotFound, Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
     from hostler.drivers.machines.simulated.fault import Draw, Kind, Verb
-    from hostler.drivers.machines.simulated.host import Interval, Kept, Place
+    from hostler.drivers.machines.simulated.host import Interval, Kept, SimulatedHost
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Channel, MachinePlan
 
@@ -46,7 +46,7 @@ class SimulatedMachines(Closing, Moving):
 
     def __init__(
         self,
-        place: Place,
+        place: SimulatedHost,
         *,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -291,7 +291,7 @@ class SimulatedMachines(Closing, Moving):
 
     def channel(self, vm: str, door: Door) -> Channel:
         if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
-            return SimulatedArrival(self, vm)
+            return SimulatedIncoming(self, vm)
         if door is Door.LOG:
             return MachineLog(lambda: said(self, vm))
         if door is not Door.CONSOLE:

@@ -256,8 +256,8 @@ class Contents:
             del self._deleted[oldest], self._ended[oldest]
 
 
-class Place:
-    """The machines of one node. One driver at a time has it open; `MemoryPlace` and `FilePlace` are the kinds."""
+class SimulatedHost:
+    """The machines of one node. One driver at a time has it open; `MemoryHost` and `FilePlace` are the kinds."""
 
     def __init__(self) -> None:
         self.contents = Contents()
@@ -367,7 +367,7 @@ class Place:
         """Make the steps outlive the process. Unavailable: not done."""
 
 
-class MemoryPlace(Place):
+class MemoryHost(SimulatedHost):
     """A place in this process: drivers opened on the same object one after the other find the same machines."""
 
     def __init__(self, id: str = "memory") -> None:  # noqa: A002 - the property's name

@@ -29,9 +29,9 @@ from hostler.drivers.machines.simulated.host import (
     Interval,
     Kept,
     Moved,
-    Place,
     Reinstated,
     Row,
+    SimulatedHost,
     switched_off,
 )
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
@@ -72,7 +72,7 @@ _identity = msgspec.json.Decoder(Identity)
 _encoder = msgspec.json.Encoder()
 
 
-class FilePlace(Place):
+class FileHost(SimulatedHost):
     """A place in `folder`, created if missing. Another process sees the same machines once this one has closed it."""
 
     def __init__(self, folder: str | Path, *, boot: str | None = None) -> None:
@@ -197,7 +197,7 @@ class FilePlace(Place):
 
 
 def read_intervals(folder: str | Path, *, now: float | None = None) -> Mapping[str, Sequence[Interval]]:
-    """Return when each machine of a `FilePlace` ran, deleted ones too; another process may have it open.
+    """Return when each machine of a `FileHost` ran, deleted ones too; another process may have it open.
 
     Instants are on the clock of this host (`SystemClock.now()`), as of `now`. Empty if they ran before the last boot.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.drivers.machines.simulated.fault import Draw, Verb
-    from hostler.drivers.machines.simulated.host import Place, Row
+    from hostler.drivers.machines.simulated.host import Row, SimulatedHost
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
 TAKEN = b"taken\n"
@@ -74,7 +74,7 @@ class Receiver(Protocol):
         """Apply the message to the incoming machine."""
 
 
-class SimulatedArrival:
+class SimulatedIncoming:
     """One connection to a channel of an incoming machine."""
 
     def __init__(self, receiver: Receiver, vm: str) -> None:
@@ -145,7 +145,7 @@ async def say(channel: Channel, message: Message) -> None:
 class Moving:
     """The verbs that move machines to another node or owner; `driver` has the other verbs."""
 
-    _place: Place
+    _place: SimulatedHost
     _images: Collection[str] | None
 
     def _verb(self, verb: Verb, vm: str) -> AbstractAsyncContextManager[Draw]:

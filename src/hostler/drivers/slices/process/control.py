@@ -22,7 +22,7 @@ SOCKET = "control.sock"
 MAX_ANSWER = 4 * 1024 * 1024
 
 
-class Silent(Exception):
+class NoConnection(Exception):
     """There is no connection, or it ended before the answer."""
 
 
@@ -45,7 +45,7 @@ class Control:
         try:  # socket paths are limited in length, and the folder's path may be long
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/{SOCKET}")
         except OSError as error:
-            raise Silent(f"its process cannot be asked: {error.strerror}") from None
+            raise NoConnection(f"its process cannot be asked: {error.strerror}") from None
         finally:
             os.close(descriptor)
         return cls(reader, writer, changed)
@@ -62,7 +62,7 @@ class Control:
 
     def tell(self, question: type[Question], *more: object) -> None:
         """Send a request without waiting for an answer."""
-        with suppress(Silent):
+        with suppress(NoConnection):
             self._put(question, *more).add_done_callback(_heard)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Control:
 
     def _put(self, question: type[Question], *more: object) -> asyncio.Future[State | Problem]:
         if self._is_over:
-            raise Silent("its process ended the connection")
+            raise NoConnection("its process ended the connection")
         self._last += 1
         answer: asyncio.Future[State | Problem] = asyncio.get_running_loop().create_future()
         self._asked[self._last] = answer
@@ -97,7 +97,7 @@ class Control:
         self._writer.close()
         for asked in self._asked.values():
             if not asked.done():
-                asked.set_exception(Silent("its process ended the connection"))
+                asked.set_exception(NoConnection("its process ended the connection"))
                 asked.exception()  # mark it as retrieved: the caller may be gone
         self._asked.clear()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.slices.process.artifact_cache import Library
 from hostler.drivers.slices.process.instance import Instance, unknown
-from hostler.drivers.slices.process.instance_dir import Place, forget_logs, noted
+from hostler.drivers.slices.process.instance_dir import InstanceDir, forget_logs, noted
 from hostler.drivers.slices.process.log import read_log
 from hostler.drivers.slices.process.packages import Packages
 from hostler.drivers.slices.process.privileges import Allowing
@@ -140,7 +140,7 @@ class ProcessSlices:
     async def _adopt(self, notes: Sequence[Note]) -> None:
         for note in notes:
             run = unknown(note)
-            self._instances[run.id] = instance = Instance(run, Place.of(self._folder, run), self._changed)
+            self._instances[run.id] = instance = Instance(run, InstanceDir.of(self._folder, run), self._changed)
             instance.uid = note.uid
         found = zip(list(self._instances.values()), notes)
         await asyncio.gather(*(instance.adopt(note, within=ADOPTED_WITHIN) for instance, note in found))
@@ -238,7 +238,7 @@ class ProcessSlices:
         while True:
             instance = self._instances.get(run.id)
             if instance is None:
-                self._instances[run.id] = instance = Instance(run, Place.of(self._folder, run), self._changed)
+                self._instances[run.id] = instance = Instance(run, InstanceDir.of(self._folder, run), self._changed)
             async with instance.turn:
                 if self._instances.get(run.id) is instance:  # the previous operation has not removed it
                     yield instance
@@ -313,7 +313,7 @@ class ProcessSlices:
                     )
                     self._looks[name] = look
                     look.add_done_callback(partial(self._looked, name))
-            kept = {Place(self._folder, name).name for name in self._instances}
+            kept = {InstanceDir(self._folder, name).name for name in self._instances}
             await asyncio.to_thread(forget_logs, self._folder, kept)
 
     def _looked(self, name: str, look: asyncio.Task[None]) -> None:

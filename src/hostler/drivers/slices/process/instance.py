@@ -14,7 +14,7 @@ import msgspec
 from hostler.drivers.machines.qemu.privileges import environment
 from hostler.drivers.machines.qemu.shielded import whole
 from hostler.drivers.slices.process.artifact_cache import LIB, PACKAGES
-from hostler.drivers.slices.process.control import Control, Declined, Silent
+from hostler.drivers.slices.process.control import Control, Declined, NoConnection
 from hostler.drivers.slices.process.instance_dir import TEMPORARY, WORK, Note
 from hostler.drivers.slices.process.privileges import release
 from hostler.drivers.slices.process.process import FAMILY, Process, cpu_seconds, end_family, end_user
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.drivers.slices.process.artifact_cache import Held
-    from hostler.drivers.slices.process.instance_dir import Place
+    from hostler.drivers.slices.process.instance_dir import InstanceDir
     from hostler.drivers.slices.process.privileges import Allowed, Allowing
     from hostler.drivers.slices.process.process import Mark
     from hostler.ports.worker_protocol import Control as Question
@@ -48,7 +48,7 @@ SEEN_WITHIN = 2.0
 class Instance:
     """One instance. `changed` is called when it changed by itself."""
 
-    def __init__(self, run: Run, place: Place, changed: Callable[[str], None]) -> None:
+    def __init__(self, run: Run, place: InstanceDir, changed: Callable[[str], None]) -> None:
         self.run, self._place, self._changed = run, place, changed
         self.turn = asyncio.Lock()
         """Held during one operation on the instance."""
@@ -166,7 +166,7 @@ class Instance:
             self._state = await self._control.ask(question, *more)
         except Declined as error:
             raise Refused(f"{self.run.id}: {error}") from None
-        except Silent:
+        except NoConnection:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEEN_WITHIN):
                     await self._process.ended()
@@ -189,7 +189,7 @@ class Instance:
         try:
             async with asyncio.timeout(within):
                 self._state = await self._control.ask(Look)
-        except (Silent, Declined):
+        except (NoConnection, Declined):
             pass  # its end is noticed elsewhere
         except TimeoutError:
             self._end_as(f"its process has not answered for {within:g} s")
@@ -341,7 +341,7 @@ class Instance:
     async def _connect(self) -> None:
         try:
             self._control = await Control.connect(self._place.folder, self._heard)
-        except Silent as error:
+        except NoConnection as error:
             self._ended = str(error)
             raise Refused(f"{self.run.id}: {error}") from None
 

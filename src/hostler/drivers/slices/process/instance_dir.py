@@ -58,7 +58,7 @@ def name_of(run_id: str) -> str:
     return f"{_ODD.sub('_', run_id)[-60:]}.{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
 
 
-class Place:
+class InstanceDir:
     """The folder of one instance."""
 
     def __init__(self, root: Path, run_id: str) -> None:
@@ -69,7 +69,7 @@ class Place:
         """The content of the log before it became too long."""
 
     @classmethod
-    def of(cls, root: Path, run: Run) -> Place:
+    def of(cls, root: Path, run: Run) -> InstanceDir:
         return cls(root, run.id)
 
     def make(self, uid: int | None) -> None:

@@ -12,7 +12,7 @@ import stat
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from hostler.drivers.slices.process.instance_dir import Place, name_of
+from hostler.drivers.slices.process.instance_dir import InstanceDir, name_of
 from hostler.errors import NotFound, Unavailable
 from hostler.ports.slices import MOST_PRINTED, Printed
 from hostler.ports.worker_protocol import MAX_LOG
@@ -31,7 +31,7 @@ def read_log(root: Path, artifact: str, instance: int, after: str, most: int = M
     """Implement `Slices.printed`; `root` is the folder of the node's slices."""
     number = instance or _last(root, artifact)
     if number is not None:
-        place = Place(root, f"{artifact}#{number}")
+        place = InstanceDir(root, f"{artifact}#{number}")
         try:
             for _ in range(TRIES):
                 found = _read(place, number, after, most)
@@ -61,7 +61,7 @@ def _last(root: Path, artifact: str) -> int | None:
     return max(found)[1] if found else None
 
 
-def _read(place: Place, number: int, after: str, most: int) -> Printed | None:
+def _read(place: InstanceDir, number: int, after: str, most: int) -> Printed | None:
     """Return None if the log was rotated during the read. FileNotFoundError: there is none."""
     with ExitStack() as stack:
         log = _opened(stack, place.log)

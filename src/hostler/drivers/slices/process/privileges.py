@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.machines.qemu.cgroup import bases
-from hostler.drivers.machines.qemu.privileges import Rights, environment, has_capabilities, pick_uid
+from hostler.drivers.machines.qemu.privileges import Privileges, environment, has_capabilities, pick_uid
 from hostler.drivers.machines.qemu.subprocess import end
 from hostler.drivers.slices.process.process import children_of
 from hostler.errors import Refused
@@ -212,7 +212,7 @@ class Allowing:
     def _wrapped(self, argv: Sequence[str], uid: int | None) -> list[str]:
         if not self._can_wrap:
             return list(argv)
-        found = Rights(uid=uid).wrap(argv)
+        found = Privileges(uid=uid).wrap(argv)
         if self._is_confined:
             return _in_namespaces(found, argv, own=uid is None)
         if uid is None and self._drop:
@@ -236,7 +236,7 @@ class Allowing:
         uid = None if self._uids is None else self._uids[-1]
         plan = msgspec.json.encode(self._confinement(uid)).decode()
         argv = [*self._python, "-c", _CONFINED_PROBE, self._paths, "-", plan]
-        wrapped = _in_namespaces(Rights(uid=uid).wrap(argv), argv, own=uid is None)
+        wrapped = _in_namespaces(Privileges(uid=uid).wrap(argv), argv, own=uid is None)
         return (await _said(wrapped) or b"").decode().strip() == _IS_CONFINED
 
     def _groups(self, run_id: str, settings: SliceSettings) -> tuple[tuple[str, ...], set[str]]:
@@ -273,7 +273,7 @@ class Allowing:
         elif self._can_wrap:
             # Without `site`, so that no package of the system precedes Hostler's.
             for python in dict.fromkeys((self._python, (_SYSTEM, "-I", "-S"))):
-                theirs = await _said(Rights(uid=self._uids[-1]).wrap([*python, *probe]))
+                theirs = await _said(Privileges(uid=self._uids[-1]).wrap([*python, *probe]))
                 is_same = theirs == ours if python is self._python else f"{_TAG} ".encode() in (theirs or b"")[:20]
                 if theirs is not None and is_same:
                     self._python = python

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.machines.qemu.pid_lookup import Look, users_pids
+from hostler.drivers.machines.qemu.pid_lookup import ProcessInfo, users_pids
 from hostler.kit.clock import boot_id
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Process:
         child.returncode = 0  # so that Popen leaves it alone when the object is deleted: `_on_end` reaps it
         assert child.stdin is not None  # noqa: S101 - a pipe was requested
         try:
-            mark = Mark(pid=child.pid, start_time=Look.at(child.pid).start_time, boot_id=boot_id())
+            mark = Mark(pid=child.pid, start_time=ProcessInfo.at(child.pid).start_time, boot_id=boot_id())
             process = cls(mark, os.pidfd_open(child.pid), is_ours=True, is_confined=is_confined)
             return process, child.stdin  # type: ignore[return-value]
         except BaseException:
@@ -142,7 +142,7 @@ class Process:
         except OSError:
             return None
         try:
-            look = Look.at(mark.pid)
+            look = ProcessInfo.at(mark.pid)
         except OSError:
             os.close(descriptor)
             return None
@@ -253,6 +253,6 @@ def _family(mark: Mark, family: str, groups: Sequence[str]) -> list[int]:
 def _is_given_away(mark: Mark) -> bool:
     """Return whether its pid belongs to another process now. It is not reused while its session has a process."""
     try:
-        return Look.at(mark.pid).start_time != mark.start_time
+        return ProcessInfo.at(mark.pid).start_time != mark.start_time
     except OSError:
         return False

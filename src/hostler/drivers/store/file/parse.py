@@ -74,7 +74,7 @@ class _File(_Head, forbid_unknown_fields=True):
     history: list[_Revision]
 
 
-class Known(NamedTuple):
+class KnownState(NamedTuple):
     """The state that a reader already has."""
 
     store_id: str
@@ -184,7 +184,7 @@ class Content:
         raise damaged(self._path, why)
 
 
-def parse(path: str, data: bytes, known: Known | None = None) -> Content:
+def parse(path: str, data: bytes, known: KnownState | None = None) -> Content:
     """Return the content of the file, or only the changes since the state `known`.
 
     Damaged, Invalid: not a state file, or not a readable one.
@@ -215,7 +215,7 @@ def _parse_all(path: str, data: bytes) -> Content:
     return Content(path, data, file)
 
 
-def _parse_news(path: str, data: bytes, known: Known) -> Content | None:
+def _parse_news(path: str, data: bytes, known: KnownState) -> Content | None:
     """Return the newest lines of the history and the keys they name; None if the whole file must be read.
 
     The reader already has most of a large file. Only a file that a store saved later is read in this way: in a file

@@ -12,7 +12,7 @@ from hostler.drivers.store.mvcc import LeaseState, Mvcc
 from hostler.errors import Damaged
 
 from .format import Lease, document, history_line, key_line, lease_line
-from .parse import Known
+from .parse import KnownState
 
 if TYPE_CHECKING:
     import random
@@ -51,7 +51,7 @@ class Advance(msgspec.Struct):
     ended: list[int] = msgspec.field(default_factory=list)
 
 
-def check_later(path: str, known: Known | None, content: Content) -> None:
+def check_later(path: str, known: KnownState | None, content: Content) -> None:
     """Raise Damaged unless the content is a later state of the known store."""
     if known is None:
         return
@@ -73,9 +73,9 @@ class Copy:
         self.mvcc = Mvcc()
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownState | None:
         """The state that it is a copy of; None: not loaded yet."""
-        return Known(self.store_id, self.saved, self.mvcc.revision) if self.store_id else None
+        return KnownState(self.store_id, self.saved, self.mvcc.revision) if self.store_id else None
 
     def replace(self, content: Content) -> None:
         """Replace everything by the content."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page
 
-    from .parse import Content, Known
+    from .parse import Content, KnownState
 
     Work: TypeAlias = Callable[[Draft], Any]
 
@@ -94,7 +94,9 @@ class FileStore(Closing):
         self._pause: asyncio.Future[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
         self._next_end: tuple[Version | None, float] | None = None
-        self._known: Known | None = None  # a state that this store has read or written, which both sides check against
+        self._known: KnownState | None = (
+            None  # a state that this store has read or written, which both sides check against
+        )
         # In the writing thread: the state to be saved next.
         self._draft: Draft | None = None
         self._drafted: Version | None = None
@@ -292,7 +294,7 @@ class FileStore(Closing):
         draft.take(advance)
         return [_Step(before, advance, version)]
 
-    def _load(self, known: Known | None) -> tuple[Content | None, Version | None]:
+    def _load(self, known: KnownState | None) -> tuple[Content | None, Version | None]:
         found = load(self._path)
         if found is None:
             if self._known is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.cli.failure import NotYet
 from hostler.entry.cli.value import moment, span
-from hostler.entry.cli.vm.wait import Telling
+from hostler.entry.cli.vm.wait import PhaseProgress
 from hostler.errors import NotFound, Unavailable
 from hostler.model.lab import LabPhase
 
@@ -49,7 +49,7 @@ async def until(
 ) -> LabView | None:
     """Wait until the lab is available, or with `gone` until it is gone (None). NotYet: not in time, or it ended."""
     last = "not seen yet"
-    with Telling(user) as telling:
+    with PhaseProgress(user) as telling:
 
         def changed(view: LabView) -> None:
             nonlocal last

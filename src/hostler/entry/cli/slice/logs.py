@@ -59,10 +59,10 @@ def logs(artifact: str, node: str | None, instance: int | None, lines: int, foll
     hostler slice logs shop:prices
     hostler slice logs shop:prices --instance 2 --lines 20 --follow
     """
-    complete(_logs(chosen_server(), Wanted(artifact, node, instance), lines, follow))
+    complete(_logs(chosen_server(), LogFilter(artifact, node, instance), lines, follow))
 
 
-class Wanted:
+class LogFilter:
     """Selects instances."""
 
     def __init__(self, artifact: str, node: str | None, instance: int | None) -> None:
@@ -132,7 +132,7 @@ class Source:
         return whole + newline
 
 
-async def _logs(server: Server, wanted: Wanted, lines: int, follow: bool) -> None:
+async def _logs(server: Server, wanted: LogFilter, lines: int, follow: bool) -> None:
     async with reached(server) as client:
         sources = await wanted.found(client)
         if len(sources) > MOST:
@@ -149,7 +149,7 @@ def _too_many(there: int) -> str:
     return f"{there} instances exist, at most {MOST} are shown at once; select with --instance or --node"
 
 
-async def _last(client: Client, wanted: Wanted, lines: int) -> Source:
+async def _last(client: Client, wanted: LogFilter, lines: int) -> Source:
     """Show the last output of an instance that no longer exists. NotFound: none is known."""
     log = await client.blueprints.log(wanted.artifact, node=wanted.node, instance=wanted.instance, lines=lines)
     source = Source(log.artifact, log.instance, log.node, log.after)
@@ -177,7 +177,7 @@ async def _first(client: Client, sources: list[Source], lines: int) -> None:
 class Followed:
     """The logs that are followed: of existing instances, and of ended ones until no more output arrives."""
 
-    def __init__(self, wanted: Wanted, sources: list[Source]) -> None:
+    def __init__(self, wanted: LogFilter, sources: list[Source]) -> None:
         self._wanted = wanted
         self._known = {source.id: source for source in sources}
         self._gone = set[Id]()
@@ -210,7 +210,7 @@ class Followed:
         return any(texts)
 
 
-async def _follow(client: Client, wanted: Wanted, sources: list[Source]) -> None:
+async def _follow(client: Client, wanted: LogFilter, sources: list[Source]) -> None:
     followed = Followed(wanted, sources)
     pause, since, came = 0.0, 0.0, True
     while True:

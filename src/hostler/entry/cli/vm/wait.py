@@ -37,7 +37,7 @@ def wait_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wait(timeout(command))
 
 
-class Telling:
+class PhaseProgress:
     """Progress on stderr: a live line on a terminal, otherwise one line for each phase."""
 
     def __init__(self, name: str) -> None:
@@ -133,7 +133,7 @@ async def until_settled(
     by its id, because its name can be given to another machine.
     """
     name, failing, steps = view.name, _Failing(), Steps()
-    with Telling(name) as telling:
+    with PhaseProgress(name) as telling:
 
         def changed(now: VmView) -> None:
             failing.seen(now)

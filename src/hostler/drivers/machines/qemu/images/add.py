@@ -31,7 +31,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of an image that is added. The defaults suit a cloud image."""
 
     user: str = "hostler"
@@ -51,13 +51,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names} | {"append": append}
 
 
-def wanted(options: Mapping[str, str]) -> Wanted:
+def wanted(options: Mapping[str, str]) -> ImageRequest:
     """Parse the options. Invalid: an unknown option, or a value that is not allowed."""
     for name in options:
-        if name not in Wanted.__struct_fields__:
-            raise Invalid(f"option {name!r}: unknown; known are {', '.join(Wanted.__struct_fields__)}")
+        if name not in ImageRequest.__struct_fields__:
+            raise Invalid(f"option {name!r}: unknown; known are {', '.join(ImageRequest.__struct_fields__)}")
     try:
-        found = msgspec.convert(dict(options), Wanted, strict=False)
+        found = msgspec.convert(dict(options), ImageRequest, strict=False)
     except msgspec.ValidationError as error:
         raise Invalid(f"options of the image: {error}; correct it") from None
     if not _USER.fullmatch(found.user):
@@ -88,7 +88,9 @@ def checked_sha256(sha256: str | None) -> str | None:
 class Addition:
     """One image that is being added."""
 
-    def __init__(self, folder: ImageFolder, name: str, want: Wanted, scratch: Scratch, progress: Progress) -> None:
+    def __init__(
+        self, folder: ImageFolder, name: str, want: ImageRequest, scratch: Scratch, progress: Progress
+    ) -> None:
         self._folder, self._name, self._want, self._progress = folder, name, want, progress
         self._scratch = scratch
         self._arrived = scratch.path / "arrived"

@@ -18,7 +18,7 @@ from hostler.drivers.machines.qemu.images.transfer import too_large
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from hostler.drivers.machines.qemu.images.partial_download import Part
+    from hostler.drivers.machines.qemu.images.partial_download import PartialDownload
     from hostler.ports.images import Progress
 
 CONNECT_WITHIN = 30.0
@@ -53,7 +53,7 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-async def download(url: str, part: Part, *, limit: int, progress: Progress) -> None:
+async def download(url: str, part: PartialDownload, *, limit: int, progress: Progress) -> None:
     """Complete the partial download.
 
     Refused: the file has another checksum, or is too large; nothing is kept. Unavailable: the server does not answer,
@@ -81,7 +81,7 @@ async def download(url: str, part: Part, *, limit: int, progress: Progress) -> N
         resumed = False
 
 
-async def _load(url: str, part: Part, limit: int, subject: str, progress: Progress) -> None:
+async def _load(url: str, part: PartialDownload, limit: int, subject: str, progress: Progress) -> None:
     """Download the missing part. _Anew: the download cannot be resumed."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "hostler"}
     if part.length:
@@ -105,7 +105,9 @@ async def _load(url: str, part: Part, limit: int, subject: str, progress: Progre
         raise _broken(subject, part, _why(error)) from None
 
 
-async def _take(answer: aiohttp.ClientResponse, part: Part, limit: int, subject: str, progress: Progress) -> None:
+async def _take(
+    answer: aiohttp.ClientResponse, part: PartialDownload, limit: int, subject: str, progress: Progress
+) -> None:
     if answer.status == 416 and part.length:
         if answer.headers.get("Content-Range", "") == f"bytes */{part.length}":
             return  # the file is complete
@@ -131,7 +133,7 @@ async def _take(answer: aiohttp.ClientResponse, part: Part, limit: int, subject:
         raise _broken(subject, part, f"it ended after {part.length:,} of {total:,} bytes")
 
 
-def _refuse_unless_it_fits(part: Part, total: int | None, limit: int, subject: str) -> None:
+def _refuse_unless_it_fits(part: PartialDownload, total: int | None, limit: int, subject: str) -> None:
     if total is None:
         return
     if total > limit:
@@ -159,7 +161,7 @@ def _not_given(subject: str, status: int) -> NotFound | Refused | Unavailable:
     return Refused(f"{subject}: the server does not deliver it ({status}); check the URL and whether it needs a login")
 
 
-def _broken(subject: str, part: Part, why: str) -> Unavailable:
+def _broken(subject: str, part: PartialDownload, why: str) -> Unavailable:
     kept = f"the same command resumes after {part.length:,} bytes" if part.length else "try again later"
     return Unavailable(f"{subject}: {why}; {kept}")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.drivers.machines.qemu.images.layout import Place, Scratch, checked_name, sha256_of, translated
+from hostler.drivers.machines.qemu.images.layout import ImageLayout, Scratch, checked_name, sha256_of, translated
 from hostler.drivers.machines.qemu.images.usage import Usage, Users, statuses_in
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
@@ -61,7 +61,7 @@ class ImageFolder:
         self.path = Path(path)
         self.default = default
         self._machines = machines
-        self.place = Place(self.path)
+        self.place = ImageLayout(self.path)
         self._clock = clock or SystemClock()
         self._warmer = warmer
 

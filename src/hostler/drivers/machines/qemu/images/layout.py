@@ -61,7 +61,7 @@ class Scratch:
         """
 
 
-class Place:
+class ImageLayout:
     """The folder of images. All methods block: call them in a thread."""
 
     def __init__(self, path: Path) -> None:

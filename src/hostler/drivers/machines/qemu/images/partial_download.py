@@ -15,13 +15,13 @@ from hostler.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostler.drivers.machines.qemu.images.layout import Place
+    from hostler.drivers.machines.qemu.images.layout import ImageLayout
 
 
-class Part:
+class PartialDownload:
     """A partial download, named by the checksum of the complete file. All methods block: call them in a thread."""
 
-    def __init__(self, place: Place, sha256: str) -> None:
+    def __init__(self, place: ImageLayout, sha256: str) -> None:
         self.path = place.parts / f"{sha256}.part"
         self.sha256 = sha256
         self._version = place.parts / f"{sha256}.version"
@@ -79,9 +79,9 @@ class Part:
 
 
 @contextmanager
-def held_part(place: Place, sha256: str) -> Iterator[Part]:
+def held_part(place: ImageLayout, sha256: str) -> Iterator[PartialDownload]:
     """Yield the partial download with that checksum, locked. Unavailable: another process downloads the same file."""
-    part = Part(place, sha256)
+    part = PartialDownload(place, sha256)
     with place.locked(alone=False):  # so that it is not removed between opening and locking
         lock = os.open(part.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not take(lock, fcntl.LOCK_EX):

@@ -20,7 +20,7 @@ from hostler.drivers.machines.qemu.migration.outgoing import EXPORT
 from hostler.drivers.machines.qemu.migration.protocol import (
     PUMP_BYTES,
     Answer,
-    Lines,
+    FirstLine,
     Manifest,
     Request,
     Seal,
@@ -44,7 +44,7 @@ LOADS_WITHIN = 60.0
 CONNECTS_WITHIN = 10.0
 
 
-class Arrival:
+class IncomingMigration:
     """One machine that is expected as one move. Its verbs and the requests on its channels are serialized."""
 
     def __init__(self, machine: QemuMachine) -> None:
@@ -164,7 +164,7 @@ class _ArrivalDoor:
 
     name = ""
 
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, arrival: IncomingMigration) -> None:
         self._arrival = arrival
         self._subject = f"machine {arrival.machine.vm!r}"
         self._reader: asyncio.StreamReader | None = None
@@ -222,7 +222,7 @@ class _ArrivalDoor:
             return b""
 
 
-class DiskDoor(_ArrivalDoor):
+class IncomingDisk(_ArrivalDoor):
     """NBD channel to the new disk, for writing."""
 
     name = "its disk"
@@ -244,14 +244,14 @@ class DiskDoor(_ArrivalDoor):
         await self._pass_on(data)
 
 
-class StateDoor(_ArrivalDoor):
+class IncomingState(_ArrivalDoor):
     """A line and its answer, then QEMU's stream."""
 
     name = "its memory"
 
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, arrival: IncomingMigration) -> None:
         super().__init__(arrival)
-        self._lines: Lines | None = Lines(self._subject)
+        self._lines: FirstLine | None = FirstLine(self._subject)
         self._answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._said = False
 

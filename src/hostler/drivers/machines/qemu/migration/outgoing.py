@@ -57,7 +57,7 @@ class Way(Protocol):
         """Raise Unavailable if the stream has ended."""
 
 
-class Departure:
+class OutgoingMigration:
     """The migration of one machine away from this node."""
 
     def __init__(self, qemu: Executor, subject: str, *, disk: Way | None = None, state: Way | None = None) -> None:
@@ -248,7 +248,7 @@ class _deadline:  # noqa: N801 - used like `asyncio.timeout`
 
 async def undo(machine: QemuMachine) -> None:
     """Let a machine continue whose migration was done or in progress; its process lives."""
-    was_stopped = await Departure(machine, f"machine {machine.vm!r}").undo(runs=True)
+    was_stopped = await OutgoingMigration(machine, f"machine {machine.vm!r}").undo(runs=True)
     await announce(machine)  # the target may have announced the address when it had everything
     if was_stopped:
         await tell_time(machine)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from hostler.drivers.machines.qemu.state import Fit  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.drivers.machines.qemu.state import MemoryFit  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.errors import Invalid, Refused, Unavailable
 from hostler.model.image import Digest  # noqa: TC001 - as above
 from hostler.model.record import Record
@@ -49,7 +49,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     spec: VmSpec
     """The spec it runs with."""
     name: str = ""
-    fit: Fit
+    fit: MemoryFit
     processor: str
     """The processor as the guest sees it."""
     network: str
@@ -101,7 +101,7 @@ class Answer(Record, frozen=True, kw_only=True):
         return self.attempt
 
 
-class Place(Record, frozen=True, kw_only=True):
+class HostTraits(Record, frozen=True, kw_only=True):
     """Properties of a node that incoming memory depends on."""
 
     accelerator: str
@@ -110,13 +110,13 @@ class Place(Record, frozen=True, kw_only=True):
     network: str
 
 
-def objection(manifest: Manifest, vm: str, number: int, here: Place) -> str:
+def objection(manifest: Manifest, vm: str, number: int, here: HostTraits) -> str:
     """Return why the machine cannot be received here; empty: it can."""
     if (manifest.vm, manifest.number) != (vm, number):
         return f"machine {vm!r}: move {number} is expected, but {manifest.vm!r} was announced as move {manifest.number}"
     if not manifest.live:
         return ""
-    there = Place(
+    there = HostTraits(
         accelerator=manifest.fit.accelerator,
         version=manifest.fit.version,
         processor=manifest.processor,
@@ -145,7 +145,7 @@ def processor(accelerator: str, info: str | None = None) -> str:
 # Lines and streams
 
 
-class Lines:
+class FirstLine:
     """Collects the first line of a stream that arrives in pieces."""
 
     def __init__(self, subject: str) -> None:
@@ -162,7 +162,7 @@ class Lines:
 
 async def ask(channel: Channel, request: Request, subject: str) -> str:
     """Send the first line; return the attempt in the answer. Refused, Unavailable: the answer, or none came."""
-    lines = Lines(subject)
+    lines = FirstLine(subject)
     try:
         async with asyncio.timeout(LINE_WITHIN):
             await channel.write(request.encode() + b"\n")

@@ -20,7 +20,7 @@ from hostler.drivers.machines.qemu.migration.outgoing import (
     DISK_GATE,
     EXPORT,
     STATE_GATE,
-    Departure,
+    OutgoingMigration,
     close_gates,
     undo,
 )
@@ -108,7 +108,7 @@ async def _send_running(machine: QemuMachine, number: int, connect: Connect) -> 
         attempt = await ask(state, Request(manifest=await _manifest(machine, number, live=True)), subject)
         await site.hook("send.open:after")
         disk = await stack.enter_async_context(connect(Door.ARRIVAL_DISK))
-        departure = Departure(
+        departure = OutgoingMigration(
             machine,
             subject,
             disk=await _gate(stack, machine, DISK_GATE, disk),

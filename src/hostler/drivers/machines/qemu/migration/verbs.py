@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines import validation
 from hostler.drivers.machines.qemu.migration import send as sending
-from hostler.drivers.machines.qemu.migration.incoming import Arrival, DiskDoor, StateDoor
+from hostler.drivers.machines.qemu.migration.incoming import IncomingDisk, IncomingMigration, IncomingState
 from hostler.drivers.machines.qemu.state import Begun, Life
 from hostler.errors import Refused, Unavailable
 from hostler.ports.machines import Door
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hostler.drivers.machines.qemu.machine import QemuMachine
-    from hostler.drivers.machines.qemu.node_context import Site
+    from hostler.drivers.machines.qemu.node_context import NodeContext
     from hostler.model.image import Image
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
@@ -26,13 +26,13 @@ class Moving:
     """Mixin of the driver. The attributes and methods that it needs of the driver come first."""
 
     _machines: dict[str, QemuMachine]
-    _arrivals: dict[str, Arrival]
+    _arrivals: dict[str, IncomingMigration]
     """Incoming machines and what this process knows of them."""
 
-    def _opened(self) -> Site:
+    def _opened(self) -> NodeContext:
         raise NotImplementedError
 
-    def _verb(self, vm: str) -> AbstractAsyncContextManager[Site]:
+    def _verb(self, vm: str) -> AbstractAsyncContextManager[NodeContext]:
         raise NotImplementedError
 
     def _expected(self, vm: str) -> QemuMachine:
@@ -44,7 +44,7 @@ class Moving:
     def _image(self, plan: MachinePlan) -> Image:
         raise NotImplementedError
 
-    def _begin(self, site: Site, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
+    def _begin(self, site: NodeContext, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
         raise NotImplementedError
 
     async def _destroy(self, machine: QemuMachine) -> None:
@@ -99,7 +99,7 @@ class Moving:
         arrival = self._arrivals.get(machine.vm)
         return machine.record.arrived or (arrival is not None and arrival.machine is machine and arrival.is_of_use)
 
-    async def _expect(self, site: Site, plan: MachinePlan, number: int, old: QemuMachine | None) -> QemuMachine:
+    async def _expect(self, site: NodeContext, plan: MachinePlan, number: int, old: QemuMachine | None) -> QemuMachine:
         image = self._image(plan)
         site.check_room(plan.label.vm)
         if old is not None:
@@ -107,7 +107,7 @@ class Moving:
         await site.hook("receive.begun:before")
         machine = self._begin(site, plan, image, life=Life.WHOLE, arriving=True, moved=number)
         await site.hook("receive.begun:after")
-        self._arrivals[machine.vm] = Arrival(machine)
+        self._arrivals[machine.vm] = IncomingMigration(machine)
         return machine
 
     def _arrival_door(self, vm: str, door: Door) -> Channel:
@@ -116,7 +116,7 @@ class Moving:
         arrival = self._arrivals.get(vm)
         if arrival is None or arrival.machine is not machine or not machine.record.arriving:
             raise Unavailable(f"machine {vm!r}: it is not expected here; call receive first")
-        return StateDoor(arrival) if door is Door.ARRIVAL_STATE else DiskDoor(arrival)
+        return IncomingState(arrival) if door is Door.ARRIVAL_STATE else IncomingDisk(arrival)
 
     async def _settle_move(self, machine: QemuMachine) -> None:
         """Clean up after a dead agent: end an incomplete incoming machine, and keep one that was being sent."""
