@@ -14,6 +14,7 @@ import msgspec
 from hostler.engine.elections import Elections, fence_key
 from hostler.errors import Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
+from hostler.kit.task_group import run_together
 from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
 from hostler.testing.elections.breakable import BreakableTtlStorage
 
@@ -73,6 +74,11 @@ class ElectionClaim(msgspec.Struct, frozen=True):
                 await trial.finish()
             finally:
                 await trial.aclose()
+
+
+async def renewal_begun(leadership: Leadership, storage: BreakableTtlStorage) -> None:
+    """Wait until the next renewal begins, or the leadership is lost and there is no renewal."""
+    await run_together("renewal", {"begun": storage.begun(), "lost": leadership.wait_lost()})
 
 
 class ElectionTrial:
@@ -169,6 +175,15 @@ class ElectionTrial:
         self.on_time(ended_at - renewed_at, leadership.ttl / 2, since=since, what="the time between two renewals")
         self._lapsing[leadership.key] = leadership.ttl
         raise TooSlow
+
+    async def renewal(self, leadership: Leadership, storage: BreakableTtlStorage) -> None:
+        """Wait until the next renewal begins, and check that the leadership is held, as `must_stand` does."""
+        await renewal_begun(leadership, storage)
+        try:
+            self.must_stand(leadership, storage)
+        except TooSlow:
+            storage.hear()  # the fault of that renewal would meet the release
+            raise
 
     async def finish(self) -> None:
         """Close everything: no task and no record except the counters may be left."""

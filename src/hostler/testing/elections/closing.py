@@ -55,7 +55,7 @@ async def closing_twice_and_at_once_is_closing_once(t: ElectionTrial) -> None:
 @claim(waits=True)
 async def closing_during_a_renewal_removes_the_record(t: ElectionTrial) -> None:
     leadership, elections, storage = await t.leader(ttl=TTL)
-    await storage.begun()
+    await t.renewal(leadership, storage)
     await elections.aclose()
     assert not leadership.held
     assert await t.storage.get(t.key) is None
@@ -72,7 +72,7 @@ async def _close_while_it_hangs(t: ElectionTrial, mood: Mood) -> None:
     elections, storage = await t.elections()
     leadership = await acquired(elections, key, ttl=TTL)
     storage.moods.append(mood)
-    await storage.begun()
+    await t.renewal(leadership, storage)
     began = loop_time()
     closing = asyncio.create_task(elections.aclose())
     await t.free(2 * PATIENCE, key)

@@ -6,10 +6,9 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from hostler.kit.task_group import run_together
 from hostler.testing.claim import loop_time
 
-from .claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
+from .claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim, renewal_begun
 
 if TYPE_CHECKING:
     from hostler.engine.elections import Elections, Leadership
@@ -63,19 +62,14 @@ async def a_record_deleted_under_the_leader_ends_its_leadership(t: ElectionTrial
     assert again.fence > leadership.fence
 
 
-async def _renewal_begun(leadership: Leadership, storage: BreakableTtlStorage) -> None:
-    """Wait until the next renewal begins, or the leadership is lost and there is no renewal."""
-    await run_together("renewal", {"begun": storage.begun(), "lost": leadership.wait_lost()})
-
-
 async def _ride_over(t: ElectionTrial, mood: Mood) -> None:
     leadership, _, storage = await t.leader(ttl=TTL)
     for _ in range(3):
         storage.mood = mood
-        await _renewal_begun(leadership, storage)
+        await renewal_begun(leadership, storage)
         await asyncio.sleep(TTL / 8)
         storage.mood = "fine"
-        await _renewal_begun(leadership, storage)
+        await renewal_begun(leadership, storage)
         t.must_stand(leadership, storage)
     await asyncio.sleep(TTL)
     found = await t.storage.get(t.key)
