@@ -34,7 +34,7 @@ const because = (record: Fields): string => (text(record["detail"]) ? `: ${text(
 const GONE: Record<string, string> = {
   vm: "is deleted",
   handle: "is gone from its node",
-  alive: "gives no sign of life any more",
+  alive: "is unreachable",
   leader: "no leader",
   node: "is forgotten",
   endpoint: "can no longer be called",
@@ -82,7 +82,7 @@ export function happened(change: Change): string {
     case "node":
       return `is ${lower(record["lifecycle"])}`;
     case "alive":
-      return "gives signs of life";
+      return "sends heartbeats";
     case "leader":
       return record["fence"] ? `${text(record["address"])} leads with fence ${text(record["fence"])}` : `${text(record["address"])} is taking it`;
     case "blueprint":

@@ -125,7 +125,7 @@ export class Rows {
     for (const [key, row] of this.all) if (row.node === node) this.all.set(key, this.repainted(row));
   }
 
-  /** The row as it is now that its node fell silent, or is heard again. */
+  /** The row as it is after its node became unreachable, or reachable again. */
   private repainted(row: VmRow): VmRow {
     if (row.state === null || row.node === null) return row;
     const silent = this.silent.has(row.node);
