@@ -273,7 +273,7 @@ def test_where_nothing_runs_it_is_said_where_to_look(place: Place, tmp_path: Pat
     for words in (("org.example:cart",), ("org.example:cart:1.0.0",), ("org.example:cart", "--node", "n1")):
         assert "hostler blueprint status shop" in place.hostler("slice", "list", *words)[1]
     assert "no blueprint has this slice" in place.hostler("slice", "list", "nope:x")[1]
-    assert "no slices on n1; all there are: hostler slice list" in place.hostler("slice", "list", "--node", "n1")[1]
+    assert "no slices on n1; list all: hostler slice list" in place.hostler("slice", "list", "--node", "n1")[1]
     place.hostler("slice", "list", "--node", "nonode", code=3)
 
 

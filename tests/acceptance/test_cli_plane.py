@@ -138,7 +138,7 @@ async def test_a_console_on_a_terminal_takes_every_key_and_gives_the_terminal_ba
                 await asyncio.sleep(0.01)
 
     try:
-        await says(b"Ctrl-] ends it")
+        await says(b"Ctrl-] leaves")
         await says(b"simulated machine")
         assert not termios.tcgetattr(its)[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
         os.write(ours, b"a key \x03 that interrupts nothing\r")

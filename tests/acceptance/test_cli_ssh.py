@@ -350,7 +350,7 @@ async def test_a_lab_is_entered_by_its_user_with_the_key_of_the_terminal(tmp_pat
         assert (ran.code, "lab of ada: not found" in ran.err) == (255, True)
         await place.api.lab("ada", phase=LabPhase.WAITING)
         ran = await place.run("ssh", "ada", "--", "true", group="lab")
-        assert (ran.code, "it has no machine yet (waiting)" in ran.err) == (255, True)
+        assert (ran.code, "no machine yet (waiting)" in ran.err) == (255, True)
         await place.api.lab("ada", vm=place.vm)
         ran = await place.run("ssh", "ada", "--", "true", group="lab")
         assert (ran.code, "was refused with all keys" in ran.err) == (255, True)

@@ -42,7 +42,7 @@ async def test_a_workload_from_its_file_to_nothing(folder: Path) -> None:
 
     late = await hostler("workload", "scale", "web", 3, "--wait", "--timeout", "2s", **data)
     assert late.code != 0
-    assert "it goes on: hostler workload status web" in late.err
+    assert "work continues: hostler workload status web" in late.err
     shown = (await well("workload", "status", "web", **data)).out
     assert "2 nodes share a node with a machine labelled workload=web" in shown, "a pending instance says why"
 

@@ -360,7 +360,7 @@ async def main(root):
             if seen.detail:
                 break
             await asyncio.sleep(0.05)
-        assert "its folder 'work/sealed' holds cannot be read" in seen.detail, seen
+        assert "its folder 'work/sealed' cannot be read" in seen.detail, seen
         await slices.unload(run)
     privileges._NAMESPACES = ("--no-such-option",)
     for owner in (False, True):

@@ -106,7 +106,7 @@ async def test_user_data_is_added_to_ours_and_the_files_where_there_is_none(
 
 async def test_user_data_that_is_too_large_is_refused_with_its_size(standin: StandIn, tmp_path: Path) -> None:
     async with hetzner(tmp_path, standin) as machines:
-        with pytest.raises(Refused, match="takes 32768"):
+        with pytest.raises(Refused, match="accepts 32768"):
             await machines.create(plan_of(user_data="#!/bin/sh\n" + "x" * 40_000))
         assert standin.cloud.made == 0
 

@@ -52,7 +52,7 @@ async def test_a_pdu_fails_its_lab_and_machine_go_on_elsewhere_and_every_step_te
     assert re.search(".*\n.*".join(STEPS), lab, re.DOTALL), lab
     assert re.search(".*\n.*".join((*STEPS[1:6], "requested by admin")), web, re.DOTALL), web
 
-    assert re.search(r"^b1 +silent \(on duty\) .* pdu1:1 +tor1:1 +0/", found["dark"], re.MULTILINE), found["dark"]
+    assert re.search(r"^b1 +unreachable \(on duty\) .* pdu1:1 +tor1:1 +0/", found["dark"], re.MULTILINE), found["dark"]
     assert re.search(r"^b1 +on duty .* pdu1:1 +tor1:1 +0/", found["lit"], re.MULTILINE), found["lit"]
     assert found["undisturbed"], "who comes back starts nothing, and takes nothing away from who has it"
     told = [what for what in found["of the node"] if what in ("silent", "switched_off", "returned")]

@@ -102,7 +102,7 @@ async def test_a_machine_lives_from_its_first_boot_to_its_end_and_says_what_happ
 @pytest.mark.usefixtures("images")
 async def test_a_guest_whose_disk_is_full_is_paused_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     found = await run_apart(Path(__file__).parent / "full_disk_process.py", tmp_path, within=patience(30))
-    assert "no room" in found.pop("detail")
+    assert "no space left" in found.pop("detail")
     assert "almost full" in found.pop("refuses")
     assert found == {
         "state": "running",

@@ -162,7 +162,7 @@ async def test_a_machine_that_is_off_goes_with_its_disk_and_its_snapshots_stay(
     async with pair(tmp_path, images) as both:
         await both.here.start(VM)
         await run(both.here, VM, "echo kept > file; sync")
-        with pytest.raises(Refused, match="it runs"):
+        with pytest.raises(Refused, match="it is running"):
             await both.send(1, live=False)
         await both.here.stop(VM, grace=20)
         instance = instance_in(tmp_path / "here")

@@ -159,7 +159,7 @@ async def test_hostler_leader_shows_who_leads_and_who_stands_by(stage: Stage) ->
         assert 0 < seen["leader"]["time_left_s"] <= stage.ttl
         assert 0 <= seen["leader"]["age_s"] < START
         table = hostler("leader", "--store", stage.url).splitlines()
-        assert [line.split()[0] for line in table] == ["ROLE", "leads", "stands", "stands"]
+        assert [line.split()[0] for line in table] == ["ROLE", "leads", "standby", "standby"]
 
         leader.stop()
         await leader.ends(within=START)
