@@ -490,7 +490,7 @@ async def test_where_there_are_no_labs_the_page_says_what_to_do(
     # It says all memberships: what is left out is taken away.
     await expect(eve.get_by_text("hostler user update eve --member acme --member labs/eve")).to_be_visible()
     await enter(vera, plane, "vera", "#/labs")
-    await expect(vera.get_by_role("heading", name="Who has one")).to_be_visible()
+    await expect(vera.get_by_role("heading", name="Active labs")).to_be_visible()
     await expect(vera.get_by_role("button", name="Start")).to_have_count(0)
     for user in ("vera", "Vera"):  # a name alone is nobody's lab
         await vera.evaluate("(user) => { location.hash = `#/labs/${user}`; }", user)

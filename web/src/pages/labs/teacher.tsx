@@ -62,7 +62,7 @@ export function Teacher() {
       {problem && <Failure error={problem} again={reload} />}
       {offers.items.length ? <Catalogue offers={offers} /> : <Off />}
       <section class="stack" aria-labelledby="labs-all">
-        <h2 id="labs-all">Who has one</h2>
+        <h2 id="labs-all">Active labs</h2>
         {labs.length === 0 ? (
           offers.items.length > 0 && <NoLabs teaches={teaches} begin={() => ask("start")} />
         ) : (
@@ -169,7 +169,7 @@ function Catalogue({ offers }: { offers: Offers }) {
   const all = offers.at_once === null ? `${offers.running}` : `${offers.running} of ${offers.at_once}`;
   return (
     <section aria-labelledby="labs-catalogue" class="stack">
-      <h2 id="labs-catalogue">Which labs there are</h2>
+      <h2 id="labs-catalogue">Catalogue</h2>
       <p class="soft">
         In all {all} {offers.running === 1 && offers.at_once === null ? "has" : "have"} a machine, {offers.waiting} {offers.waiting === 1 ? "waits" : "wait"}.
       </p>

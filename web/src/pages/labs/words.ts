@@ -33,7 +33,7 @@ export function happening(lab: Lab): string {
   const detail = lab.detail ? ` (${localTimes(lab.detail)})` : "";
   switch (lab.phase) {
     case "waiting":
-      if (lab.position === null) return `It was asked for, and is about to begin${detail}.`;
+      if (lab.position === null) return `Your request is accepted, and the lab is about to start${detail}.`;
       return lab.position === 1 ? `You are next. It begins by itself${detail}.` : `${lab.position - 1} ${lab.position === 2 ? "is" : "are"} before you. It begins by itself${detail}.`;
     case "provisioning":
       return lab.vm && lab.node ? `Your machine starts. The terminal opens by itself${detail}.` : `Your machine is being made${detail}.`;

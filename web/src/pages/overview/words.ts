@@ -6,7 +6,7 @@ type Row = readonly [state: string, words: string, look: Look];
 
 /** What is worst stands first: where space is short it is seen. */
 export const NODES: readonly Row[] = [
-  ["silent", "silent", "bad"],
+  ["silent", "unreachable", "bad"],
   ["off", "off, confirmed", "warn"],
   ["draining", "draining", "warn"],
   ["shutting_down", "shutting down", "idle"],
