@@ -159,10 +159,11 @@ async def test_repair_says_what_holds_the_room_when_records_do(small: EtcdServer
     url = small.url_of(small.endpoints, quota_mib=str(QUOTA_MIB))
     async with open_store(url) as store:
         numbers = itertools.count()
-        for _ in range(8):  # a repair packs what it finds: until nothing is left to pack
+        # A repair packs what it finds, and what is left is too small for the next large record: end with small ones.
+        for size in (40_000, 40_000, 40_000, 4_000, 4_000, 400, 400, 400, 40, 40):
             with suppress(HostlerError):
                 while True:
-                    await store.put(f"held/{next(numbers):04}", b"x" * 40_000)
+                    await store.put(f"held/{next(numbers):04}", b"x" * size)
             refused = await hostler("store", "repair", "--store", url)
             if refused.code == 5:
                 break

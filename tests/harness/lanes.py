@@ -47,7 +47,7 @@ LANES = {
     "virtual": Lane(("sim", "upgrade"), 2, nice=12),
     "unit": Lane(("unit",), 1),
     "browser": Lane(("web",), 1),
-    "real": Lane(("acceptance", "conformance"), 6),
+    "real": Lane(("acceptance", "conformance"), 4),
 }
 
 

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +34,18 @@ async def test_it_may_be_asked_first() -> None:
 async def test_one_that_ends_at_that_very_moment_keeps_its_status(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wait = os.waitpid
+    wait, ending = os.waitpid, threading.Event()
 
     def late(pid: int, options: int) -> Any:
         if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.1)  # as on a machine that has a lot to do
+            ending.wait(60)  # as on a machine that has a lot to do
         return wait(pid, options)
 
     monkeypatch.setattr(os, "waitpid", late)
     with caplog.at_level(logging.WARNING):
         process = await asyncio.create_subprocess_exec("sh", "-c", "exit 7")
         await eventually(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        asyncio.get_running_loop().call_later(0.1, ending.set)
         await end(process)
     assert process.returncode == 7
     assert caplog.text == ""

@@ -78,7 +78,8 @@ async def test_it_has_its_own_session_no_other_file_and_no_secret(
     with (tmp_path / "other").open("w") as other, (tmp_path / "tap").open("w") as tap:
         os.set_inheritable(other.fileno(), True)
         run = await process.spawn(folder, ["sh", "-c", "env; umask; exec sleep 600"], pass_fds=[tap.fileno()])
-        await eventually(lambda: Path(f"/proc/{run.pid}/comm").read_text() == "sleep\n")
+        # It has all its files, and no file of its loader, when it sleeps.
+        await eventually(lambda: Path(f"/proc/{run.pid}/stat").read_text().split()[1:3] == ["(sleep)", "S"])
         files = {os.readlink(f"/proc/{run.pid}/fd/{name}") for name in os.listdir(f"/proc/{run.pid}/fd")}
     assert files == {"/dev/null", str(folder.path / LOG), str(folder.path / ALIVE), str(tmp_path / "tap")}
     assert os.getsid(run.pid) == run.pid
