@@ -7,7 +7,6 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from hostler.drivers.store.file.state import Bounds
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid, LeaseGone, Unavailable, Uncertain
 from hostler.kit import fsync
 from hostler.ports.store import Lease, Put, Store, Version
+from hostler.testing import servers
 
 WITHIN = 30.0
 
@@ -560,7 +560,7 @@ async def test_a_lock_held_by_a_suspended_process_makes_writes_unavailable_and_l
     await _filled(path)
     async with child(HOLDER, path) as process:
         assert await line(process) == "held"
-        process.send_signal(signal.SIGSTOP)
+        servers.suspend(process.pid)
         async with opened(path, timeout=0.3) as store:
             with pace.within(0.7, "the refusal"), pytest.raises(Unavailable):
                 await store.put("/late", b"")

@@ -26,6 +26,7 @@ from hostler.errors import Refused, Unavailable
 from hostler.ports.calls import Failed
 from hostler.ports.slices import Life
 from hostler.ports.worker_protocol import MAX_LOG
+from hostler.testing import servers
 
 NAME = "bad:harm:1"
 HARM = """
@@ -178,7 +179,7 @@ async def test_one_that_does_not_answer_keeps_nobody_else_from_being_looked_at(
         await asyncio.gather(*map(slices.load, runs))
         pid = slices.pid_of(runs[0])
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        servers.suspend(pid)
         try:
             stuck, asked = looks[1], looks[2]
             await until(lambda: looks[2] > asked + 3)

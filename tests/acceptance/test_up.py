@@ -211,9 +211,9 @@ async def test_up_that_slept_past_its_leadership_stands_anew_and_goes_on(scene: 
     await up.url()
     data = {"HOSTLER_DATA": str(scene.data)}
     fence = (await well("leader", "-o", "json", **data)).json["leader"]["fence"]
-    up.signal(signal.SIGSTOP)
+    up.suspend()
     await asyncio.sleep(6)  # longer than the leadership and the killer's grace: that is what is tested
-    up.signal(signal.SIGCONT)
+    up.resume()
     await up.says("standing for leadership again")
     made = await well("vm", "create", "web", "--wait", **data)
     assert "running" in made.out

@@ -17,6 +17,8 @@ import running
 from harness import artefacts, lanes, pace
 from harness.fork_server import ForkedProcess
 
+from hostler.testing import servers
+
 TESTS = Path(__file__).parents[1]
 
 # Lanes
@@ -213,7 +215,7 @@ def test_a_forked_process_is_killed_suspended_and_waited_for_as_any_other(output
         time.sleep(0.02)
     assert process.pid in running.forked()
     assert os.getsid(process.pid) == process.pid, "it leads a session of its own"
-    process.send_signal(signal.SIGSTOP)
+    servers.suspend(process.pid)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
     process.kill()
@@ -248,3 +250,18 @@ def test_what_a_failed_test_left_is_kept_and_named(tmp_path: Path) -> None:
     assert (kept / "history.txt").read_text() == "all calls"
     assert (kept / "files" / "sub" / "process.log").read_text() == "it failed here"
     assert not (kept / "files" / "large").exists()
+
+
+def test_a_suspended_process_stands_still_at_once() -> None:
+    busy = "import hashlib, threading\nfor _ in range(8): threading.Thread(target=hashlib.pbkdf2_hmac, "
+    busy += "args=('sha256', b'', b'', 1 << 30), daemon=True).start()\nprint(flush=True)\nthreading.Event().wait()"
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            for _ in range(5):
+                servers.suspend(process.pid)
+                assert servers.thread_states(process.pid) == {"T"}
+                process.send_signal(signal.SIGCONT)
+        finally:
+            process.kill()

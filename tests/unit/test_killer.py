@@ -22,6 +22,7 @@ from harness.artefacts import safe
 from harness.pace import check, patience, slowdown
 
 from hostler.engine.self_fencing import GRACE, LOOK, overdue_at
+from hostler.testing import servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,7 +185,7 @@ def test_it_kills_although_nobody_reads_what_it_says(tmp_path: Path) -> None:
 def test_a_process_that_slept_past_its_life_is_dead_as_soon_as_it_wakes(tmp_path: Path) -> None:
     with started(tmp_path, "await asyncio.Event().wait()", ttl=SHORT) as child:
         child.wait_for("leads")
-        os.kill(child.process.pid, signal.SIGSTOP)
+        servers.suspend(child.process.pid)
         time.sleep(SHORT * 1.25 + 0.1)
         record = child.record()
         safe("decided" not in record, "it was ended before it slept", record=record)
@@ -217,7 +218,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Child
             children[name] = manager.__enter__()
         napped = children["napped"]
         napped.wait_for("leads")
-        os.kill(napped.process.pid, signal.SIGSTOP)
+        servers.suspend(napped.process.pid)
         time.sleep(LONG / 4)
         os.kill(napped.process.pid, signal.SIGCONT)
         yield children

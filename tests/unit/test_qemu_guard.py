@@ -21,6 +21,7 @@ from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, Node
 from hostler.drivers.machines.qemu.pid_lookup import Run
 from hostler.errors import Unavailable
 from hostler.kit.clock import boot_id
+from hostler.testing import servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -204,7 +205,7 @@ async def test_a_guard_that_is_stopped_kills_before_anything_else(
     run = await guarded(place, folder)
     guard_pid, until = parent_of(run), timer_now(timer) + 1.0
     await hold_and_await_read(place, run, until)
-    os.kill(guard_pid, signal.SIGSTOP)
+    servers.suspend(guard_pid)
     place.hold(timer_now(timer) + 600)  # too late: it has not been read
     with pidfd(run.pid) as machine:
         if timer == "interval timer":
@@ -237,7 +238,7 @@ async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: NodeFolder) 
     try:
         pid = int((await asyncio.to_thread(os.read, heard, 4096)).split()[0])
         with pidfd(pid) as machine:
-            os.kill(parent.pid, signal.SIGSTOP)
+            servers.suspend(parent.pid)
             until = now() + 0.3
             place.hold(until)
             async with asyncio.timeout(PATIENCE):
@@ -271,7 +272,7 @@ def pidfd(pid: int) -> Iterator[int]:
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_guard_that_is_suspended_is_killed_too(place: NodeFolder, folder: MachineFolder, known: bool) -> None:
     run = await guarded(place, folder)
-    os.kill(parent_of(run), signal.SIGSTOP)
+    servers.suspend(parent_of(run))
     await process.kill(folder, run if known else None, within=PATIENCE)
     assert not process.alive(folder)
 

@@ -79,10 +79,10 @@ class Plane:
 
     def suspend(self) -> None:
         """The server hangs: it is there, and answers nothing."""
-        self.process.signal(signal.SIGSTOP)
+        self.process.suspend()
 
     def proceed(self) -> None:
-        self.process.signal(signal.SIGCONT)
+        self.process.resume()
 
     async def restart(self) -> None:
         """Kill the server, and start it again on the same data and port."""

@@ -76,6 +76,28 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def suspend(pid: int, *, within: float = 30.0) -> None:
+    """Suspend a process, and return once every thread of it is stopped.
+
+    The kernel delivers SIGSTOP to one thread, which stops the others. On a busy machine they run on for milliseconds.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + within
+    while not thread_states(pid) <= {"T", "Z", "X"}:
+        if time.monotonic() > end:
+            raise ServerFailed(f"process {pid}: still running {within:g} s after SIGSTOP: {thread_states(pid)}")
+        time.sleep(0.001)
+
+
+def thread_states(pid: int) -> set[str]:
+    """Return the states of the threads of a process, as `ps` abbreviates them; none if it is gone."""
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    return states
+
+
 class ServerProcess:
     """One server process that cannot outlive this process. Its output goes to `log`."""
 
@@ -105,6 +127,15 @@ class ServerProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; a no-op after the process has ended."""
         self._process.send_signal(number)
+
+    def suspend(self) -> None:
+        """SIGSTOP, and wait until every thread is stopped; a no-op after the process has ended."""
+        if self.running:
+            suspend(self.pid)
+
+    def resume(self) -> None:
+        """SIGCONT; a no-op after the process has ended."""
+        self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""
@@ -258,12 +289,12 @@ class EtcdCluster:
 
     def suspend(self, index: int = 0) -> None:
         """SIGSTOP: connections stay open and nothing is answered."""
-        self._running(index).signal(signal.SIGSTOP)
+        self._running(index).suspend()
         self._nodes[index].suspended = True
 
     def resume(self, index: int = 0) -> None:
         """SIGCONT."""
-        self._running(index).signal(signal.SIGCONT)
+        self._running(index).resume()
         self._nodes[index].suspended = False
 
     def restart(self, index: int = 0, *, wait: bool = True) -> None:

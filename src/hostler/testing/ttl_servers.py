@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import time
@@ -122,11 +121,11 @@ class TtlServer:
 
     def suspend(self) -> None:
         """SIGSTOP: connections stay open and nothing is answered."""
-        self.process.signal(signal.SIGSTOP)
+        self.process.suspend()
 
     def resume(self) -> None:
         """SIGCONT."""
-        self.process.signal(signal.SIGCONT)
+        self.process.resume()
 
     def restart(self) -> None:
         """Restart it at the same address with the same data; kill it first if it is running."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -100,9 +99,9 @@ async def blow(company: Company, rng: random.Random) -> str:
         company.processes[what].kill()
         await asyncio.sleep(seconds)
     else:
-        company.processes[what].signal(signal.SIGSTOP)
+        company.processes[what].suspend()
         await asyncio.sleep(seconds)
-        company.processes[what].signal(signal.SIGCONT)
+        company.processes[what].resume()
     restart(company)
     return f"{what} {how} for {seconds:g} s"
 

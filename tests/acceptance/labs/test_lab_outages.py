@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -141,10 +140,10 @@ async def test_a_leader_that_is_put_to_sleep_and_woken_disturbs_nobody(tmp_path:
                 await company.until(partial(_led_by_another, company, ""), patience(PATIENCE))
                 leader = await company.leader()
                 assert leader in names, company.last_words()
-                company.processes[leader].signal(signal.SIGSTOP)
+                company.processes[leader].suspend()
                 await company.until(partial(_led_by_another, company, leader), patience(3 * LEADERSHIP_TTL))
                 await asyncio.sleep(ASLEEP[number % len(ASLEEP)])
-                company.processes[leader].signal(signal.SIGCONT)
+                company.processes[leader].resume()
                 await some_work(company, working)
                 if not company.processes[leader].running:
                     await company.start(leader).url()

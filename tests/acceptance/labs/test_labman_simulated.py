@@ -216,7 +216,7 @@ async def test_stops_while_a_lab_is_made_and_starts_while_it_is_stopped_are_done
             with_an_agent_apart(tmp_path, redis) as (agent, admin),
         ):
             before = await labman.first_time("ada", 5, connect)
-            agent.signal(signal.SIGSTOP)
+            agent.suspend()
             await labman.ask_to_end("ada", 5)
             await labman.until("ada", lambda found: found is not None and found["status"] == "stopping")
             await labman.ask("ada", 5)
@@ -225,7 +225,7 @@ async def test_stops_while_a_lab_is_made_and_starts_while_it_is_stopped_are_done
             assert (await told(labman, "ada"))[-2] == ("requested", "5", "once lab 5 is gone")
             assert stands(await labman.server("ada"), "stopping", before["serverId"])
             assert len(await machines(admin)) == 1
-            agent.signal(signal.SIGCONT)
+            agent.resume()
             after = await labman.available("ada", 5)
             assert after["serverId"] != before["serverId"]
             assert [vm["address"] for vm in await machines(admin)] == [after["address"]]
@@ -233,12 +233,12 @@ async def test_stops_while_a_lab_is_made_and_starts_while_it_is_stopped_are_done
             await labman.gone("ada")
             assert await machines(admin) == []
 
-            agent.signal(signal.SIGSTOP)
+            agent.suspend()
             await labman.ask("ada", 5)
             await labman.until("ada", lambda found: found is not None and found["cloudStatus"] == "placed")
             await labman.ask_to_end("ada", 5)
             await labman.until("ada", lambda found: found is not None and found["status"] == "stopping")
-            agent.signal(signal.SIGCONT)
+            agent.resume()
             await labman.gone("ada")
             assert await machines(admin) == []
 

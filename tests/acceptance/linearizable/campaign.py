@@ -15,7 +15,7 @@ from client_process import Orders
 from harness import pace
 from harness.artefacts import safe
 
-from hostler.testing import check_linearizable, read_history
+from hostler.testing import check_linearizable, read_history, servers
 from hostler.testing.history import unexpected_errors
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Process:
 
     def suspend(self) -> None:
         """SIGSTOP: it keeps what it holds, locks too."""
-        self._process.send_signal(signal.SIGSTOP)
+        servers.suspend(self._process.pid)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -61,18 +61,12 @@ class Post:
         self.process.kill()
         return time.monotonic()
 
-    async def suspend(self) -> None:
+    def suspend(self) -> None:
         """SIGSTOP; every thread of it stands still afterwards."""
-        self.process.signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        await until(lambda: _states(tasks) == {"T"}, START, lambda: f"it stands still: {_states(tasks)}")
+        self.process.suspend()
 
     def resume(self) -> None:
-        self.process.signal(signal.SIGCONT)
-
-
-def _states(tasks: Path) -> set[str]:
-    return {stat.read_text().rpartition(")")[2].split()[0] for stat in tasks.glob("*/stat")}
+        self.process.resume()
 
 
 class Company:

@@ -62,7 +62,7 @@ async def the_leader_sleeps_past_its_ttl(company: Company) -> None:
     address, fence = await company.leader()
     leader = company.replicas[address]
     at = time.monotonic()
-    await leader.suspend()
+    leader.suspend()
     successor, _ = await company.led_after(fence)
     company.check_answered_meanwhile(at, but=address)
     assert successor != address

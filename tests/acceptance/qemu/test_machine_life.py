@@ -22,6 +22,7 @@ from hostler.drivers.machines.qemu import driver as driver_module
 from hostler.drivers.machines.qemu import saved_state, state
 from hostler.errors import Damaged
 from hostler.model.vm import MachineState, Origin, Step
+from hostler.testing import servers
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu import ImageFolder
@@ -140,7 +141,7 @@ async def test_a_guest_whose_process_does_not_answer_is_told_of(
         await until(machines, "a", is_available)
     # One whose process is stopped hinders nobody who comes, and is seen again when it goes on.
     pid = process_of(folder, "a")
-    os.kill(pid, signal.SIGSTOP)
+    servers.suspend(pid)
     try:
         async with driver(folder, images, accelerator=OPTIONS.accelerator) as machines:
             machine = await until(machines, "a", lambda machine: machine.detail != "")
@@ -149,7 +150,7 @@ async def test_a_guest_whose_process_does_not_answer_is_told_of(
             os.kill(pid, signal.SIGCONT)
             await until(machines, "a", lambda machine: machine.detail == "" and is_available(machine))
             # One that hears nothing at all is switched off.
-            os.kill(pid, signal.SIGSTOP)
+            servers.suspend(pid)
             assert (await machines.stop("a", grace=1)).state is STOPPED
             await machines.delete("a")
     finally:

@@ -25,6 +25,7 @@ from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.errors import Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
+from hostler.testing import servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,7 +269,7 @@ async def test_a_qemu_that_hangs_is_said_to_and_can_be_left_and_ended(folder: Ma
     run = await process.spawn(folder, QEMU)
     monitor = Told().monitor(folder)
     await monitor.connect(PATIENCE)
-    os.kill(run.pid, signal.SIGSTOP)
+    servers.suspend(run.pid)
     with pytest.raises(Unavailable, match="query-status"):
         await monitor.execute("query-status", within=0.1)
     with pytest.raises(Uncertain, match="cont"):
@@ -278,7 +279,7 @@ async def test_a_qemu_that_hangs_is_said_to_and_can_be_left_and_ended(folder: Ma
     second = Told().monitor(folder)
     with pytest.raises(Unavailable, match="another client is connected"):
         await second.connect(0.5)
-    os.kill(run.pid, signal.SIGSTOP)
+    servers.suspend(run.pid)
     async with asyncio.timeout(PATIENCE):
         await monitor.aclose()
         await process.kill(folder, run, within=PATIENCE)

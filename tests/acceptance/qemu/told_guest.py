@@ -16,6 +16,7 @@ import asyncssh
 from harness.pace import patience
 
 from hostler.drivers.machines.qemu.seed import Identity, firmware_files, new_host_key
+from hostler.testing import servers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -158,7 +159,7 @@ class ToldGuest:
         """Let its process stand still, as on a host that has much else to do."""
         assert self._process is not None
         with suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGSTOP)
+            servers.suspend(self._process.pid)
             await asyncio.sleep(seconds)
             os.kill(self._process.pid, signal.SIGCONT)
 

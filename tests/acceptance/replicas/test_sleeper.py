@@ -25,7 +25,7 @@ async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothi
             await stage.troupe(2)
             sleeper = await stage.leader()
             fence = stage.fence
-            suspended_at = await stage.suspend(sleeper)
+            suspended_at = stage.suspend(sleeper)
             change = await stage.led_by_another(fence, within=stage.ttl + START)
             pace.check(
                 change.at - suspended_at - stage.ttl, SLACK, since=suspended_at, what="beyond the ttl, a takeover"
@@ -35,7 +35,7 @@ async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothi
             if stage.keeps_data:
                 await stage.counted()
 
-            sleeper.signal(signal.SIGCONT)
+            sleeper.resume()
             woken_at = time.monotonic()
             assert await sleeper.ends(within=START) == 1
             pace.check(time.monotonic() - woken_at, stage.ttl / 4 + SLACK, since=woken_at, what="its end")
@@ -79,11 +79,11 @@ async def _put_to_sleep_and_wake(stage: Stage, mode: str) -> ReplicaProcess:
     await sleeper.says("leading with fence")
     other = stage.start("two:1", mode=mode)
     fence = await stage.counted()
-    await stage.suspend(sleeper)
+    stage.suspend(sleeper)
     await stage.led_by_another(fence, within=START + stage.ttl)
     await stage.counted()
     assert other.running
-    sleeper.signal(signal.SIGCONT)
+    sleeper.resume()
     return sleeper
 
 
@@ -136,8 +136,7 @@ async def _suspend_while_it_holds_the_lock(stage: Stage, pid: int) -> None:
     end = time.monotonic() + pace.patience(START)
     process = next(process for process in stage.processes if process.pid == pid)
     while True:
-        process.signal(signal.SIGSTOP)
-        await until(process.suspended, START, "it stands still")
+        process.suspend()
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()
             if (
@@ -147,6 +146,6 @@ async def _suspend_while_it_holds_the_lock(stage: Stage, pid: int) -> None:
                 and fields[5].endswith(f":{inode}")
             ):
                 return
-        process.signal(signal.SIGCONT)
+        process.resume()
         assert time.monotonic() < end, "never caught in a commit"
         await asyncio.sleep(0.003)

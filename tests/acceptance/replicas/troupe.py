@@ -121,10 +121,6 @@ class ReplicaProcess(ForkedServer):
                 found.append(f"{fields[0]} {fields[11]}+{fields[12]}")
         return found
 
-    def suspended(self) -> bool:
-        """Whether every thread of it stands still."""
-        return {state[0] for state in self.threads()} == {"T"}
-
 
 @contextlib.contextmanager
 def writers_kept_out(url: str) -> Iterator[None]:
@@ -225,13 +221,11 @@ class Stage:
         process = next(p for p in reversed(self.processes) if p.address == record.address)
         return process if process.said(f"leading with fence {record.fence}") else None
 
-    async def suspend(self, process: ReplicaProcess) -> float:
+    def suspend(self, process: ReplicaProcess) -> float:
         """SIGSTOP, on the embedded store outside a commit (docs/decisions/0004); when."""
         with writers_kept_out(self.url):
-            process.signal(signal.SIGSTOP)
-            at = time.monotonic()
-            await until(process.suspended, START, "it stands still")
-        return at
+            process.suspend()
+            return time.monotonic()
 
     # Witnesses
 
