@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -113,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(left)]
         report = config.pluginmanager.get_plugin("run-report")
         assert isinstance(report, RunReport)
-        report.left_out = len(left)
+        report.left_out = dict(Counter(lanes.lane_of_path(item.path) or "" for item in left))
 
 
 def _notes(folder: Path) -> Iterator[str]:

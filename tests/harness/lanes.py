@@ -2,7 +2,7 @@
 
 `pytest --lanes` starts the workers of all lanes. A worker collects the folders of its lane and nothing else. The lane
 of virtual time is CPU-bound and runs at low priority: it takes what the others leave, so tests on a real clock are
-not slowed down. Inside a lane the tests that take longest start first (`tests/costs.json`), a file at a time where
+not slowed down. A lane with nothing left may help another one: its workers collect the folders of both. Inside a lane the tests that take longest start first (`tests/costs.json`), a file at a time where
 its tests share a fixture.
 """
 
@@ -41,12 +41,14 @@ class Lane(NamedTuple):
     folders: tuple[str, ...]
     workers: int
     nice: int = 0
+    helps: str | None = None
+    """The lane whose tests its workers run once their own are all handed out."""
 
 
 LANES = {
     "virtual": Lane(("sim", "upgrade"), 2, nice=12),
-    "unit": Lane(("unit",), 1),
-    "browser": Lane(("web",), 1),
+    "unit": Lane(("unit",), 1, helps="real"),
+    "browser": Lane(("web",), 1, helps="real"),
     "real": Lane(("acceptance", "conformance"), 4),
 }
 
@@ -73,6 +75,14 @@ def lane_of_path(path: Path) -> str | None:
     return next((name for name, lane in LANES.items() if first in lane.folders), None)
 
 
+def lanes_of(lane: str | None) -> tuple[str, ...]:
+    """Return the lanes whose tests a worker of this lane runs: its own, then the one that it helps."""
+    if lane is None:
+        return ()
+    helped = LANES[lane].helps
+    return (lane,) if helped is None else (lane, helped)
+
+
 def add_option(parser: pytest.Parser) -> None:
     parser.addoption("--lanes", action="store_true", help="run all lanes side by side (tests/harness/lanes.py)")
 
@@ -89,21 +99,21 @@ class LanePlugin:
 
     def __init__(self, config: pytest.Config) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self.lane = None if worker is None else lane_of_worker(worker["workerid"])
-        if self.lane is not None:
-            _run_at(LANES[self.lane].nice)
+        lane = None if worker is None else lane_of_worker(worker["workerid"])
+        self.lanes = lanes_of(lane)
+        if lane is not None:
+            _run_at(LANES[lane].nice)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave out what belongs to another lane."""
-        if self.lane is None:
+        if not self.lanes:
             return None
-        lane = lane_of_path(collection_path)
-        return True if lane not in (None, self.lane) else None
+        return True if lane_of_path(collection_path) not in (None, *self.lanes) else None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out what the command line named and belongs to another lane."""
-        if self.lane is not None:
-            items[:] = [item for item in items if lane_of_path(item.path) == self.lane]
+        if self.lanes:
+            items[:] = [item for item in items if lane_of_path(item.path) in self.lanes]
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> LaneScheduling:
@@ -155,7 +165,7 @@ class LaneScheduling:
             for node, tests in self._collected.items():
                 lane = _lane(node)
                 if lane is not None and lane not in self._waiting:
-                    self._waiting[lane] = self.groups(tests)
+                    self._waiting[lane] = self.groups(test for test in tests if _lane_of_test(test) == lane)
             self._tell_total(sum(len(group) for groups in self._waiting.values() for group in groups))
         for node in self.nodes:
             self._supply(node)
@@ -166,8 +176,7 @@ class LaneScheduling:
         self._supply(node)
 
     def mark_test_pending(self, item: str) -> None:
-        lane = lane_of_path(TESTS.parent / item.partition("::")[0]) or "real"
-        self._waiting.setdefault(lane, []).append([item])
+        self._waiting.setdefault(_lane_of_test(item) or "real", []).append([item])
         for node in self.nodes:
             self._supply(node)
 
@@ -180,8 +189,9 @@ class LaneScheduling:
         if not tests:
             return None
         crashed, *rest = tests
-        if rest:
-            self._waiting.setdefault(_lane(node) or "real", []).append(rest)
+        for lane in LANES:
+            if of_lane := [test for test in rest if _lane_of_test(test) == lane]:
+                self._waiting.setdefault(lane, []).append(of_lane)
         for other in self.nodes:
             self._supply(other)
         return crashed
@@ -231,9 +241,8 @@ class LaneScheduling:
             node.shutdown()  # it runs its last test now instead of waiting for one more
 
     def _waiting_for(self, lane: str | None) -> list[list[str]]:
-        if lane is not None:
-            return self._waiting.get(lane, [])
-        return next(filter(None, self._waiting.values()), [])
+        found = self._waiting.values() if lane is None else map(self._waiting.get, lanes_of(lane))
+        return next(filter(None, found), [])
 
 
 def _run_at(nice: int) -> None:
@@ -251,6 +260,10 @@ def _run_at(nice: int) -> None:
 def _function(test: str) -> str:
     """Return the name of a test without its parameters."""
     return test.partition("[")[0]
+
+
+def _lane_of_test(test: str) -> str | None:
+    return lane_of_path(TESTS.parent / test.partition("::")[0])
 
 
 def _lane(node: WorkerController) -> str | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from .fork_server import ForkedProcess
-from .lanes import COSTS, WORTH_KNOWING, lane_of_worker
+from .lanes import COSTS, WORTH_KNOWING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,16 +54,13 @@ class RunReport:
         self._folder, self._notes, self._learn = folder, notes, learn
         self._began = self._test_began = _now()
         self._costs: dict[str, Cost] = {}
-        self.left_out = 0
-        """Tests that rotate and are other commits', in this process."""
-        self._left_out: dict[str, int] = {}
-        """The same of each lane."""
+        self.left_out: dict[str, int] = {}
+        """By lane: tests that rotate and are other commits', as this process or its workers collected them."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a worker left out; the workers of a lane leave the same tests out."""
-        lane = lane_of_worker(str(node.gateway.id)) or "all"
-        self._left_out[lane] = getattr(node, "workeroutput", {}).get("left_out", 0)
+        """Take over what a worker left out; all workers leave the same tests of a lane out."""
+        self.left_out |= getattr(node, "workeroutput", {}).get("left_out", {})
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
@@ -98,7 +95,7 @@ class RunReport:
             }
             COSTS.write_text(json.dumps(long, indent=0) + "\n")
         terminalreporter.section("where the time went")
-        left = sum(self._left_out.values()) or self.left_out
+        left = sum(self.left_out.values())
         rotating = f"tests that rotate and run with other commits, and all in `make soak`: {left}"
         for line in (*self._table(), *self._notes(), rotating):
             terminalreporter.write_line(line)

@@ -98,9 +98,28 @@ def test_a_worker_gets_tests_of_its_own_lane_only() -> None:
     assert made._pending[workers[REAL]] == ["tests/acceptance/test_b.py::test"]
 
 
+def test_a_worker_with_nothing_left_in_its_lane_helps_another_and_that_lane_alone() -> None:
+    unit = lane_number("unit")
+    real = [f"tests/acceptance/test_{name}.py::test" for name in "abcd"]
+    sim = [f"tests/sim/test_{name}.py::test" for name in "abc"]
+    made, workers = started({0: sim, unit: ["tests/unit/test_a.py::test", *real], REAL: real})
+    assert made._pending[workers[unit]][0] == "tests/unit/test_a.py::test"
+    while made._pending[workers[unit]]:
+        made.mark_test_complete(workers[unit], made._collected[workers[unit]][made._pending[workers[unit]][0]])
+    ran = {made._collected[workers[unit]][test] for test in real} & set(workers[unit].sent)
+    assert len(ran) == 2, "the other two are those of the worker of that lane"
+    assert workers[unit].shutting_down
+    assert made._waiting["virtual"] == [[sim[0]]]
+
+
+def lane_number(lane: str) -> int:
+    """The number of the first worker of a lane."""
+    return next(number for number in range(20) if lanes.lane_of_worker(f"gw{number}") == lane)
+
+
 def test_what_a_crashed_worker_had_is_run_by_the_one_that_replaces_it() -> None:
     tests = [f"tests/web/test_a.py::test_{number}" for number in range(3)]
-    number = next(n for n in range(20) if lanes.lane_of_worker(f"gw{n}") == "browser")
+    number = lane_number("browser")
     made, workers = started({number: tests})
     assert made.remove_node(workers[number]) == tests[0]
     assert not made.tests_finished
