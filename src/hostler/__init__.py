@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hostler.errors import (
     Closed,
@@ -29,6 +28,7 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
+from hostler.kit.lazy_import import importing
 from hostler.ports.store import (
     Comparison,
     CreateRevision,
@@ -59,23 +59,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Imported on first use, because these names pull in asyncio and few programs need them. The command line starts faster.
-_WHERE = {
-    "Client": "client",
-    "Elections": "engine.elections",
-    "Leadership": "engine.elections",
-    "Problem": "engine.replica",
-    "Replica": "engine.replica",
-    "ReplicaConfig": "engine.replica",
-    "Service": "engine.service",
-    "Standing": "engine.service",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'hostler' has no attribute {name!r}")
-    return getattr(import_module(f"hostler.{_WHERE[name]}"), name)
-
+__getattr__ = importing(
+    __name__,
+    {
+        "Client": "client",
+        "Elections": "engine.elections",
+        "Leadership": "engine.elections",
+        "Problem": "engine.replica",
+        "Replica": "engine.replica",
+        "ReplicaConfig": "engine.replica",
+        "Service": "engine.service",
+        "Standing": "engine.service",
+    },
+)
 
 __all__ = [
     "Client",

@@ -16,8 +16,8 @@ from hostler.drivers.power.command import CommandPower
 from hostler.drivers.power.program import INHERITED
 from hostler.entry.control_plane import ControlPlane
 from hostler.entry.doctor.power import power
-from hostler.entry.doctor.result import Level
 from hostler.errors import Unavailable, Uncertain
+from hostler.ports.finding import Level
 from hostler.ports.power import Power
 from hostler.settings import load
 from hostler.wiring import open_power, open_store

@@ -15,7 +15,6 @@ from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RE
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import Act, decide
 from hostler.entry.doctor.examination import _clocks
-from hostler.entry.doctor.result import Level
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE, CLOCK, CLOCK_DISPUTE, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
@@ -26,6 +25,7 @@ from hostler.model.lab import LabCatalogue
 from hostler.model.node import ClockReading, Heartbeat
 from hostler.model.retained import Retained
 from hostler.model.vm import VmSpec
+from hostler.ports.finding import Level
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from hostler.entry.doctor.certificates import certificates
-from hostler.entry.doctor.result import Finding, Level
+from hostler.ports.finding import Finding, Level
 from hostler.settings import load
 
 AUTHORITY = trustme.CA()

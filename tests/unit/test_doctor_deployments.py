@@ -10,7 +10,6 @@ import msgspec
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.view import View
 from hostler.entry.doctor.deployments import MOST, deployments
-from hostler.entry.doctor.result import Level
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
@@ -26,10 +25,11 @@ from hostler.model.deployment import (
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 from hostler.model.rollout import Alert, AlertState, Deployment, Phase, SliceOwner
+from hostler.ports.finding import Level
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
-    from hostler.entry.doctor.result import Finding
+    from hostler.ports.finding import Finding
 
 SHOP = BLUEPRINT.put(Blueprint(slices=(SliceSpec(artifact="o:web:1", instances=1),)), blueprint="shop")
 

@@ -10,12 +10,12 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.control_plane_file import ControlPlaneFile
 from hostler.entry.doctor.examination import identity, nodes
 from hostler.entry.doctor.machines import shared_hosts
-from hostler.entry.doctor.result import Level
 from hostler.keys.node import CLUSTER, MEMBER
 from hostler.keys.transfer import MOVED
 from hostler.model.inventory import Capacity
 from hostler.model.migration import Moved
 from hostler.model.node import Cluster, LastControlPlane, Lifecycle, NodeRecord
+from hostler.ports.finding import Level
 
 
 @pytest.mark.parametrize("shares", ["", "ab", "b"], ids=["whole", "divided", "mixed"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.doctor.result import Level
 from hostler.entry.doctor.slices import repository, slices
 from hostler.keys.replica import REPLICA
 from hostler.model.replica import ReplicaRecord
+from hostler.ports.finding import Level
 from hostler.settings import load
 
 

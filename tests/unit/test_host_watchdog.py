@@ -19,9 +19,9 @@ from hostler.drivers.machines.simulated import SimulatedMachines
 from hostler.drivers.watchdog import GET_TIMEOUT, WatchdogDevice
 from hostler.entry import host_watchdog
 from hostler.entry.doctor.power import watchdog
-from hostler.entry.doctor.result import Level
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.ports.finding import Level
 from hostler.settings import Settings, load
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hostler.drivers.machines.hetzner.descriptor import user_data_bytes
 from hostler.drivers.machines.qemu.seed import Identity, new_host_key, nocloud_files
 from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
-from hostler.settings.catalogue import MAX_CLOUD_INIT, hetzner_bytes, load_catalogue
+from hostler.settings.catalogue import MAX_CLOUD_INIT, load_catalogue
 from hostler.settings.quantity import mebibytes_of, seconds_of
 
 
@@ -158,7 +159,7 @@ def test_no_less_is_counted_for_hetzner_than_is_sent(text: str, keys: tuple[str,
         mac="52:54:00:00:00:00",
     )
     sent = len(nocloud_files(told)["user-data"])
-    counted = hetzner_bytes(LabTemplate(user_data=text, ssh_keys=keys))
+    counted = user_data_bytes(LabTemplate(user_data=text, ssh_keys=keys))
     assert sent <= counted <= sent + 1024
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.drivers.machines.qemu import default_bridge, rtnetlink
+from hostler.drivers.machines.qemu import default_bridge, descriptor, rtnetlink
 from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, kept_prefix, mac_of, names
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.entry import lab_network as module
-from hostler.entry.lab_network import LabNetwork, door_by_nodes, lab_network
+from hostler.entry.lab_network import door_by_nodes, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
+from hostler.ports.machine_driver import GuestNetwork
 from hostler.settings import load
 
 if TYPE_CHECKING:
@@ -142,11 +142,16 @@ def settled(tmp_path: Path, **flags: Any) -> Any:
     return load({"data": str(tmp_path), "machines": "qemu", **flags}, {}, toml="")
 
 
+def network(tmp_path: Path, found: GuestNetwork, **flags: Any) -> str:
+    """The setting that the machines of this process run with."""
+    return str(settled(tmp_path, **flags).with_driver_options(**found.options).driver_options["network"])
+
+
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What trying the bridge out says."""
     found = {"why": ""}
-    monkeypatch.setattr(module, "bridge_refusal", lambda _: found["why"])
+    monkeypatch.setattr(descriptor, "bridge_refusal", lambda _: found["why"])
     return found
 
 
@@ -155,7 +160,7 @@ def test_with_redis_guests_are_on_our_own_bridge_unless_another_network_is_named
 ) -> None:
     def seen(**flags: Any) -> tuple[str, str]:
         found = lab_network(settled(tmp_path, **flags))
-        return found.network, found.why
+        return network(tmp_path, found, **flags), found.why
 
     assert seen(**REDIS) == ("bridge", "")
     assert seen(**REDIS, network="bridge") == ("bridge", "")
@@ -167,18 +172,18 @@ def test_with_redis_guests_are_on_our_own_bridge_unless_another_network_is_named
 
 def test_a_bridge_that_somebody_names_is_tried_out(tmp_path: Path) -> None:
     found = lab_network(settled(tmp_path, **REDIS, network="bridge:nosuch0"))
-    assert found.network == "bridge:nosuch0"
+    assert network(tmp_path, found, network="bridge:nosuch0") == "bridge:nosuch0"
     assert "nosuch0" in found.why
     assert found.advice
 
 
-@pytest.mark.parametrize("network", ["user", "isolated"])
+@pytest.mark.parametrize("named", ["user", "isolated"])
 def test_a_network_without_addresses_that_somebody_chose_stays_and_closes_the_door(
-    tmp_path: Path, tried: dict[str, str], network: str
+    tmp_path: Path, tried: dict[str, str], named: str
 ) -> None:
-    found = lab_network(settled(tmp_path, **REDIS, network=network))
-    assert found.network == network
-    assert f"network = {network} (--network) gives guests no IPv6 address" in found.why
+    found = lab_network(settled(tmp_path, **REDIS, network=named))
+    assert network(tmp_path, found, network=named) == named
+    assert f"network = {named} (--network) gives guests no IPv6 address" in found.why
     assert "set network = bridge" in found.advice
     assert "secret" not in found.why
     assert not tried["why"]
@@ -186,9 +191,9 @@ def test_a_network_without_addresses_that_somebody_chose_stays_and_closes_the_do
 
 def test_where_no_bridge_can_be_had_it_is_said_why_and_what_to_do(tmp_path: Path, tried: dict[str, str]) -> None:
     tried["why"] = "no tap; load the module"
-    for flags, network in (({}, "user"), ({"network": "bridge"}, "bridge"), ({"network": "bridge:b"}, "bridge:b")):
+    for flags, expected in (({}, "user"), ({"network": "bridge"}, "bridge"), ({"network": "bridge:b"}, "bridge:b")):
         found = lab_network(settled(tmp_path, **REDIS, **flags))
-        assert found.network == network
+        assert network(tmp_path, found, **flags) == expected
         refusal = door_by_nodes([], own={"r-1": found}).refusal
         assert refusal.startswith("labs are not taken from Redis: no tap; load the module. HTTP")
         assert "\n" not in refusal
@@ -213,7 +218,7 @@ def test_a_worker_alone_goes_by_what_the_nodes_say() -> None:
         node("b", None, driver="simulated"),
         node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED),
     ]
-    assert door_by_nodes(fine) == door_by_nodes([]) == door_by_nodes([], own={"r-1": LabNetwork("bridge")})
+    assert door_by_nodes(fine) == door_by_nodes([]) == door_by_nodes([], own={"r-1": GuestNetwork()})
     assert not door_by_nodes(fine).refusal + door_by_nodes(fine).warning
     left = [node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED), node("f", "user", lifecycle=Lifecycle.SHUTTING_DOWN)]
     for network, says in (
@@ -230,10 +235,10 @@ def test_a_worker_alone_goes_by_what_the_nodes_say() -> None:
 
 def test_our_own_nodes_count_as_they_will_be_and_not_as_they_were() -> None:
     before, other = node("a", "user"), node("b", "user")
-    assert door_by_nodes([before], own={"a": LabNetwork("bridge")}).refusal == ""
-    found = door_by_nodes([before, other], own={"a": LabNetwork("bridge")})
+    assert door_by_nodes([before], own={"a": GuestNetwork()}).refusal == ""
+    found = door_by_nodes([before, other], own={"a": GuestNetwork()})
     assert (found.refusal, "fail on b: node b" in found.warning) == ("", True)
-    ours = {"a": LabNetwork("user", "no tap", "load it")}
+    ours = {"a": GuestNetwork({}, "no tap", "load it")}
     assert "from Redis: no tap; load it" in door_by_nodes([other], own=ours).refusal
     found = door_by_nodes([node("h", None, driver="hetzner")], own=ours)
     assert (found.refusal, "fail on a: no tap; load it" in found.warning) == ("", True)

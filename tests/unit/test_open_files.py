@@ -10,7 +10,7 @@ import pytest
 
 from hostler.entry import open_files
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.doctor.result import Level
+from hostler.ports.finding import Level
 from hostler.settings import load
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hostler.drivers.power import CommandPower, IpmiBmc, RedfishBmc
 from hostler.entry.cli import main
 from hostler.entry.control_plane import ControlPlane
 from hostler.entry.doctor.power import boards, power
-from hostler.entry.doctor.result import Level
 from hostler.errors import Invalid
+from hostler.ports.finding import Level
 from hostler.settings import load
 from hostler.wiring import open_power, open_store
 

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from hostler.errors import HostlerError, Invalid, NotFound
-from hostler.settings import FOREIGN_VARIABLES, OPTIONS, STORAGE_OPTIONS, Settings, load
+from hostler.settings import FOREIGN_VARIABLES, STORAGE_OPTIONS, Settings, load
+from hostler.settings.driver import all_options
 from hostler.settings.option import Option
 from hostler.settings.value import split_address
 
@@ -160,7 +161,7 @@ def test_every_variable_of_ours_in_the_tree_is_known_to_the_settings() -> None:
     texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     named = {name for text in texts for name in re.findall(r"(?<![A-Z_])HOSTLER_[A-Z_]*[A-Z]\b", text)}
     assert {"HOSTLER_STORE", "HOSTLER_DOSE"} <= named, "nothing was found: it looks in the wrong place"
-    assert named - {variable for option in OPTIONS for variable in option.variables} - FOREIGN_VARIABLES == set()
+    assert named - {variable for option in all_options() for variable in option.variables} - FOREIGN_VARIABLES == set()
 
 
 def test_the_file_is_the_one_named_else_the_one_in_the_folder(tmp_path: Path) -> None:
@@ -189,10 +190,10 @@ def test_a_file_that_was_named_must_be_there_and_readable(tmp_path: Path) -> Non
 
 
 def test_every_setting_has_names_of_its_own() -> None:
-    options = (*OPTIONS, *STORAGE_OPTIONS)
+    options = (*all_options(), *STORAGE_OPTIONS)
     for names in zip(*((option.name, option.in_file, option.variable) for option in options)):
         assert len(set(names)) == len(options)
-    assert set(settled().origins) == {option.name for option in OPTIONS} | {"lock_ttl", "state_path"}
+    assert set(settled().origins) == {option.name for option in all_options()} | {"lock_ttl", "state_path"}
 
 
 # The control plane
@@ -206,10 +207,11 @@ def test_without_anything_the_control_plane_stays_on_loopback_with_one_simulated
     assert (found.log_level, found.log_format, found.audit_days, found.metrics) == ("info", "json", 90, "auto")
     assert found.trace_days == 7
     assert (found.storage_fallback, found.state_path) == (False, None)
-    assert (found.image, found.network, found.network_prefix6, found.boots) == ("tiny", "user", None, None)
+    assert (found.image, found.boots) == ("tiny", None)
+    assert (found.driver_options["network"], found.driver_options["network_prefix6"]) == ("user", None)
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", all_options(), ids=lambda option: option.name)
 def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
     first, second, third = {
         **dict.fromkeys(("listen", "agent_listen"), ("h:1", "h:2", "h:3")),
@@ -273,6 +275,9 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
     assert by_flag.origins[option.name].name == f"--{option.name.replace('_', '-')}"
     if option.name in Settings.__struct_fields__:
         assert getattr(by_file, option.name) != getattr(by_variable, option.name) != getattr(by_flag, option.name)
+    elif option.name in by_file.driver_options:
+        values = [found.driver_options[option.name] for found in (by_file, by_variable, by_flag)]
+        assert values[0] != values[1] != values[2]
 
 
 @pytest.mark.parametrize(
@@ -463,13 +468,14 @@ def test_the_names_of_hetzner_cloud_are_those_of_the_contract_and_of_its_own_too
             f"{prefix}CLOUD_INIT_FILE": "/etc/labs.yaml",
         }
     )
-    assert (found.hcloud_token, found.hcloud_image, found.hcloud_firewall) == ("abc", "ubuntu-24.04", "labs")
-    assert (found.hcloud_server_type, found.hcloud_location) == (("cx23", "cx33"), ("fsn1",))
-    assert (found.hcloud_ssh_key, found.hcloud_cloud_init_file) == (("a", "b"), Path("/etc/labs.yaml"))
+    given = found.driver_options
+    assert (given["hcloud_token"], given["hcloud_image"], given["hcloud_firewall"]) == ("abc", "ubuntu-24.04", "labs")
+    assert (given["hcloud_server_type"], given["hcloud_location"]) == (("cx23", "cx33"), ("fsn1",))
+    assert (given["hcloud_ssh_key"], given["hcloud_cloud_init_file"]) == (("a", "b"), Path("/etc/labs.yaml"))
 
 
 def test_a_list_may_be_one_in_the_file_and_nothing_of_it_is_empty() -> None:
-    assert settled(toml='hcloud_location = ["fsn1", "hel1"]').hcloud_location == ("fsn1", "hel1")
+    assert settled(toml='hcloud_location = ["fsn1", "hel1"]').driver_options["hcloud_location"] == ("fsn1", "hel1")
     for bad in ('""', '"a,,b"', "[]", "[1]", "5"):
         with pytest.raises(Invalid, match="one or more names"):
             settled(toml=f"hcloud_location = {bad}")

@@ -1,5 +1,23 @@
 """Implementations of the ports: one package per port, one driver per technology.
 
 A driver translates and decides nothing. It turns foreign exceptions into Hostler's errors, and knows neither the engine
-nor the drivers of other ports. Only `hostler.wiring` and `hostler.sim` name drivers.
+nor the drivers of other ports. Only `hostler.sim` names drivers; all others find them by
+name (`hostler.settings.driver`).
+"""
+
+from __future__ import annotations
+
+BUILT_IN = {
+    "hostler.machines": {
+        "simulated": "hostler.drivers.machines.simulated.descriptor:DRIVER",
+        "qemu": "hostler.drivers.machines.qemu.descriptor:DRIVER",
+        "hetzner": "hostler.drivers.machines.hetzner.descriptor:DRIVER",
+    },
+    "hostler.stores": {},
+    "hostler.ttl": {},
+    "hostler.power": {},
+}
+"""The drivers of Hostler itself, by group. They are the entry points in `pyproject.toml` too.
+
+This table counts, because the metadata of a checkout is as old as its last installation.
 """

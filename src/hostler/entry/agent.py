@@ -28,11 +28,11 @@ from hostler.entry.shared_artifacts import open_shared
 from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
-from hostler.model.inventory import Capacity
 from hostler.model.name import fold
 from hostler.model.node_label import advertised
 from hostler.ports.slices import CpuTimes
-from hostler.wiring import open_artifacts, open_machines, open_slices
+from hostler.settings.driver import broken_drivers
+from hostler.wiring import machine_driver, open_artifacts, open_machines, open_slices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -41,15 +41,12 @@ if TYPE_CHECKING:
     from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
+    from hostler.ports.machine_driver import MachineDriver
     from hostler.ports.machines import Machines
     from hostler.ports.peers import NodeChannels, Peers
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
-SIMULATED = Capacity(cpus=32, memory_mib=128 * 1024, disk_gib=2048, network_mbps=10_000)
-"""Capacity of a simulated node."""
-RENTED_BOOTS = 32
-"""Machines that boot at the same time on a driver that uses no resources of this host."""
 LEAVING = 5.0
 """Time limit in seconds for the agent to deregister when it stops."""
 
@@ -75,21 +72,22 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
     `address` is where other processes reach the machines of the node. The node is labelled with its machine driver, so
     that placement can select the driver, unless the settings already set that label.
     """
+    driver = machine_driver(settings.machines)
     return AgentConfig(
         node=node,
         address=address,
         store=redacted(settings.store).partition("?")[0],
-        labels={MACHINES_LABEL: settings.machines, **_arch(settings), **settings.labels},
+        labels={MACHINES_LABEL: settings.machines, **_arch(driver), **settings.labels},
         rack=rack,
         node_ttl=settings.node_ttl,
         fencing_time=settings.fencing_time,
-        boots=settings.boots or (RENTED_BOOTS if settings.machines == "hetzner" else max(1, os.cpu_count() or 1)),
+        boots=settings.boots or driver.boots or max(1, os.cpu_count() or 1),
     )
 
 
-def _arch(settings: Settings) -> dict[str, str]:
-    """Return the architecture label of the host; rented machines run elsewhere and get none."""
-    return {} if settings.machines == "hetzner" else advertised(platform.machine(), {}, ())
+def _arch(driver: MachineDriver) -> dict[str, str]:
+    """Return the architecture label of the host, if its machines run on it."""
+    return advertised(platform.machine(), {}, ()) if driver.on_this_host else {}
 
 
 def check_slice_listen(settings: Settings) -> None:
@@ -146,7 +144,6 @@ async def running_agent(
     opened = open_machines(
         settings.machines,
         folder,
-        capacity=SIMULATED,
         clock=clock,
         settings=settings,
         nodes=nodes,
@@ -195,6 +192,8 @@ async def run(settings: Settings, tell: Callable[[str], None], *, accept_cluster
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
     check_address(settings, settings.agent_listen, "agent_listen")
     raise_open_files(tell)
+    for problem in broken_drivers():
+        tell(problem)
     folder = settings.data / "machines" / fold(node)
     _make(settings.data)
     # first: without the kind file, an existing folder is taken for simulated machines

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
-import os
 import random
 import secrets
 import uuid
@@ -62,7 +61,7 @@ from hostler.keys.namespaced import maintained
 from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.settings.value import split_address
-from hostler.wiring import open_audit_files, open_hasher, open_power
+from hostler.wiring import machine_driver, open_audit_files, open_hasher, open_power
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -127,11 +126,12 @@ def local_url(server: Server, host: str) -> str:
 def _metrics(settings: Settings) -> str:
     """Return who may read the metrics.
 
-    QEMU guests connect from this host's own address, unless the process runs as root and can block them.
+    Guests may connect from this host's own address, like processes that are trusted.
     """
     if settings.metrics != "auto":
         return settings.metrics
-    return "token" if settings.machines == "qemu" and os.geteuid() != 0 else "nearby"
+    from_here = machine_driver(settings.machines).guests_call_from_here
+    return "token" if from_here is not None and from_here() else "nearby"
 
 
 class ControlPlane:

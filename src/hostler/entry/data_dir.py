@@ -3,7 +3,7 @@
     hostler.db           the embedded store
     machines/NODE/       the machines of a node
     machines.kind        the driver of these machines
-    images/              images of QEMU machines, shared by all nodes of the folder
+    images/              images of machines, shared by all nodes of the folder
     bridge6              the IPv6 prefix of Hostler's own bridge
     log/hostler.log      the log, limited in size by rotation
     admin.token          the token of the first administrator
@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hostler.errors import Conflict, Invalid
+from hostler.settings.option import DEFAULT_MACHINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ class DataFolder:
         kept = self.read(self.kind_file)
         # older releases had simulated machines only and wrote no kind file
         if kept is None and (self.path / "machines").is_dir():
-            return "simulated" if any((self.path / "machines").iterdir()) else None
+            return DEFAULT_MACHINES if any((self.path / "machines").iterdir()) else None
         return kept
 
     def check_kind(self, kind: str) -> None:

@@ -46,7 +46,7 @@ async def watched_host(
     if not fencing:
         raise Invalid(
             f"watchdog {path}: machines of kind {settings.machines} are not fenced by this host, so the watchdog has"
-            ' nothing to guard; use machines = "qemu", or remove `watchdog` from the settings'
+            " nothing to guard; use machines that this host fences, or remove `watchdog` from the settings"
         )
     device = open_watchdog(path, timeout=settings.fencing_time)
     try:

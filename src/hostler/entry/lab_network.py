@@ -1,7 +1,7 @@
 """Check whether lab requests from Redis can be served: these users log in at port 22 of an IPv6 address.
 
-QEMU guests have an IPv6 address only on a bridge. Without one, requests from Redis are not taken and the reason is
-reported; everything else works.
+Whether guests have one depends on their machine driver. Without one, requests from Redis are not taken and the
+reason is reported; everything else works.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.errors import Invalid
 from hostler.keys.node import MEMBER
 from hostler.model.node import Lifecycle
-from hostler.wiring import bridge_refusal
+from hostler.ports.machine_driver import GuestNetwork
+from hostler.wiring import machine_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,16 +26,6 @@ if TYPE_CHECKING:
 _LEFT = (Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN)
 
 
-class LabNetwork(msgspec.Struct, frozen=True):
-    """The guest network that follows from the settings, and whether lab guests are reachable on it."""
-
-    network: str
-    """The value to use for the setting `network`."""
-    why: str = ""
-    """Why guests have no address of their own; empty: they have one, or do not need one."""
-    advice: str = ""
-
-
 class LabEntry(msgspec.Struct, frozen=True):
     """Whether lab requests are taken from Redis, given the nodes."""
 
@@ -43,25 +35,22 @@ class LabEntry(msgspec.Struct, frozen=True):
     """What will not work although requests are taken."""
 
 
-def lab_network(settings: Settings) -> LabNetwork:
-    """Return the guest network for the settings; a bridge is tested.
-
-    With Redis, QEMU guests use Hostler's own bridge unless the settings name another network. The test takes a few
-    milliseconds, and Hostler's own bridge is not removed afterwards.
-    """
-    network, origin = settings.network, settings.origins["network"]
-    if settings.redis is None or settings.machines != "qemu":
-        return LabNetwork(network)
-    named = network.startswith("bridge")
-    if not named and origin.layer != "default":
-        return LabNetwork(network, f"network = {network} ({origin}) gives guests no IPv6 address", _SET)
-    why, _, advice = bridge_refusal(settings).partition("; ")
-    if why:
-        return LabNetwork(network, why, advice or "fix this and restart")
-    return LabNetwork(network if named else "bridge")
+def lab_network(settings: Settings) -> GuestNetwork:
+    """Return the guest network for the settings, and whether lab guests are reachable on it."""
+    choose = machine_driver(settings.machines).guest_network
+    return GuestNetwork() if choose is None else choose(settings)
 
 
-def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork] | None = None) -> LabEntry:
+def _refusal(member: NodeRecord) -> tuple[str, str]:
+    """Return why guests of a node are not reachable, and advice. A driver that is not installed here is not judged."""
+    try:
+        judge = machine_driver(member.driver).guest_network_refusal
+    except Invalid:
+        return "", ""
+    return ("", "") if judge is None else judge(member.facts)
+
+
+def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
     """Decide whether lab requests are taken from Redis: refused only if no serving node has guests at port 22.
 
     A lab on a node without such guests fails with that reason. Nodes are judged by their records; `own` nodes, which
@@ -74,12 +63,9 @@ def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork
         if member.node in own or member.lifecycle in _LEFT:
             continue
         serving.add(member.node)
-        network = member.facts.get("network", "not known")
-        if member.driver == "qemu" and not network.startswith("bridge "):
-            why = network.removeprefix("none: ")
-            what = why if why != network else f"its guests have no IPv6 address (network: {network.partition(';')[0]})"
-            why = f"node {member.node}: {what.partition('; ')[0]}"
-            without[member.node] = why, f"{_SET} there, or decommission that node"
+        why, advice = _refusal(member)
+        if why:
+            without[member.node] = f"node {member.node}: {why}", f"{advice}, or decommission that node"
     if not without:
         return LabEntry()
     why, advice = without[min(without, key=lambda node: (node not in own, node))]
@@ -91,11 +77,10 @@ def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, LabNetwork
     return LabEntry(warning=f"warning: labs from Redis fail on {names}: {why}; {advice}")
 
 
-async def door_in(store: Store, *, own: Mapping[str, LabNetwork] | None = None) -> LabEntry:
+async def door_in(store: Store, *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
     """Decide by the nodes in the store, as `door_by_nodes` does."""
     nodes = await MEMBER.list(store, strict=False)
     return door_by_nodes((entry.value for entry in nodes.entries), own=own)
 
 
 MOST = 5
-_SET = "set network = bridge, or bridge:NAME"

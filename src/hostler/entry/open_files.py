@@ -6,8 +6,8 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostler.entry.doctor.result import Finding, Level
 from hostler.kit.connections import ConnectionLimits, limits_of, open_file_limit
+from hostler.ports.finding import Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,6 @@ from hostler.entry.backend import guarded_backend
 from hostler.entry.campaign import CampaignConfig, Leading, bury, stand
 from hostler.entry.control_plane import ControlPlane, check_address, check_listen, first_admin, local_url, new_id
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.first_image import first_image
 from hostler.entry.host_watchdog import watched_host
 from hostler.entry.lab_network import door_in, lab_network
 from hostler.entry.open_files import raise_open_files
@@ -36,13 +35,14 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.plural import counted
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
-from hostler.wiring import ttl_storage_on
+from hostler.settings.driver import broken_drivers
+from hostler.wiring import machine_driver, ttl_storage_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.store_guard import StoreGuard
-    from hostler.entry.lab_network import LabNetwork
+    from hostler.ports.machine_driver import GuestNetwork
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -96,6 +96,8 @@ class Up:
             self._tell(f"data in {self._folder.path}")
             if self._settings.ignored:
                 self._tell(f"ignored variables of other programs: {', '.join(self._settings.ignored)}")
+            for problem in broken_drivers():
+                self._tell(problem)
             self._folder.check_kind(self._settings.machines)
             # the folder now holds state that is kept after this process ends
             self._folder.simulation_file.unlink(missing_ok=True)
@@ -116,7 +118,9 @@ class Up:
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)
             url = local_url(server, host)
-            await first_image(self._settings, self._tell, needed=self._first_vm)
+            prepare = machine_driver(self._settings.machines).prepare
+            if prepare is not None:
+                await prepare(self._settings, self._tell, self._first_vm)
             relaying_here = relaying(self._settings, plane.peer_tickets, doors_in(self._agents))
             relay = await stack.enter_async_context(relaying_here)
             await self._agents_in(stack, plane, relay.address)
@@ -148,13 +152,13 @@ class Up:
                 parts[1].cancel()
                 await asyncio.gather(*parts[:2], return_exceptions=True)
 
-    async def _settle_network(self) -> LabNetwork:
+    async def _settle_network(self) -> GuestNetwork:
         """Choose the network of guests; labs from Redis need guests with an address of their own."""
         found = await asyncio.to_thread(lab_network, self._settings)
-        self._settings = msgspec.structs.replace(self._settings, network=found.network)
+        self._settings = self._settings.with_driver_options(**found.options)
         return found
 
-    async def _settle_door(self, store: Store, network: LabNetwork) -> None:
+    async def _settle_door(self, store: Store, network: GuestNetwork) -> None:
         """Disable labs from Redis if no node has such guests."""
         if self._settings.redis is None:
             return

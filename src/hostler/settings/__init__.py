@@ -18,7 +18,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from hostler.errors import Invalid, NotFound
-from hostler.settings.option import DEFAULT_STATE_PATH, OPTIONS, STORAGE_OPTIONS, Option, is_truth
+from hostler.settings.driver import MACHINES, all_options, driver_options, installed
+from hostler.settings.option import DEFAULT_STATE_PATH, STORAGE_OPTIONS, Option, is_truth
 from hostler.settings.toml import parsed
 from hostler.settings.value import is_plain_redis
 
@@ -112,14 +113,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str | None
     labels: dict[str, str]
     image: str
-    network: str
-    network_prefix6: str | None
-    accelerator: str | None
-    qemu_uids: str | None
-    disk_reserve_gib: float
-    cpu_overcommit: int
     boots: int | None
-    """None: the number of CPUs."""
+    """None: as the machine driver says."""
     node_ttl: float
     fencing_time: float
     power_command: tuple[str, ...]
@@ -142,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str
     metrics: str
     """Who may read the metrics: callers with a `token`; also those `nearby`; `everybody`. `auto`: those nearby, unless
-    QEMU guests may be among them."""
+    guests may be among them."""
     redis: str | None
     """The URL of the Redis that brings lab requests; it may contain a password."""
     labs: Path | None
@@ -156,17 +151,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lab_switch: bool
     lab_key: Path
     """The private SSH key of the terminal; created on first use."""
-    hcloud_token: str | None
-    """Never shown."""
-    hcloud_endpoint: str | None
-    hcloud_image: str
-    hcloud_server_type: tuple[str, ...]
-    hcloud_location: tuple[str, ...]
-    hcloud_firewall: str | None
-    hcloud_ssh_key: tuple[str, ...]
-    hcloud_cloud_init_file: Path | None
-    hcloud_ipv4: bool
-    hcloud_probe: bool
     artifacts: str
     """The folder of slice artifacts, or its URL."""
     artifacts_token: Path | None
@@ -195,13 +179,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0: not compacted by Hostler."""
     store_revisions: int
     origins: dict[str, Origin]
-    """By the name in `OPTIONS`, and `state_path`."""
+    """By the name in `all_options()`, and `state_path`."""
+    driver_options: dict[str, Any]
+    """The settings of machine drivers, by name. They may be secret."""
     ignored: tuple[str, ...] = ()
     """Variables `PLASMAVMC_…` of other programs."""
 
     def __repr__(self) -> str:
         """Show only two fields, because some settings are secrets."""
         return f"Settings(data={str(self.data)!r}, machines={self.machines!r}, …)"
+
+    def with_driver_options(self, **changes: object) -> Settings:
+        """Return these settings with other values of settings of machine drivers."""
+        return msgspec.structs.replace(self, driver_options={**self.driver_options, **changes})
 
     def __post_init__(self) -> None:
         if self.fencing_time < 2 * self.node_ttl:
@@ -226,7 +216,7 @@ def load(
 ) -> Settings:
     """Resolve all settings; nothing is created or changed.
 
-    `flags` uses the names in `OPTIONS`; None means not given. `environ` defaults to the environment of the process.
+    `flags` uses the names in `all_options()`; None means not given. `environ` defaults to that of the process.
     The file is `file`, else the one that HOSTLER_CONFIG names, else `hostler.toml` in `cwd` if it exists; `toml` is its
     text if the caller has already read it. Invalid: an unknown name or an impossible value. NotFound: the named file
     does not exist.
@@ -236,7 +226,7 @@ def load(
     name, text = (str(file or FILE_NAME), toml) if toml is not None else _read_file(file, environ, cwd)
     table = parsed(name, text)
     found, storage = _from_file(name, table)
-    found |= _from_environ(environ, OPTIONS, "HOSTLER_", FOREIGN_VARIABLES) | _from_flags(flags or {})
+    found |= _from_environ(environ, all_options(), "HOSTLER_", FOREIGN_VARIABLES) | _from_flags(flags or {})
     ignored = _foreign_storage_variables(environ)
     storage |= _from_environ(environ, STORAGE_OPTIONS, _STORAGE_PREFIX, frozenset(ignored))
     if "redis" in found and environ.get(_BESIDE_REDIS):
@@ -255,18 +245,8 @@ def _settle(
     found: _Found, storage: _Found, *, present: bool, file: str, environ: Mapping[str, str], cwd: Path
 ) -> Settings:
     built_in = Origin("default", "default")
-    chosen: _Found = {option.name: found.get(option.name, (option.default, built_in)) for option in OPTIONS}
-    for name in (
-        "data",
-        "tls_cert",
-        "tls_key",
-        "watchdog",
-        "labs",
-        "lab_key",
-        "hcloud_cloud_init_file",
-        "artifacts_token",
-        "artifacts_ca",
-    ):
+    chosen: _Found = {option.name: found.get(option.name, (option.default, built_in)) for option in all_options()}
+    for name in (option.name for option in all_options() if option.path):
         text, origin = chosen[name]
         if text is not None:
             chosen[name] = _path(text, origin, environ, cwd), origin
@@ -298,10 +278,12 @@ def _settle(
     if not chosen["storage_fallback"][0] and not (present and chosen["store"] is by_contract):
         state_path = None
     values = {name: value for name, (value, _) in chosen.items()}
+    drivers = {option.name: values.pop(option.name) for option in driver_options()}
     options = {name: values.pop(name) for name in NamespaceOptions.__struct_fields__}
     return Settings(
         **values,
         state_path=state_path,
+        driver_options=drivers,
         namespace=NamespaceOptions(**options),
         origins={"state_path": state_origin, **{name: origin for name, (_, origin) in chosen.items()}},
     )
@@ -380,12 +362,12 @@ def _read_file(file: Path | None, environ: Mapping[str, str], cwd: Path) -> tupl
 
 
 def _from_file(name: str, table: dict[str, Any]) -> tuple[_Found, _Found]:
-    top = [option for option in OPTIONS if not option.table]
+    top = [option for option in all_options() if not option.table]
     own = _from_table(name, {key: value for key, value in table.items() if key != "storage"}, top, ("storage",))
     storage = table.get("storage", {})
     if not isinstance(storage, dict):
         raise Invalid(f"{name}: storage: must be a table, written [storage]")
-    inside = [option for option in OPTIONS if option.table]
+    inside = [option for option in all_options() if option.table]
     found = _from_table(f"{name}: [storage]", storage, (*STORAGE_OPTIONS, *inside), ())
     own |= {option.name: found.pop(option.name) for option in inside if option.name in found}
     return own, found
@@ -433,7 +415,7 @@ def _foreign_storage_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _from_flags(flags: Mapping[str, object]) -> _Found:
-    names = {option.name: option for option in OPTIONS}
+    names = {option.name: option for option in all_options()}
     found: _Found = {}
     for flag, value in flags.items():
         if flag not in names:
@@ -456,4 +438,6 @@ def _unknown(subject: str, name: str, known: Iterable[str]) -> Invalid:
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "there are no settings here"
-    return Invalid(f"{subject}: unknown setting; {hint}")
+    broken = ", ".join(installed(MACHINES).broken)
+    left_out = f" (the settings of {broken} are not known: its driver cannot be used; see hostler config drivers)"
+    return Invalid(f"{subject}: unknown setting; {hint}{left_out * bool(broken)}")

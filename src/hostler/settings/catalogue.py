@@ -15,7 +15,6 @@ A lab inherits from `[default]` what it does not set. Without any `[labs.N]`, ev
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ import msgspec
 
 from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
-from hostler.settings.option import MACHINES
+from hostler.settings.driver import lab_refusal, machine_kinds, nearest_kind
 from hostler.settings.quantity import mebibytes_of, seconds_of
 from hostler.settings.toml import parsed
 
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 MAX_FILE = 256 * 1024
 MAX_CLOUD_INIT = 32 * 1024
 """The largest size of one cloud-init file, in bytes."""
-MAX_HETZNER = 32 * 1024
-"""The limit of Hetzner Cloud in bytes: the file in base64, together with the login keys and the host key."""
-_OURS = 2560
-"""Bytes of user-data other than the file and the lab's SSH keys."""
 MAX_RECORD = 1024 * 1024
 """The largest size of the whole catalogue in bytes, which every store accepts."""
 MAX_LAB_ID = 2**31 - 1
@@ -130,25 +125,15 @@ class _Reader:
             except ValueError as error:
                 raise Invalid(f"{place}: {error}") from None
         template = msgspec.structs.replace(base, **found)
-        size = hetzner_bytes(template)
-        if template.provider == "hetzner" and size > MAX_HETZNER:
-            raise Invalid(
-                f"{where} cloud_init: with the SSH keys it is {size} bytes, and Hetzner Cloud accepts"
-                f" {MAX_HETZNER}; make the file smaller by {(size - MAX_HETZNER) * 3 // 4 + 64} bytes, or let it fetch"
-                " what it needs"
-            )
+        refusal = lab_refusal(template)
+        if refusal:
+            raise Invalid(f"{where} {refusal}")
         return template
 
     def _cloud_init(self, value: object) -> str:
         if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise ValueError("must be the name of a file in the folder of this file")
         return _text(self._path.parent / value, MAX_CLOUD_INIT)
-
-
-def hetzner_bytes(template: LabTemplate) -> int:
-    """Return the largest size of the user-data of a lab's server at Hetzner Cloud, in bytes."""
-    text, keys = len(template.user_data.encode()), sum(len(json.dumps(key)) + 16 for key in template.ssh_keys)
-    return _OURS + sum(-(-each // 57) * 77 for each in (text, keys))  # lines of base64
 
 
 def _gibibytes(value: object) -> int:
@@ -162,10 +147,8 @@ def _gibibytes(value: object) -> int:
 
 
 def _provider(value: object) -> str:
-    if value not in MACHINES:
-        near = difflib.get_close_matches(str(value).lower(), MACHINES, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(MACHINES)}"
-        raise ValueError(f"{value!r} is not a machine driver; {hint}")
+    if value not in machine_kinds():
+        raise ValueError(f"{value!r} is not a machine driver; {nearest_kind(str(value))}")
     return str(value)
 
 

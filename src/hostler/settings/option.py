@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
 MAX_NODES = 10_000
-MACHINES = ("simulated", "qemu", "hetzner")
-"""The machine drivers."""
+DEFAULT_MACHINES = "simulated"
+"""The machine driver that needs nothing else on a host."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")
 METRICS = ("auto", "token", "nearby", "everybody")
@@ -35,6 +35,8 @@ class Option(msgspec.Struct, frozen=True):
     """More variables with the same meaning. Variables with the prefix HOSTLER_ come first; the first one set counts."""
     secret: bool = False
     """Error messages do not repeat the value."""
+    path: bool = False
+    """A file or folder; a relative one is relative to the folder that the process was started in."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -42,23 +44,27 @@ class Option(msgspec.Struct, frozen=True):
         return (self.variable, *self.also)
 
 
-def _hcloud(
-    name: str, read: Callable[[object], Any], about: str, default: Any = None, *, short: str = "", secret: bool = False
-) -> Option:
-    """Return a setting that also has the names of Hetzner's own tools and of the lab contract."""
-    known = short or f"HCLOUD_DEFAULT_{name.upper()}"
-    also = (f"HCLOUD_{name.upper()}", f"HOSTLER_HCLOUD_{name.upper()}")
-    others = tuple(variable for variable in also if variable != known)
-    return Option(f"hcloud_{name}", f"hcloud_{name}", known, read, about, default, also=others, secret=secret)
-
-
 def is_truth(option: Option) -> bool:
     """Return whether the setting is a boolean."""
     return option.read is value.read_truth
 
 
+def _read_machines(found: object) -> str:
+    from hostler.settings.driver import MACHINES, installed, machine_kinds
+
+    kinds = machine_kinds()
+    if found in kinds:
+        return str(found)
+    broken = installed(MACHINES).broken.get(str(found))
+    if broken is not None:
+        raise ValueError(f"this driver is installed and cannot be used: {broken}; repair its package, or remove it")
+    raise ValueError(
+        f"must be {', '.join(kinds[:-1])} or {kinds[-1]}; another driver is a package: hostler config drivers"
+    )
+
+
 OPTIONS: tuple[Option, ...] = (
-    Option("data", "data", "HOSTLER_DATA", value.read_text, "the folder for all state, sockets and logs"),
+    Option("data", "data", "HOSTLER_DATA", value.read_text, "the folder for all state, sockets and logs", path=True),
     Option("store", "store", "HOSTLER_STORE", value.read_text, "the store's URL"),
     Option(
         "storage_fallback",
@@ -78,8 +84,10 @@ OPTIONS: tuple[Option, ...] = (
         "the address where an agent serves other processes of its control plane",
         "127.0.0.1:0",
     ),
-    Option("tls_cert", "tls_cert", "HOSTLER_TLS_CERT", value.read_text, "the server's certificate (PEM)"),
-    Option("tls_key", "tls_key", "HOSTLER_TLS_KEY", value.read_text, "the private key of the certificate (PEM)"),
+    Option("tls_cert", "tls_cert", "HOSTLER_TLS_CERT", value.read_text, "the server's certificate (PEM)", path=True),
+    Option(
+        "tls_key", "tls_key", "HOSTLER_TLS_KEY", value.read_text, "the private key of the certificate (PEM)", path=True
+    ),
     Option("insecure", "insecure", "HOSTLER_INSECURE", value.read_truth, "serve a public address without TLS", False),
     Option(
         *("trusted_proxies", "trusted_proxies", "HOSTLER_TRUSTED_PROXIES", value.read_networks),
@@ -112,57 +120,12 @@ OPTIONS: tuple[Option, ...] = (
             ("address_burst", 1, 2000, "the largest burst of requests without an account from one address"),
         )
     ),
-    Option("machines", "machines", "HOSTLER_MACHINES", value.read_one_of(*MACHINES), "the machine driver", "simulated"),
+    Option("machines", "machines", "HOSTLER_MACHINES", _read_machines, "the machine driver", DEFAULT_MACHINES),
     Option("nodes", "nodes", "HOSTLER_NODES", value.read_number(1, MAX_NODES), "the number of nodes of `up`", 1),
     Option("node", "node", "HOSTLER_NODE", value.read_part, "the name of the agent's node"),
     Option("rack", "rack", "HOSTLER_RACK", value.read_rack, "the rack of the node"),
     Option("labels", "labels", "HOSTLER_LABELS", value.read_labels, "the labels of the node", {}),
     Option("image", "image", "HOSTLER_IMAGE", value.read_text, "the default image of machines", "tiny"),
-    Option(
-        "network",
-        "network",
-        "HOSTLER_NETWORK",
-        value.read_network,
-        "the network of QEMU guests: user, isolated, bridge or bridge:NAME",
-        "user",
-    ),
-    Option(
-        "network_prefix6",
-        "network_prefix6",
-        "HOSTLER_NETWORK_PREFIX6",
-        value.read_prefix6,
-        "which prefix of the bridge to use",
-    ),
-    Option(
-        "accelerator",
-        "accelerator",
-        "HOSTLER_ACCELERATOR",
-        value.read_one_of("kvm", "tcg"),
-        "the accelerator of QEMU, without detection",
-    ),
-    Option(
-        "qemu_uids",
-        "qemu_uids",
-        "HOSTLER_QEMU_UIDS",
-        value.read_uids,
-        "FIRST-LAST: the user ids that guests run as, under root",
-    ),
-    Option(
-        "disk_reserve_gib",
-        "disk_reserve_gib",
-        "HOSTLER_DISK_RESERVE_GIB",
-        value.read_gib,
-        "no machine is created with less free disk space than this (at most 5 % of the disk)",
-        2.0,
-    ),
-    Option(
-        "cpu_overcommit",
-        "cpu_overcommit",
-        "HOSTLER_CPU_OVERCOMMIT",
-        value.read_number(1, 100),
-        "how many guest cpus a node promises for each cpu of the host",
-        8,
-    ),
     Option("boots", "boots", "HOSTLER_BOOTS", value.read_number(1, 1000), "how many machines of a node start at once"),
     Option(
         "node_ttl",
@@ -219,6 +182,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         *("watchdog", "watchdog", "HOSTLER_WATCHDOG", value.read_text),
         "the watchdog device that resets this host when fenced machines cannot be stopped, for example /dev/watchdog",
+        path=True,
     ),
     Option(
         "leadership_ttl",
@@ -262,7 +226,7 @@ OPTIONS: tuple[Option, ...] = (
         also=("REDIS_CONNECTION_STRING",),
         secret=True,
     ),
-    Option("labs", "labs", "HOSTLER_LABS", value.read_text, "the file that defines the labs, labs.toml"),
+    Option("labs", "labs", "HOSTLER_LABS", value.read_text, "the file that defines the labs, labs.toml", path=True),
     Option(
         "lab_life",
         "lab_life",
@@ -301,24 +265,7 @@ OPTIONS: tuple[Option, ...] = (
         "a start of another lab replaces the existing lab",
         False,
     ),
-    Option("lab_key", "lab_key", "HOSTLER_LAB_KEY", value.read_text, "the private SSH key of the terminal"),
-    _hcloud("token", value.read_hcloud_token, "a token of Hetzner Cloud", short="HCLOUD_TOKEN", secret=True),
-    _hcloud(
-        "endpoint", value.read_endpoint, "the URL of the Hetzner Cloud API, if not the default", short="HCLOUD_ENDPOINT"
-    ),
-    _hcloud("image", value.read_text, "the default image of servers", "debian-13"),
-    _hcloud(
-        "server_type",
-        value.read_list,
-        "server types, tried in this order; default: any that is large enough",
-        (),
-    ),
-    _hcloud("location", value.read_list, "locations, tried in this order; default: chosen by Hetzner", ()),
-    _hcloud("firewall", value.read_text, "the firewall of every server"),
-    _hcloud("ssh_key", value.read_list, "SSH keys of the project, for root", ()),
-    _hcloud("cloud_init_file", value.read_text, "default user-data of servers"),
-    _hcloud("ipv4", value.read_truth, "servers also have a public IPv4 address", False, short="HOSTLER_HCLOUD_IPV4"),
-    _hcloud("probe", value.read_truth, "a server is available once SSH answers", True, short="HOSTLER_HCLOUD_PROBE"),
+    Option("lab_key", "lab_key", "HOSTLER_LAB_KEY", value.read_text, "the private SSH key of the terminal", path=True),
     Option(
         *("artifacts", "artifacts", "HOSTLER_ARTIFACTS", value.read_repository),
         "the repository of slice artifacts: a folder, or the http(s) URL of one",
@@ -326,10 +273,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         *("artifacts_token", "artifacts_token", "HOSTLER_ARTIFACTS_TOKEN", value.read_text),
         "the file with the token for the artifact server",
+        path=True,
     ),
     Option(
         *("artifacts_ca", "artifacts_ca", "HOSTLER_ARTIFACTS_CA", value.read_text),
         "the file with the certificates to trust for the artifact server",
+        path=True,
     ),
     Option(
         *("slice_listen", "slice_listen", "HOSTLER_SLICE_LISTEN", value.read_host),

@@ -122,31 +122,6 @@ def read_rack(value: object) -> str:
     return rack
 
 
-def read_network(value: object) -> str:
-    text = read_text(value).strip()
-    if text not in ("user", "isolated") and not re.fullmatch(r"bridge(:[A-Za-z0-9_.-]{1,15})?", text):
-        raise ValueError("must be user, isolated, bridge or bridge:NAME")
-    return text
-
-
-def read_prefix6(value: object) -> str:
-    try:
-        prefix = IPv6Network(read_text(value).strip())
-    except ValueError:
-        prefix = IPv6Network("::/0")
-    if prefix.prefixlen != 64:
-        raise ValueError("must be an IPv6 prefix of 64 bits, such as fd00:1:2:3::/64")
-    return str(prefix)
-
-
-def read_uids(value: object) -> str:
-    text = read_text(value).strip()
-    bounds = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text)
-    if bounds is None or not 1000 <= int(bounds[1]) <= int(bounds[2]) <= 2**32 - 3:
-        raise ValueError("must be FIRST-LAST, such as 200000-299999, above 999")
-    return text
-
-
 def read_gib(value: object) -> float:
     number = _float(value)
     if not 0 <= number < 2**30:
@@ -267,13 +242,6 @@ def read_power_command(value: object) -> tuple[str, ...]:
     if "{node}" not in words or any("{node}" in word for word in words if word != "{node}"):
         raise ValueError('must have "{node}" as a separate argument: it is replaced by the name of the node')
     return tuple(words)
-
-
-def read_hcloud_token(value: object) -> str:
-    text = read_text(value).strip()
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("must be a token of Hetzner Cloud: letters and digits, without spaces")
-    return text
 
 
 def read_endpoint(value: object) -> str:

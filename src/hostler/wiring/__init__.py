@@ -1,4 +1,4 @@
-"""Composition of ports and drivers: URLs in, open objects out. Only this package (and `hostler.sim`) names drivers.
+"""Composition of ports and drivers: URLs in, open objects out.
 
 url      what all URLs have in common: options, addresses, passwords
 redis    what URLs of Redis servers have in common
@@ -26,14 +26,7 @@ from hostler.wiring.artifacts import (
 )
 from hostler.wiring.audit import check_audit_files, open_audit_files
 from hostler.wiring.inbox import open_board, open_inbox
-from hostler.wiring.machine import (
-    MACHINES,
-    bridge_refusal,
-    hetzner_answers,
-    known_acceleration,
-    open_images,
-    open_machines,
-)
+from hostler.wiring.machine import machine_driver, machine_drivers, open_images, open_machines
 from hostler.wiring.power import open_power, open_power_reader, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
 from hostler.wiring.store import is_store, open_bare, open_store
@@ -45,17 +38,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_TIMEOUT",
-    "MACHINES",
     "Options",
     "artifacts_in_order",
     "artifacts_of_replica",
-    "bridge_refusal",
     "check_audit_files",
     "describe_artifact",
-    "hetzner_answers",
     "is_store",
-    "known_acceleration",
     "local_path",
+    "machine_driver",
+    "machine_drivers",
     "open_artifacts",
     "open_audit_files",
     "open_bare",

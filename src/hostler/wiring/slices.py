@@ -27,7 +27,9 @@ async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
     from hostler.drivers.slices.process.privileges import Allowing
 
     required = settings.slice_users == "required"
-    allowing = Allowing(str(settings.data), sys.executable, users_here(settings.qemu_uids), required=True)
+    allowing = Allowing(
+        str(settings.data), sys.executable, users_here(settings.driver_options["qemu_uids"]), required=True
+    )
     why = await allowing.why_not()
     if not why and required and os.geteuid() != 0:
         why = "the agent is not root and cannot change users"
@@ -61,7 +63,7 @@ def open_slices(
         clock=clock,
         host=settings.slice_listen,
         packages=settings.slice_packages or "",
-        uids=users_here(settings.qemu_uids),
+        uids=users_here(settings.driver_options["qemu_uids"]),
         users_required=settings.slice_users == "required",
         as_owner=settings.slice_users == "owner",
         hidden=settings.data,

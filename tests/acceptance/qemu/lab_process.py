@@ -42,8 +42,10 @@ def ip(*words: str) -> str:
 
 def seen_through_the_door(data: Path) -> tuple[str, str]:
     """The network that labs of this folder get, and why there is none."""
-    found = lab_network(load({"data": data, "machines": "qemu", "redis": REDIS}, {}, cwd=data))
-    return found.network, f"{found.why}; {found.advice}".strip("; ")
+    settings = load({"data": data, "machines": "qemu", "redis": REDIS}, {}, cwd=data)
+    found = lab_network(settings)
+    network = settings.with_driver_options(**found.options).driver_options["network"]
+    return network, f"{found.why}; {found.advice}".strip("; ")
 
 
 def bridges() -> list[str]:

@@ -22,10 +22,9 @@ import msgspec
 
 from hostler.client import Client
 from hostler.entry.bench.labs_worker import at_work
-from hostler.entry.bench.machines_plane import MEMORY_MIB, have_image, kill_below
+from hostler.entry.bench.machines_plane import MEMORY_MIB, TINY, have_image, kill_below
 from hostler.entry.bench.plane_http import until
 from hostler.entry.bench.plane_row import Row
-from hostler.entry.first_image import TINY
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.lab import LabNames
 from hostler.model.lab import ORG, POOL_ORG, LabDecommission, LabRequest, LabServer

@@ -45,7 +45,7 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     async with real_plane(plan.folder, plan.images, tell) as plane:
         tell("learning how a machine is run")
         recipe = await machines_bare.learned(plane, plan.folder / "recipe", memory_mib=MEMORY_MIB)
-        settings = msgspec.structs.replace(plane.settings, accelerator=recipe.accelerator)
+        settings = plane.settings.with_driver_options(accelerator=recipe.accelerator)
         for part in plan.parts:
             tell(part)
             if part == "one":

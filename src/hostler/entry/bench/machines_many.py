@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from hostler.entry.bench.machines_plane import TINY
 from hostler.entry.bench.plane_row import Row
-from hostler.entry.first_image import TINY
 from hostler.errors import Conflict
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec

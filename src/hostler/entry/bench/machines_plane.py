@@ -16,7 +16,6 @@ import msgspec
 
 from hostler.client import Client
 from hostler.entry.bench.plane_process import PATIENCE, started
-from hostler.entry.first_image import TINY
 from hostler.errors import NotFound
 from hostler.model.api import VmCreate
 from hostler.model.vm import Power, Step, VmSpec
@@ -34,6 +33,8 @@ ORG = PROJECT = "default"
 WITHIN = 600.0
 """Time limit in seconds for slow steps, such as an emulated guest next to nine others."""
 MEMORY_MIB = 128
+TINY = "tiny"
+"""The image of all machines of the benchmarks."""
 CPU_OVERCOMMIT = "100"
 """Many of the machines are idle."""
 

@@ -6,9 +6,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from hostler.entry.bench.machines_bare import command_line
-from hostler.entry.bench.machines_plane import MEMORY_MIB
+from hostler.entry.bench.machines_plane import MEMORY_MIB, TINY
 from hostler.entry.bench.plane_row import Row
-from hostler.entry.first_image import TINY
 from hostler.errors import Conflict
 from hostler.model.vm import Power
 from hostler.wiring import open_images

@@ -20,6 +20,7 @@ from hostler.entry.cli.plane_options import (
     accept_cluster_option,
     flags,
     insecure_option,
+    machines_option,
 )
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import accelerators
@@ -32,7 +33,7 @@ from hostler.model.node_label import advertised
 @click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
 @click.option("--accelerator", multiple=True, metavar="KIND=N", help="The node has N accelerators of this kind.")
 @click.option("--volume", multiple=True, metavar="NAME", help="The node has a volume of this name.")
-@click.option("--machines", metavar="KIND", help="The machine driver: simulated, qemu or hetzner.")
+@machines_option
 @flags((STORE, DATA, AGENT_LISTEN, CERT, KEY, NODE_TTL, FENCING, LEVEL, FORMAT))
 @insecure_option
 @accept_cluster_option

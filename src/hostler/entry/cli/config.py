@@ -13,7 +13,10 @@ from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.store_option import redacted
 
-COMMANDS = {"show": ("hostler.entry.cli.config", "show_", "Show each setting and its source.")}
+COMMANDS = {
+    "show": ("hostler.entry.cli.config", "show_", "Show each setting and its source."),
+    "drivers": ("hostler.entry.cli.config", "drivers", "List the installed drivers and their settings."),
+}
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
@@ -37,16 +40,55 @@ def show_(data: Path | None, output: str) -> None:
     show.Columns("SETTING", "VALUE", "FROM").rows(shown)
 
 
+@click.command("drivers")
+@show.output_option
+def drivers(output: str) -> None:
+    """List the installed drivers: of machines, stores, TTL storages and power switches.
+
+    A driver is a Python package with an entry point in the group hostler.machines, hostler.stores, hostler.ttl or
+    hostler.power. To add one, install its package into the environment of Hostler; to remove it, uninstall it.
+    """
+    rows = driver_rows()
+    if output != "table":
+        show.emit(rows, output)
+        return
+    shown = [
+        [row["kind"], row["name"], row["from"], ",".join(row["settings"]), row["problem"] or row["about"]]
+        for row in rows
+    ]
+    show.Columns("KIND", "NAME", "FROM", "SETTINGS", "ABOUT").rows([[show.safe(cell) for cell in row] for row in shown])
+
+
+def driver_rows() -> list[dict[str, Any]]:
+    """Return each installed driver as plain data. `problem`: why it cannot be used."""
+    from hostler.settings.driver import GROUPS, Driver, broken_drivers, installed
+
+    rows: list[dict[str, Any]] = []
+    for name in GROUPS:
+        group, kind = installed(name), name.partition(".")[2]
+        for driver, found in group.all(Driver):
+            settings = [option.name for option in found.options]
+            row = {"kind": kind, "name": driver, "from": group.distribution(driver), "settings": settings}
+            rows.append({**row, "about": found.about, "problem": ""})
+        broken_drivers()
+        rows += [
+            {"kind": kind, "name": driver, "from": "", "settings": [], "about": "", "problem": f"cannot be used: {why}"}
+            for driver, why in group.broken.items()
+        ]
+    return rows
+
+
 def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
     """Return each setting as plain data."""
     from hostler.settings import NamespaceOptions, load
-    from hostler.settings.option import OPTIONS
+    from hostler.settings.driver import all_options, driver_options
 
     settings = load(flags)
     rows: list[dict[str, Any]] = []
-    for option in OPTIONS:
+    of_drivers = {option.name for option in driver_options()}
+    for option in all_options():
         holder = settings.namespace if option.name in NamespaceOptions.__struct_fields__ else settings
-        value = getattr(holder, option.name)
+        value = settings.driver_options[option.name] if option.name in of_drivers else getattr(holder, option.name)
         if option.name in ("store", "redis"):
             value = None if value is None else redacted(value)
         elif option.name == "power":

@@ -61,6 +61,21 @@ def insecure_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+class _MachinesOption(click.Option):
+    """The option names the installed drivers. They are looked for when its help is shown, not at every start."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from hostler.settings.driver import machine_kinds
+
+        *others, last = machine_kinds()
+        self.help = f"The machine driver: {', '.join(others)} or {last}. Details: hostler config drivers."
+        return super().get_help_record(ctx)
+
+
+def machines_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--machines", metavar="KIND", cls=_MachinesOption, help="The machine driver.")(command)
+
+
 def accept_cluster_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--accept-cluster",

@@ -9,7 +9,7 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import one_line
-from hostler.entry.cli.plane_options import AGENT_LISTEN, called, plane_options
+from hostler.entry.cli.plane_options import AGENT_LISTEN, called, machines_option, plane_options
 from hostler.entry.cli.plane_options import flags as flag_options
 from hostler.entry.cli.store_option import complete
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
 FIRST = "hello"
 """The name of the machine that --first-vm creates."""
-FIRST_WITHIN = 300.0
-"""Seconds to wait until a QEMU machine is available, emulated on a busy host. It keeps booting after that."""
 
 
 @click.command()
 @click.option("--nodes", metavar="N", help="The number of nodes to run, local-1 to local-N. Default: 1.")
 @click.option("--rack", metavar="NAME", help="Name the nodes NAME-1 to NAME-N. Unique for each host on a store.")
-@click.option("--machines", metavar="KIND", help="The machine driver: simulated, qemu or hetzner.")
+@machines_option
 @click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there are no machines.")
 @click.option("--prefer-machines", "preferred", metavar="KIND", hidden=True, help="The driver if none is configured.")
 @click.option("--detach", is_flag=True, help="Continue in the background when ready; stop it with hostler down.")
@@ -61,12 +59,12 @@ def up(
 def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) -> int:
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.detach import detached
-    from hostler.settings.option import OPTIONS
+    from hostler.settings.driver import all_options
 
     folder = DataFolder(settings.data)
     with folder.held():  # report a folder that is in use before anything is started
         pass
-    secrets = {option.name: option.variable for option in OPTIONS if option.secret}  # all users can see arguments
+    secrets = {option.name: option.variable for option in all_options() if option.secret}  # all users can see arguments
     environ = {secrets[name]: str(value) for name, value in flags.items() if name in secrets and value is not None}
     flags = {name: value for name, value in flags.items() if name not in secrets}
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value not in (None, True)]
@@ -118,6 +116,7 @@ async def _first(now: Ready, settings: Settings) -> None:
     from hostler.errors import Conflict, HostlerError
     from hostler.model.api import VmCreate
     from hostler.model.vm import VmSpec
+    from hostler.wiring import machine_driver
 
     token = now.token or now.folder.read(now.folder.token_file)
     if token is None:
@@ -127,18 +126,19 @@ async def _first(now: Ready, settings: Settings) -> None:
     def changed(view: VmView) -> None:
         nonlocal last
         steps.seen(view)
-        if real and steps.now != last:
+        if sample.shows_steps and steps.now != last:
             last = steps.now
             click.echo(f"first machine: {FIRST}, {show.safe(last)}")
 
-    real = settings.machines != "simulated"
+    sample = machine_driver(settings.machines).first
     try:
         async with Client(now.url, token) as client:
             if not (await client.vms.list("default", "default", limit=1)).items:
-                spec = VmSpec(cpus=1, memory_mib=128 if real else 512, ssh_keys=own_keys())
+                spec = VmSpec(cpus=1, memory_mib=sample.memory_mib, ssh_keys=own_keys())
                 await client.vms.create("default", "default", VmCreate(name=FIRST, spec=spec))
-            within = FIRST_WITHIN if real else 60.0
-            view = await client.vms.wait("default", "default", FIRST, available=True, within=within, on_change=changed)
+            view = await client.vms.wait(
+                "default", "default", FIRST, available=True, within=sample.within, on_change=changed
+            )
             if view is not None:
                 click.echo(f"\nfirst machine: {view.name}, {show.safe(described(view))}")
             if view is not None and view.access is not None:
@@ -154,11 +154,12 @@ def _where(now: Ready, settings: Settings) -> str:
 
 
 def _farewell(now: Ready, settings: Settings, *, background: bool) -> None:
+    from hostler.wiring import machine_driver
+
     me, where = called(), _where(now, settings)
     end = f"{me} down{where}" if background else "Ctrl-C"
     click.echo(f"\ntry{'' if background else ', in another terminal'}:\n")
-    shape = "--memory 256M" if settings.machines == "qemu" else "--cpus 2 --memory 1G"
-    click.echo(f"  {me} vm create web {shape} --wait{where}")
+    click.echo(f"  {me} vm create web {machine_driver(settings.machines).first.example} --wait{where}")
     click.echo(f"  {me} vm list{where}")
     click.echo(f"  {me} vm why web{where}")
     click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   end: {end}")

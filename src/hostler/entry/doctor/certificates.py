@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
 
-from hostler.entry.doctor.result import Finding, Level
 from hostler.kit.host import WILDCARDS
+from hostler.ports.finding import Finding, Level
 from hostler.settings.value import split_address
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.entry.doctor.result import Finding, Level
 from hostler.keys.deployment import BLUEPRINT, SLICE
 from hostler.kit.plural import counted
 from hostler.model.deployment import base_of
 from hostler.model.rollout import AlertState, Phase
+from hostler.ports.finding import Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator

@@ -29,7 +29,6 @@ from hostler.entry.doctor.inventory import inventory
 from hostler.entry.doctor.labs import lab_problems, labs
 from hostler.entry.doctor.machines import machines, paused, refusals, shared_hosts
 from hostler.entry.doctor.power import boards, power, watchdog
-from hostler.entry.doctor.result import Finding, Level
 from hostler.entry.doctor.retained import few, retained
 from hostler.entry.doctor.slices import repository, slices
 from hostler.entry.leader import look
@@ -43,6 +42,7 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized
 from hostler.model.node import Lifecycle
+from hostler.ports.finding import Finding, Level
 from hostler.settings.value import split_address
 from hostler.wiring import open_store, ttl_storage_on
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from hostler.engine.inventory.check import rack_faults
 from hostler.engine.inventory.export import inventory_from, natural
 from hostler.engine.inventory.plan import rack_of
-from hostler.entry.doctor.result import Finding, Level
 from hostler.keys.inventory import RACK, ZONE
 from hostler.kit.plural import counted
+from hostler.ports.finding import Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

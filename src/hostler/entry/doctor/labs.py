@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hostler.engine.labs.feasibility import catalogue_problems
 from hostler.entry.cli.store_option import redacted
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.doctor.result import Finding, Level
 from hostler.entry.labs import own_catalogue
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
 from hostler.keys.lab import LAB_CATALOGUE
 from hostler.keys.node import MEMBER
 from hostler.kit.plural import counted
+from hostler.ports.finding import Finding, Level
 from hostler.wiring import open_inbox
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import stat
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hostler.entry.doctor.result import Finding, Level
 from hostler.errors import HostlerError, Invalid
 from hostler.kit.plural import counted
+from hostler.ports.finding import Finding, Level
 from hostler.settings.value import COMMAND, read_power_command
 from hostler.wiring import open_power_reader
 

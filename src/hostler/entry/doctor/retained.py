@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers.retention import keeps_disk
-from hostler.entry.doctor.result import Finding, Level
 from hostler.keys.inventory import WORKLOAD
 from hostler.keys.node import MEMBER, RETAINED
 from hostler.keys.vm import VM
 from hostler.kit.plural import counted
 from hostler.model.lab import utc_time
 from hostler.model.vm import OnNodeLoss
+from hostler.ports.finding import Finding, Level
 
 if TYPE_CHECKING:
     from hostler.ports.store import Store

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.entry.backend import is_cluster
-from hostler.entry.doctor.result import Finding, Level
 from hostler.errors import HostlerError
 from hostler.keys.replica import REPLICA
+from hostler.ports.finding import Finding, Level
 from hostler.wiring import why_no_slice_users
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Machines that are servers rented from Hetzner Cloud (docs/hetzner.md).
 
+descriptor   what the rest of Hostler knows of this driver
 driver       the verbs; `create`, `server_type` (type and location) and `power` (on, off, snapshots) implement them
 context      objects that the verbs share; `options` the settings, `local_state` the files on the node
 labels       the record of a machine, stored as labels of its server; `status` maps server states to machine states
@@ -10,7 +11,22 @@ watch        detects machines that changed by themselves; `readiness` tracks the
 
 from __future__ import annotations
 
-from hostler.drivers.machines.hetzner.driver import HetznerMachines
-from hostler.drivers.machines.hetzner.options import HetznerOptions, Pace
+from typing import TYPE_CHECKING
+
+from hostler.kit.lazy_import import importing
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.hetzner.driver import HetznerMachines
+    from hostler.drivers.machines.hetzner.options import HetznerOptions, Pace
+
+# The descriptor of the driver is imported often, and the driver only where it is used.
+__getattr__ = importing(
+    __name__,
+    {
+        "HetznerMachines": "driver",
+        "HetznerOptions": "options",
+        "Pace": "options",
+    },
+)
 
 __all__ = ["HetznerMachines", "HetznerOptions", "Pace"]

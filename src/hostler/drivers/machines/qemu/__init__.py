@@ -1,5 +1,7 @@
 """Machines that are QEMU processes, each with its own folder, which the next agent process finds again.
 
+descriptor        what the rest of Hostler knows of this driver; `examination` the checks of `hostler doctor`,
+                  `first_image` the image that the first start builds
 driver            the verbs; `create`, `power`, `snapshot` and `retaining` implement them
 machine           one machine: its record, and the connection to its process; `status` derives its state
 node_context      objects that the machines of a node share; `options` the settings
@@ -18,8 +20,23 @@ migration         moves to another node: `outgoing`, `send`, `incoming`
 
 from __future__ import annotations
 
-from hostler.drivers.machines.qemu.driver import QemuMachines
-from hostler.drivers.machines.qemu.images.folder import ImageFolder
-from hostler.drivers.machines.qemu.options import QemuOptions
+from typing import TYPE_CHECKING
+
+from hostler.kit.lazy_import import importing
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.driver import QemuMachines
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.drivers.machines.qemu.options import QemuOptions
+
+# The descriptor of the driver is imported often, and the driver only where it is used.
+__getattr__ = importing(
+    __name__,
+    {
+        "ImageFolder": "images.folder",
+        "QemuMachines": "driver",
+        "QemuOptions": "options",
+    },
+)
 
 __all__ = ["ImageFolder", "QemuMachines", "QemuOptions"]

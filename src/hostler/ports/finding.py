@@ -1,4 +1,4 @@
-"""The result of one check of `hostler doctor`."""
+"""The result of one check of `hostler doctor`; drivers bring checks of their own."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.errors import HostlerError
-from hostler.wiring import open_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,7 @@ async def first_image(settings: Settings, tell: Callable[[str], None], *, needed
 
     A failure is reported and does not prevent the start: an image can be added at any time.
     """
-    if settings.machines != "qemu":
-        return
-    images = open_images(settings.data / "images", default=settings.image)
+    images = ImageFolder(settings.data / "images", machines=settings.data / "machines", default=settings.image)
     try:
         names = {named.name for named in await images.list()}
         if names and (not needed or settings.image in names or settings.image != TINY):
