@@ -13,9 +13,24 @@ BUILT_IN = {
         "qemu": "hostler.drivers.machines.qemu.descriptor:DRIVER",
         "hetzner": "hostler.drivers.machines.hetzner.descriptor:DRIVER",
     },
-    "hostler.stores": {},
-    "hostler.ttl": {},
-    "hostler.power": {},
+    "hostler.stores": {
+        "memory": "hostler.drivers.store.descriptors:MEMORY",
+        "etcd": "hostler.drivers.store.descriptors:ETCD",
+        "etcds": "hostler.drivers.store.descriptors:ETCDS",
+        "sqlite": "hostler.drivers.store.descriptors:SQLITE",
+        "file": "hostler.drivers.store.descriptors:FILE",
+    },
+    "hostler.ttl": {
+        "redis": "hostler.drivers.ttl.descriptors:REDIS",
+        "rediss": "hostler.drivers.ttl.descriptors:REDISS",
+        "dynamodb": "hostler.drivers.ttl.descriptors:DYNAMODB",
+        "cassandra": "hostler.drivers.ttl.descriptors:CASSANDRA",
+    },
+    "hostler.power": {
+        "redfish": "hostler.drivers.power.descriptors:REDFISH",
+        "redfish+http": "hostler.drivers.power.descriptors:REDFISH_HTTP",
+        "ipmi": "hostler.drivers.power.descriptors:IPMI",
+    },
 }
 """The drivers of Hostler itself, by group. They are the entry points in `pyproject.toml` too.
 

@@ -20,8 +20,7 @@ from hostler.entry.control_plane_file import ControlPlaneFile
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter
 from hostler.keys.transfer import MOVED
-from hostler.settings.value import CLUSTERS
-from hostler.wiring import open_store
+from hostler.wiring import is_shared_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 def is_cluster(url: str) -> bool:
     """Return whether several hosts can share the store."""
-    return url.partition("://")[0] in CLUSTERS
+    return is_shared_store(url)
 
 
 def file_url(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Power(Protocol):
@@ -10,6 +10,18 @@ class Power(Protocol):
 
     async def switch_off(self, node: str) -> bool:
         """Cut the node's power and verify it. True: certainly off. False: this switch does not control the node."""
+
+
+@runtime_checkable
+class OneSystem(Protocol):
+    """Optional ability of a power switch that controls one system and can read its power state."""
+
+    @property
+    def system(self) -> str:
+        """The address of the system, without secrets. Two switches with the same one would switch off the same node."""
+
+    async def read_state(self) -> str:
+        """Return `off`, or another state in the switch's own words. Unavailable: the switch does not answer."""
 
 
 class PowerReader(Protocol):

@@ -13,17 +13,18 @@ with one line that says why; the others work.
 from __future__ import annotations
 
 import difflib
-from functools import cache
-from importlib import import_module, metadata
+from functools import cache, cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from hostler.errors import Invalid
 from hostler.settings.option import OPTIONS, STORAGE_OPTIONS, Option
+from hostler.settings.value import COMMAND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hostler.model.lab import LabTemplate
 
@@ -31,6 +32,7 @@ MACHINES, STORES, TTL, POWER = GROUPS = ("hostler.machines", "hostler.stores", "
 """The groups of entry points. Names: the kind of machines; the URL scheme of a store, a TTL storage, a power switch."""
 OURS = "hostler"
 """The distribution whose drivers are in `BUILT_IN`."""
+TO_ADD = "to add one, install its package where Hostler is installed (hostler config drivers)"
 MOST = 200
 """Characters of a foreign error message that are repeated."""
 
@@ -67,17 +69,27 @@ class Reference(msgspec.Struct, frozen=True):
 class Group:
     """The installed drivers of one group, by name. Each is loaded on first use."""
 
-    def __init__(self, group: str, references: Iterable[Reference]) -> None:
-        self.group = group
-        self._references: dict[str, Reference] = {}
+    def __init__(self, group: str, ours: Mapping[str, str]) -> None:
+        self._group = group
+        self._ours = {name: Reference(name, value, OURS) for name, value in ours.items()}
         self._loaded: dict[str, object] = {}
         self._broken: dict[str, str] = {}
-        for reference in references:
-            first = self._references.setdefault(reference.name, reference)
+
+    @cached_property
+    def _references(self) -> Mapping[str, Reference]:
+        found = dict(self._ours)
+        foreign = sorted(_foreign(self._group), key=lambda reference: (reference.name, reference.distribution))
+        for reference in foreign:
+            first = found.setdefault(reference.name, reference)
             if first.value != reference.value and first.distribution == OURS:
                 self._broken[f"{reference.name} of {reference.distribution}"] = f"the name is taken by {OURS}"
-            elif first.value != reference.value:  # which one is meant is not for the order of a folder to decide
+            elif first.value != reference.value:  # which one is meant must not depend on the order of a folder
                 self._broken[reference.name] = f"{first.distribution} and {reference.distribution} both have this name"
+        return found
+
+    def _reference(self, name: str) -> Reference | None:
+        """Return where a driver is. Other packages are looked through only for names that are not ours."""
+        return self._ours.get(name) or self._references.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,7 +99,12 @@ class Group:
     @property
     def broken(self) -> Mapping[str, str]:
         """Return the drivers that cannot be used, as far as known, and why."""
+        _ = self._references  # names that are taken twice
         return self._broken
+
+    def has(self, name: str) -> bool:
+        """Return whether a driver of that name is installed, usable or not."""
+        return self._reference(name) is not None
 
     def distribution(self, name: str) -> str:
         """Return the distribution that a driver is from."""
@@ -95,11 +112,12 @@ class Group:
 
     def get(self, name: str, kind: type[D], what: str) -> D:
         """Return the driver of that name. Invalid: there is none, or it cannot be used; `what` is the subject."""
-        if name not in self._references:
+        reference = self._reference(name)
+        if reference is None:
             raise Invalid(f"{what} {name!r}: {self.unknown()}")
-        found = self._load(name, kind)
+        found = self._load(reference, kind)
         if found is None:
-            who = self._references[name].distribution
+            who = reference.distribution
             raise Invalid(
                 f"{what} {name!r}: the driver of {who} cannot be used: {self._broken[name]}; repair or remove it"
             )
@@ -109,12 +127,12 @@ class Group:
         """Return the message about a name that is not installed: what is, and how to add one."""
         known = ", ".join(self.names)
         broken = "".join(f"; {name} is installed and cannot be used: {why}" for name, why in self._broken.items())
-        return f"unknown; known are {known}{broken}; to add one: pip install its package, into Hostler's environment"
+        return f"unknown; known are {known}{broken}; {TO_ADD}"
 
     def all(self, kind: type[D]) -> Iterator[tuple[str, D]]:
         """Return the drivers that can be used, those of Hostler first."""
-        for name in self._references:
-            found = self._load(name, kind)
+        for name, reference in self._references.items():
+            found = self._load(reference, kind)
             if found is not None:
                 yield name, found
 
@@ -122,17 +140,17 @@ class Group:
         """Leave a driver out."""
         self._broken[name] = why
 
-    def _load(self, name: str, kind: type[D]) -> D | None:
+    def _load(self, reference: Reference, kind: type[D]) -> D | None:
+        name = reference.name
         if name in self._broken:
             return None
-        reference = self._references[name]
         try:
             found = self._loaded[name] = self._loaded.get(name) or _loaded(reference.value)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an import runs foreign code, which may raise anything
             self._broken[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:MOST]}"
             return None
         if not isinstance(found, kind):
-            self._broken[name] = f"{reference.value} is a {type(found).__name__}, not a {kind.__name__}"
+            self._broken[name] = f"{reference.value} is a {type(found).__name__}, not the descriptor of such a driver"
             return None
         return found
 
@@ -149,21 +167,24 @@ def _loaded(value: str) -> object:
 def installed(group: str) -> Group:
     """Return the installed drivers of a group of `GROUPS`."""
     # By name, because drivers are above the settings: to find them is what entry points are for.
-    built_in: Mapping[str, str] = import_module("hostler.drivers").BUILT_IN[group]
-    ours = [Reference(name, value, OURS) for name, value in built_in.items()]
-    foreign = [reference for of, reference in _foreign() if of == group]
-    return Group(group, [*ours, *sorted(foreign, key=lambda found: (found.name, found.distribution))])
+    return Group(group, import_module("hostler.drivers").BUILT_IN[group])
 
 
 def forget() -> None:
     """Look for installed drivers again: for tests."""
-    for cached in (installed, driver_options, _foreign):
+    for cached in (installed, driver_options, _all_foreign):
         cached.cache_clear()
 
 
+def _foreign(group: str) -> list[Reference]:
+    return [reference for of, reference in _all_foreign() if of == group]
+
+
 @cache
-def _foreign() -> tuple[tuple[str, Reference], ...]:
+def _all_foreign() -> tuple[tuple[str, Reference], ...]:
     """Return the drivers of other distributions, each with its group."""
+    from importlib import metadata  # slow to import, and not needed to open a store of ours
+
     found: dict[str, list[tuple[str, Reference]]] = {}
     for each in metadata.distributions():
         try:
@@ -193,13 +214,18 @@ def driver_options() -> tuple[Option, ...]:
     return tuple(found)
 
 
-def _names(option: Option) -> set[str]:
-    return {option.name, option.in_file, *option.variables}
+def _names(option: Option) -> list[str]:
+    return list(dict.fromkeys((option.name, option.in_file, *option.variables)))
 
 
 def all_options() -> tuple[Option, ...]:
     """Return all settings: those of Hostler, and those of the installed machine drivers."""
     return (*OPTIONS, *driver_options())
+
+
+def power_urls() -> tuple[str, ...]:
+    """Return how the URL of a power switch may begin."""
+    return (*(f"{name}://" for name in installed(POWER).names), COMMAND)
 
 
 def machine_kinds() -> tuple[str, ...]:

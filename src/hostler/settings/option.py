@@ -50,7 +50,7 @@ def is_truth(option: Option) -> bool:
 
 
 def _read_machines(found: object) -> str:
-    from hostler.settings.driver import MACHINES, installed, machine_kinds
+    from hostler.settings.driver import MACHINES, TO_ADD, installed, machine_kinds
 
     kinds = machine_kinds()
     if found in kinds:
@@ -58,9 +58,7 @@ def _read_machines(found: object) -> str:
     broken = installed(MACHINES).broken.get(str(found))
     if broken is not None:
         raise ValueError(f"this driver is installed and cannot be used: {broken}; repair its package, or remove it")
-    raise ValueError(
-        f"must be {', '.join(kinds[:-1])} or {kinds[-1]}; another driver is a package: hostler config drivers"
-    )
+    raise ValueError(f"must be {', '.join(kinds[:-1])} or {kinds[-1]}; {TO_ADD}")
 
 
 OPTIONS: tuple[Option, ...] = (

@@ -15,15 +15,9 @@ if TYPE_CHECKING:
 NODE = "{node}"
 """The placeholder for the name of a node."""
 COMMAND = "command:"
-POWER_URLS = ("redfish://", "redfish+http://", "ipmi://", COMMAND)
-_POWER_URLS_TEXT = ", ".join(f"{start}…" for start in POWER_URLS)
 MAX_LAB_MINUTES = 366 * 24 * 60
 _MAPPED = IPv6Network("::ffff:0:0/96")
 """IPv4-mapped IPv6 addresses."""
-
-
-CLUSTERS = ("etcd", "etcds")
-"""Schemes of stores that several machines can share."""
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -210,13 +204,17 @@ def read_power(value: object) -> dict[str, str]:
 
     Errors do not repeat the URL, which may contain a password.
     """
+    from hostler.settings.driver import power_urls
+
+    starts = power_urls()
+    known = ", ".join(f"{start}…" for start in starts)
     if isinstance(value, str):
         try:
             pairs = [word.partition("=")[::2] for word in shlex.split(value)]
         except ValueError as error:
             raise ValueError(f"must be NODE=URL, separated by spaces: {str(error).lower()}") from None
-        if not pairs or not all(url.startswith(POWER_URLS) for _, url in pairs):
-            raise ValueError(f"must be NODE=URL, separated by spaces, each URL {_POWER_URLS_TEXT}")
+        if not pairs or not all(url.startswith(starts) for _, url in pairs):
+            raise ValueError(f"must be NODE=URL, separated by spaces, each URL {known}")
         if len({node for node, _ in pairs}) != len(pairs):
             raise ValueError("must have one URL for each node")
         value = dict(pairs)
@@ -224,8 +222,8 @@ def read_power(value: object) -> dict[str, str]:
         raise ValueError('must be a table of nodes, such as "r1-b1" = "ipmi://USER@HOST?password_file=/PATH"')
     for node, url in value.items():
         read_part(node)
-        if not isinstance(url, str) or not url.startswith(POWER_URLS) or not url.isprintable():
-            raise ValueError(f"{node}: must be {_POWER_URLS_TEXT}")
+        if not isinstance(url, str) or not url.startswith(starts) or not url.isprintable():
+            raise ValueError(f"{node}: must be {known}")
     return value
 
 

@@ -1,7 +1,6 @@
 """Composition of ports and drivers: URLs in, open objects out.
 
-url      what all URLs have in common: options, addresses, passwords
-redis    what URLs of Redis servers have in common
+url      the driver of a URL's scheme
 store    stores, and the bare engines below them
 ttl      TTL storages: every store, and others
 inbox    the queues and records of labs
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.ports.url import DEFAULT_TIMEOUT, Options, local_path
 from hostler.wiring.artifacts import (
     artifacts_in_order,
     artifacts_of_replica,
@@ -29,9 +29,8 @@ from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import machine_driver, machine_drivers, open_images, open_machines
 from hostler.wiring.power import open_power, open_power_reader, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
-from hostler.wiring.store import is_store, open_bare, open_store
+from hostler.wiring.store import is_shared_store, is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
-from hostler.wiring.url import DEFAULT_TIMEOUT, Options, local_path
 
 if TYPE_CHECKING:
     from hostler.ports.hasher import Hasher
@@ -43,6 +42,7 @@ __all__ = [
     "artifacts_of_replica",
     "check_audit_files",
     "describe_artifact",
+    "is_shared_store",
     "is_store",
     "local_path",
     "machine_driver",

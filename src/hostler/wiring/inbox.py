@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.drivers.redis_url import redis_link
 from hostler.keys.lab import LabNames
-from hostler.wiring.redis import redis_link
-from hostler.wiring.url import extra, opened_by
+from hostler.ports.url import extra
+from hostler.wiring.url import opened_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.redis_client import RedisLink
     from hostler.ports.inbox import Inbox, LabRecords
-    from hostler.wiring.url import Options
+    from hostler.ports.url import Options
 
 _WHAT = "Redis URL of the labs"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
-from hostler.errors import Invalid
-from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, local_path, opened_by
+from hostler.ports.url_driver import StoreDriver
+from hostler.settings.driver import STORES, installed
+from hostler.wiring.url import InstalledOpeners, opened_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hostler.ports.bare import Bare
     from hostler.ports.store import Store
 
@@ -18,103 +17,29 @@ if TYPE_CHECKING:
 def open_store(url: str) -> Store:
     """Return the store at `url`, to be entered with `async with`.
 
-    `memory://`, `sqlite:///abs/path.db`, `file:///abs/path/state.json`, `etcd://host:port[,host:port…]`, `etcds://…`.
+    `memory://`, `sqlite:///abs/path.db`, `file:///abs/path/state.json`, `etcd://host:port[,host:port…]`, `etcds://…`,
+    and the URLs of installed drivers.
     """
-    return opened_by(url, STORES, "store URL")
+    return opened_by(url, STORE_OPENERS, "store URL")
 
 
 def is_store(url: str) -> bool:
     """Return whether `open_store` accepts the scheme of `url`."""
-    return url.partition("://")[0] in STORES
+    return url.partition("://")[0] in STORE_OPENERS
+
+
+def is_shared_store(url: str) -> bool:
+    """Return whether several hosts can use the store."""
+    return is_store(url) and installed(STORES).get(url.partition("://")[0], StoreDriver, "store URL").shared
 
 
 def open_bare(url: str) -> Bare | None:
-    """Return the engine at `url` without Hostler, for benchmarks; None if there is nothing below the driver.
-
-    SQLite gets a separate file next to the store's. etcd is accessed through its first endpoint, without TLS.
-    """
+    """Return the engine at `url` without Hostler, for benchmarks; None if there is nothing below the driver."""
+    if not is_store(url):
+        return None
     parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        from hostler.drivers.store.sqlite.bare import BareSqlite
-
-        return BareSqlite(local_path(parts) + ".bare")
-    if parts.scheme == "etcd" and not parts.query:
-        from hostler.drivers.store.etcd.bare import BareEtcd
-
-        return BareEtcd(_endpoint(parts.scheme, parts.netloc.split(",")[0]))
-    return None
+    opener = installed(STORES).get(parts.scheme, StoreDriver, "store URL").open_bare
+    return None if opener is None else opener(parts)
 
 
-def _open_memory(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.memory import HISTORY, MemoryStore
-
-    if url.netloc or url.path not in ("", "/"):
-        raise Invalid("store URL memory://: takes no host and no path")
-    return MemoryStore(history=int(options.number("history", HISTORY, least=1)))
-
-
-def _open_sqlite(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.sqlite import SqliteStore
-    from hostler.drivers.store.sqlite.store import HISTORY_AGE, HISTORY_MIB
-
-    return SqliteStore(
-        local_path(url),
-        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.001),
-        history_age=options.number("history_age", HISTORY_AGE, least=0),
-        history_mib=options.number("history_mib", HISTORY_MIB, least=0),
-    )
-
-
-def _open_file(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.file import Bounds, FileStore
-
-    bounds = Bounds()
-    return FileStore(
-        local_path(url),
-        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.001),
-        bounds=Bounds(
-            revisions=int(options.number("history", bounds.revisions, least=1)),
-            age=options.number("history_age", bounds.age, least=0),
-            size_bytes=int(options.number("history_mib", bounds.size_bytes / 2**20, least=0) * 2**20),
-        ),
-    )
-
-
-def _open_etcd(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.etcd import EtcdStore
-    from hostler.drivers.store.etcd.auth import Access
-
-    if url.path not in ("", "/"):
-        raise Invalid(f"store URL {url.scheme}://…: takes no path, only host:port[,host:port…]")
-    if "@" in url.netloc:
-        raise Invalid(f"store URL {url.scheme}://…: give the user as ?user=…&password=… (or password_file=…)")
-    access = Access(
-        tls=url.scheme == "etcds",
-        **{name: options.text(name) for name in ("ca", "cert", "key", "user", "password", "password_file")},
-    )
-    quota = options.number("quota_mib", 0, least=0)
-    return EtcdStore(
-        [_endpoint(url.scheme, part) for part in url.netloc.split(",")],
-        access=access,
-        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
-        quota_bytes=int(quota * 2**20) or None,
-    )
-
-
-def _endpoint(scheme: str, text: str) -> str:
-    """Return `host:port` with etcd's default port if none is given."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, "2379"
-    if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
-        raise Invalid(f"store URL {scheme}://…: needs host:port[,host:port…] after ://; {ESCAPE}")
-    return f"{host}:{port}"
-
-
-STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
-    "memory": _open_memory,
-    "etcd": _open_etcd,
-    "etcds": _open_etcd,
-    "sqlite": _open_sqlite,
-    "file": _open_file,
-}
+STORE_OPENERS = InstalledOpeners(STORES, StoreDriver, lambda driver: driver.open)

@@ -53,6 +53,11 @@ class BmcPower:
         self.board = board
         self._timeout, self._request_within, self._every, self._tell = timeout, request_within, every, tell
 
+    @property
+    def system(self) -> str:
+        """Return the address of the system."""
+        return self.board.name.rstrip("/")
+
     async def read_state(self) -> str:
         """Return the power state; nothing is changed. Unavailable: it is not known."""
         return await self.board.read_state(self._request_within)

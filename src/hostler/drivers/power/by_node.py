@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from hostler.drivers.power.bmc import BmcPower
+from hostler.ports.power import OneSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class PowerByNode:
     async def read_state(self, node: str) -> str | None:
         """Return the power state. None: the switch is a command, or the node has none."""
         power = self.power_of(node)
-        return await power.read_state() if isinstance(power, BmcPower) else None
+        return await power.read_state() if isinstance(power, OneSystem) else None
 
     def reaches(self, node: str) -> bool:
         """Return whether the node has a switch."""

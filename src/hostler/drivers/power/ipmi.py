@@ -6,10 +6,10 @@ import asyncio
 
 import msgspec
 
-from hostler.drivers.password import read_private_password
 from hostler.drivers.power.bmc import OFF, show
 from hostler.drivers.power.program import Ended, describe_end, run_program
 from hostler.errors import Invalid, Unavailable, Uncertain
+from hostler.settings.password import read_private_password
 
 STATES = {"Chassis Power is on": "on", "Chassis Power is off": OFF}
 TAKEN = "Chassis Power Control: Down/Off"

@@ -14,9 +14,9 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from hostler.drivers.password import read_private_password
 from hostler.drivers.power.bmc import OFF, show
 from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
+from hostler.settings.password import read_private_password
 
 MAX_ANSWER = 1024 * 1024
 CHUNK = 64 * 1024

@@ -21,7 +21,8 @@ from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.kit.host import WILDCARDS
 from hostler.model.access import DEFAULT
 from hostler.settings import load
-from hostler.settings.value import CLUSTERS, split_address
+from hostler.settings.value import split_address
+from hostler.wiring import is_shared_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -132,7 +133,7 @@ def chosen_server() -> Server:
 
 def _own_replica(settings: Settings) -> str | None:
     """Return the URL of this machine's replica, by the settings; None: the settings do not name a cluster."""
-    if settings.store.partition("://")[0] not in CLUSTERS:
+    if not is_shared_store(settings.store):
         return None
     host, port = split_address(settings.listen)
     host = WILDCARDS.get(host, host)

@@ -63,7 +63,7 @@ def redacted(url: str) -> str:
     A password with an unescaped `/`, `?` or `#` breaks the URL apart, and a piece of it looks like a host or a path.
     Therefore the last `@` ends the credentials, wherever it is.
     """
-    from hostler.wiring.url import SHOWN
+    from hostler.ports.url import SHOWN
 
     scheme, mark, rest = url.partition("://")
     if not mark:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 import grpc.aio
 
-from hostler.drivers.password import read_password
 from hostler.errors import Invalid
+from hostler.settings.password import read_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from hostler.errors import Invalid
-from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, address, password_of, user_of
+from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, address, password_of, user_of
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from hostler.drivers.redis_client import RedisLink
-    from hostler.wiring.url import Options
+    from hostler.ports.url import Options
 
 MAX_DIGITS = 9
 """Maximum length of a database number."""
