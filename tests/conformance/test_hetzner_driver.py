@@ -32,7 +32,7 @@ from hostler.errors import (
 )
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, Origin, Step
-from hostler.ports.machines import Door, Label, MachinePlan, Machines
+from hostler.ports.machines import Door, Label, MachinePlan, Machines, fencing_of, migration_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -563,10 +563,7 @@ def test_the_driver_is_one_of_the_port(tmp_path: Path) -> None:
 
 async def test_a_server_is_not_fenced_and_not_handed_over(standin: StandIn, tmp_path: Path) -> None:
     async with hetzner(tmp_path, standin) as machines:
-        for verb in (
-            machines.create(replace(plan_of(), fenced=True)),
-            machines.receive(plan_of(), 1),
-            machines.send("vm-1", 1, lambda door: machines.channel("vm-1", door)),
-        ):
-            with pytest.raises(Refused):
-                await verb
+        with pytest.raises(Refused):
+            await machines.create(replace(plan_of(), fenced=True))
+        assert fencing_of(machines) is None
+        assert migration_of(machines) is None

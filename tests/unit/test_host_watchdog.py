@@ -22,6 +22,7 @@ from hostler.entry.doctor.power import watchdog
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.ports.finding import Level
+from hostler.ports.machines import OverdueFences, ability
 from hostler.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ async def test_machines_that_are_not_fenced_by_the_host_have_no_watchdog(setting
     with pytest.raises(Invalid, match="has nothing to guard"):
         async with watched(settings, object()):
             pass
-    assert not isinstance(SimulatedMachines, host_watchdog.Fencing)
+    assert ability(SimulatedMachines, OverdueFences) is None
 
 
 async def test_qemu_tells_which_fenced_machines_run_past_their_hold(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid, Unavailable
-from hostler.ports.machines import Fencing
+from hostler.ports.machines import OverdueFences, ability
 from hostler.wiring import open_watchdog
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def watched_host(
     if path is None:
         yield
         return
-    fencing = [each for each in machines if isinstance(each, Fencing)]
+    fencing = [found for each in machines if (found := ability(each, OverdueFences)) is not None]
     if not fencing:
         raise Invalid(
             f"watchdog {path}: machines of kind {settings.machines} are not fenced by this host, so the watchdog has"
@@ -74,7 +74,9 @@ def _check_timeout(settings: Settings, device: HostWatchdog) -> None:
         )
 
 
-async def _feed(device: HostWatchdog, fencing: Sequence[Fencing], clock: Clock, tell: Callable[[str], None]) -> None:
+async def _feed(
+    device: HostWatchdog, fencing: Sequence[OverdueFences], clock: Clock, tell: Callable[[str], None]
+) -> None:
     told = ""
     while True:
         problem = ""

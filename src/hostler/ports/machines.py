@@ -21,10 +21,11 @@ A lookup that fails is not an absence: `inspect` answers None only when there ce
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import msgspec
 
+from hostler.errors import Refused
 from hostler.model.inventory import Capacity  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.model.node import ImageNeeds  # noqa: TC001 - as above
 from hostler.model.vm import Access, MachineState, Readiness, VmSpec  # noqa: TC001 - as above
@@ -53,7 +54,7 @@ class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
     spec: VmSpec
     name: str = ""
     fenced: bool = False
-    """The machine stops by itself when its fence is not extended (see `Machines.hold`)."""
+    """The machine stops by itself when its fence is not extended (see `Fencing.hold`)."""
     tags: dict[str, str] = {}
     """For people who look at the provider: owner, expiry. Hostler does not read them."""
 
@@ -109,7 +110,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetainedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that is out of service and is retained with its disk and snapshots (`Machines.retain`)."""
+    """A machine that is out of service and is retained with its disk and snapshots (`Retention.retain`)."""
 
     name: str
     """Name of the retained machine, unique on its node."""
@@ -160,9 +161,11 @@ class Channel(Protocol):
 
 @runtime_checkable
 class Machines(Protocol):
-    """The machines of one node. An async context manager.
+    """The machines of one node: what every driver does. An async context manager.
 
-    A machine is named by the id of its virtual machine (`Label.vm`).
+    A machine is named by the id of its virtual machine (`Label.vm`). What only some drivers do are the protocols below:
+    a driver has an ability if it has all verbs of its protocol (`ability`). What the driver of a node cannot do is
+    refused with that reason; no machine is deleted instead.
     """
 
     @property
@@ -176,19 +179,11 @@ class Machines(Protocol):
         While this driver is open, no other process has the same id open.
         """
 
-    @property
-    def fences(self) -> bool:
-        """Whether `fenced` machines really stop when `hold` is not repeated, even if this process is dead."""
-
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
-
-    @property
-    def moves(self) -> bool:
-        """Whether machines can be migrated to another node with the same driver (`receive`, `send`)."""
 
     def listen(self, changed: Callable[[str], None]) -> None:
         """Call `changed(vm)`, on the event loop, when a machine changed by itself: it went off, it became available.
@@ -203,14 +198,8 @@ class Machines(Protocol):
         """Create the machine, stopped.
 
         A stopped machine that exists takes the plan's shape and tags; a running one is left unchanged. Refused: a
-        machine of that name carries another label (`mark` changes a label).
-        """
-
-    async def mark(self, plan: MachinePlan) -> Machine:
-        """Set the label and tags of a machine to the plan's, running or not: it belongs to another project now.
-
-        Nothing else of it changes. NotFound: there is no machine with that id. Refused: it belongs to another cluster,
-        or to another node.
+        machine of that name carries another label (`Ownership.mark` changes a label), or it shall be fenced and the
+        driver has no `Fencing`.
         """
 
     async def start(self, vm: str) -> Machine:
@@ -219,14 +208,66 @@ class Machines(Protocol):
     async def stop(self, vm: str, *, grace: float) -> Machine:
         """Ask the guest to shut down; power it off after `grace` seconds. 0: power it off at once. Stopped is fine."""
 
+    async def delete(self, vm: str) -> None:
+        """Delete the machine, its disk and its snapshots, running or not. No such machine is fine."""
+
+    async def inspect(self, vm: str) -> Machine | None:
+        """Return the machine as it is now; None if there is none."""
+
+    async def list(self) -> Sequence[Machine]:
+        """Return every machine here that carries Hostler's label, to find those that are not assigned to this node."""
+
+    def channel(self, vm: str, door: Door) -> Channel:
+        """Return a channel into the machine, to be entered.
+
+        On entering, NotFound: there is no such machine, or it is off. Unavailable: not at present (the guest does not
+        answer; an ARRIVING machine is not ready, or its channel is in use).
+        """
+
+
+@runtime_checkable
+class Resets(Protocol):
+    """Ability: machines can be reset."""
+
     async def reset(self, vm: str, number: int) -> Machine:
         """Reset a running machine, unless its last reset has this number or a higher one.
 
         For a stopped machine, only the number is recorded.
         """
 
-    async def delete(self, vm: str) -> None:
-        """Delete the machine, its disk and its snapshots, running or not. No such machine is fine."""
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """Ability: snapshots of a machine's disk."""
+
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        """Take a snapshot. An existing snapshot of that name is left unchanged."""
+
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        """Restore a snapshot, unless the last restore has this number or a higher one. Leaves the machine stopped."""
+
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        """Delete a snapshot. No such snapshot is fine."""
+
+
+@runtime_checkable
+class Ownership(Protocol):
+    """Ability: a machine can be given to another project, as machines of a warm pool are."""
+
+    async def mark(self, plan: MachinePlan) -> Machine:
+        """Set the label and tags of a machine to the plan's, running or not: it belongs to another project now.
+
+        Nothing else of it changes. NotFound: there is no machine with that id. Refused: it belongs to another cluster,
+        or to another node.
+        """
+
+
+@runtime_checkable
+class Retention(Protocol):
+    """Ability: machines can be taken out of service with their disks.
+
+    Without it, a machine that is not assigned to its node is stopped and stays as it is.
+    """
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
         """Switch a machine off and retain it as `name`, with disk, snapshots and label, until reinstated or discarded.
@@ -255,27 +296,14 @@ class Machines(Protocol):
     async def discard(self, name: str) -> None:
         """Delete the retained machine `name` permanently, with disk and snapshots. Nothing of that name is fine."""
 
-    async def inspect(self, vm: str) -> Machine | None:
-        """Return the machine as it is now; None if there is none."""
 
-    async def list(self) -> Sequence[Machine]:
-        """Return every machine here that carries Hostler's label, to find those that are not assigned to this node."""
+@runtime_checkable
+class Migration(Protocol):
+    """Ability: machines can be migrated to another node with the same driver."""
 
-    async def snapshot(self, vm: str, name: str) -> Machine:
-        """Take a snapshot. An existing snapshot of that name is left unchanged."""
-
-    async def restore(self, vm: str, name: str, number: int) -> Machine:
-        """Restore a snapshot, unless the last restore has this number or a higher one. Leaves the machine stopped."""
-
-    async def drop_snapshot(self, vm: str, name: str) -> Machine:
-        """Delete a snapshot. No such snapshot is fine."""
-
-    def channel(self, vm: str, door: Door) -> Channel:
-        """Return a channel into the machine, to be entered.
-
-        On entering, NotFound: there is no such machine, or it is off. Unavailable: not at present (the guest does not
-        answer; an ARRIVING machine is not ready, or its channel is in use).
-        """
+    @property
+    def moves(self) -> bool:
+        """Whether they can with the options that this driver has."""
 
     async def receive(self, plan: MachinePlan, number: int) -> Machine:
         """Prepare for a machine that migrates here as migration `number`, which is above 0; it is then ARRIVING.
@@ -283,7 +311,7 @@ class Machines(Protocol):
         Its arrival channels are open when this returns. When repeated with the same number, a machine that was sent
         completely stays as it is, whatever happened here since; one that was sent in part and can no longer be
         completed (its process died) starts over, as with another number. Refused: a machine of that name exists here
-        and is not ARRIVING, or it cannot be received here (`moves`). `delete` aborts the migration. `start`, which may
+        and is not ARRIVING, or it cannot be received here. `delete` aborts the migration. `start`, which may
         only be called after the handover, runs the machine: from the memory it was sent or, if that got
         lost here, from the disk it was sent; `stop` makes it a stopped machine with that disk. Both are Refused while
         the machine was not sent completely.
@@ -304,6 +332,15 @@ class Machines(Protocol):
         side is.
         """
 
+
+@runtime_checkable
+class Fencing(Protocol):
+    """Ability: `fenced` machines stop by themselves when `hold` is not repeated, even if this process is dead."""
+
+    @property
+    def fences(self) -> bool:
+        """Whether they really do with the options that this driver has."""
+
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
         """Extend the fence of all fenced machines: each stops by itself after `seconds`, unless extended again.
 
@@ -316,11 +353,45 @@ class Machines(Protocol):
 
 
 @runtime_checkable
-class Fencing(Protocol):
-    """Optional ability of a driver whose fenced machines run on this host."""
+class OverdueFences(Protocol):
+    """Ability: fenced machines run on this host, so that its watchdog can guard their end."""
 
     async def overdue(self, late: float) -> Sequence[str]:
         """Return the fenced machines that still run `late` seconds after their fence expired.
 
         Unavailable: that cannot be determined.
         """
+
+
+A = TypeVar("A")
+
+
+def ability(machines: object, kind: type[A]) -> A | None:
+    """Return the machines as `kind`, one of the protocols above, if they have all of its verbs; else None.
+
+    Unlike `isinstance` on Python 3.12 and later, it also counts verbs that a wrapper passes on by `__getattr__`.
+    """
+    verbs = (name for name in vars(kind) if not name.startswith("_"))
+    return cast("A", machines) if all(hasattr(machines, verb) for verb in verbs) else None
+
+
+def required(machines: Machines, kind: type[A]) -> A:
+    """Return the machines as `kind`. Refused: they do not have this ability."""
+    found = ability(machines, kind)
+    if found is None:
+        raise Refused(
+            f"machines of kind {machines.name!r} have no {kind.__name__.lower()}; use a node with another driver"
+        )
+    return found
+
+
+def migration_of(machines: Machines) -> Migration | None:
+    """Return the ability to migrate, if the machines have it now."""
+    found = ability(machines, Migration)
+    return found if found is not None and found.moves else None
+
+
+def fencing_of(machines: Machines) -> Fencing | None:
+    """Return the ability to fence, if the machines have it now."""
+    found = ability(machines, Fencing)
+    return found if found is not None and found.fences else None

@@ -18,6 +18,7 @@ from hostler.keys.mirror import Mirror
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.kit.task_group import run_together
 from hostler.model.vm import MachineState
+from hostler.ports.machines import migration_of
 
 if TYPE_CHECKING:
     import random
@@ -75,7 +76,7 @@ class Agent:
             new_id=new_id,
             prepare=self._prepare,
             changed=self._session_changed,
-            moves=machines.moves and peers is not None,
+            moves=migration_of(machines) is not None and peers is not None,
             memory=memory,
             accept=accept,
         )

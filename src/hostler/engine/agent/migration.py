@@ -19,7 +19,7 @@ from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
 from hostler.kit.backoff import Backoff
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Label, MachinePlan
+from hostler.ports.machines import Label, MachinePlan, Migration, required
 from hostler.ports.store import Delete, Get, KeyValue, ModRevision
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Migrations:
             return _Patient(self._peers, departing.to, vm, door, opened, clock=self._clock, rng=self._rng)
 
         task = asyncio.create_task(
-            self._machines.send(vm, departing.number, connect, live=live), name=f"machine {vm}: sending"
+            required(self._machines, Migration).send(vm, departing.number, connect, live=live),
+            name=f"machine {vm}: sending",
         )
         self._sending[vm] = task, command
         try:
@@ -177,7 +178,7 @@ class Migrations:
         label = Label(command.org, command.project, command.vm, self._session.cluster, self._node)
         plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags)
         try:
-            await self._machines.receive(plan, arrival.number)
+            await required(self._machines, Migration).receive(plan, arrival.number)
         except (Closed, NotFound):
             raise
         except Refused as error:

@@ -11,6 +11,7 @@ from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle, NodeRecord
+from hostler.ports.machines import fencing_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -71,7 +72,7 @@ def record_of(
         "store": plan.store,
         "driver": machines.name,
         "place": machines.place,
-        "fences": machines.fences,
+        "fences": fencing_of(machines) is not None,
         # A longer fencing deadline may be in effect until the first extension of this session.
         "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
         "off": None,

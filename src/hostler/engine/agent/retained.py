@@ -15,10 +15,11 @@ from hostler.kit.plural import counted
 from hostler.model.name import fold
 from hostler.model.retained import Retained
 from hostler.model.vm import MachineState, has_disk
+from hostler.ports.machines import Retention, ability, required
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.session import Session
@@ -45,18 +46,18 @@ async def retain(machines: Machines, seen: Machine, *, grace: float, wall: float
     """Shut a machine down and take it out of service; None: it had no written disk to keep."""
     if seen.state in _ON:
         await machines.stop(seen.label.vm, grace=grace)
-    return await machines.retain(seen.label.vm, new_name(seen.label.vm, wall))
+    return await required(machines, Retention).retain(seen.label.vm, new_name(seen.label.vm, wall))
 
 
 async def create(machines: Machines, plan: MachinePlan, command: VmCommand) -> Machine:
     """Create a missing machine, or reinstate the retained one that its command names."""
     name = command.reinstate
     if name == "":
-        name = newest(await machines.retained(), command.vm)
+        name = newest(await retained_by(machines), command.vm)
     if not name:
         return await machines.create(plan)
     try:
-        return await machines.reinstate(name, plan)
+        return await required(machines, Retention).reinstate(name, plan)
     except NotFound as error:
         raise Refused(f"{error}; restore another one, or delete this virtual machine") from None
 
@@ -72,7 +73,13 @@ async def has_lost_disk(
         return False
     if not has_disk(handle) and (noted or handle.taken_from != node):
         return False
-    return command.reinstate is None or newest(await machines.retained(), command.vm) is None
+    return command.reinstate is None or newest(await retained_by(machines), command.vm) is None
+
+
+async def retained_by(machines: Machines) -> Sequence[RetainedMachine]:
+    """Return the retained machines of a node; none if its driver cannot retain machines."""
+    retention = ability(machines, Retention)
+    return () if retention is None else await retention.retained()
 
 
 def newest(retained: Iterable[RetainedMachine], vm: str) -> str | None:
@@ -175,7 +182,7 @@ class RetainedMachines:
                 if not (await self._store.txn(when, [RETAINED.get_op(node=self._node, name=name)])).succeeded:
                     return
             _log.warning("retained machine %s: deleted from node %s, requested by %s", name, self._node, entry.value.by)
-            await self._machines.discard(name)
+            await required(self._machines, Retention).discard(name)
         async with asyncio.timeout(PATIENCE):
             await self._store.txn(
                 [self._session.guard()],
@@ -184,7 +191,7 @@ class RetainedMachines:
 
     async def _kept(self) -> list[RetainedMachine]:
         """Return the retained machines of this control plane and node. Others are left alone."""
-        found = await self._machines.retained()
+        found = await retained_by(self._machines)
         if not all(is_ours(each.label, self._session, self._node) for each in found):
             await self._session.learn_ids()  # the machine's state file may just have been moved into the cluster
         ours = [each for each in found if is_ours(each.label, self._session, self._node)]

@@ -37,6 +37,7 @@ from hostler.keys.transfer import MOVED
 from hostler.kit.backoff import Backoff
 from hostler.kit.timeouts import Nap, within
 from hostler.model.node import ClockReading, Heartbeat, Lifecycle
+from hostler.ports.machines import Retention, ability, fencing_of
 
 if TYPE_CHECKING:
     import random
@@ -187,9 +188,10 @@ class Session:
         try:
             async with asyncio.timeout(self._patience):
                 await self._shut_down(self._alive)
-                if self._machines.fences:
+                fencing = fencing_of(self._machines)
+                if fencing is not None:
                     # The leader counts from now, not from when the lease would have expired.
-                    await self._machines.hold(self._plan.fencing_time - self._ttl)
+                    await fencing.hold(self._plan.fencing_time - self._ttl)
                 await self._lease.revoke()
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: could not announce its shutdown (%s); its lease will expire", self._plan.node, error)
@@ -243,7 +245,8 @@ class Session:
         return True
 
     async def _is_empty(self) -> bool:
-        return not await self._machines.list() and not await self._machines.retained()
+        retention = ability(self._machines, Retention)
+        return not await self._machines.list() and (retention is None or not await retention.retained())
 
     async def learn_ids(self) -> None:
         """Read the ids of this control plane again."""
@@ -388,7 +391,7 @@ class Session:
         then = f"; machines that fence themselves stop {self._plan.fencing_time:g} s after the last heartbeat"
         _log.warning(
             "node %s: the store does not answer (%s)%s",
-            *(self._plan.node, self.waits_for, then if self._machines.fences else ""),
+            *(self._plan.node, self.waits_for, then if fencing_of(self._machines) else ""),
         )
 
     def _log_heard(self) -> None:
@@ -408,10 +411,11 @@ class Session:
             self._changed()
 
     async def _hold(self, sent: float) -> None:
-        if not self._machines.fences or self._clock.now() >= sent + self._plan.fencing_time:
+        fencing = fencing_of(self._machines)
+        if fencing is None or self._clock.now() >= sent + self._plan.fencing_time:
             return
         try:
-            await self._within(self._machines.hold(self._plan.fencing_time, since=sent))
+            await self._within(fencing.hold(self._plan.fencing_time, since=sent))
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: could not extend the fencing deadline of its machines: %s", self._plan.node, error)
             return

@@ -38,7 +38,7 @@ from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.model.vm import MachineState, Power
-from hostler.ports.machines import Label, MachinePlan
+from hostler.ports.machines import Label, MachinePlan, Ownership, Resets, Snapshots, required
 
 if TYPE_CHECKING:
     import random
@@ -347,7 +347,7 @@ class Workers:
                 return await self._make(command, seen)
             case Action.MARK if seen is not None:
                 label = msgspec.structs.replace(seen.label, org=command.org, project=command.project)
-                return await machines.mark(_planned(command, label))
+                return await required(machines, Ownership).mark(_planned(command, label))
             case Action.START:
                 return await machines.start(vm)
             case Action.STOP:
@@ -355,13 +355,13 @@ class Workers:
             case Action.SWITCH_OFF:
                 return await machines.stop(vm, grace=0.0)
             case Action.RESET:
-                return await machines.reset(vm, step.number)
+                return await required(machines, Resets).reset(vm, step.number)
             case Action.SNAPSHOT:
-                return await machines.snapshot(vm, step.name)
+                return await required(machines, Snapshots).snapshot(vm, step.name)
             case Action.DROP:
-                return await machines.drop_snapshot(vm, step.name)
+                return await required(machines, Snapshots).drop_snapshot(vm, step.name)
             case Action.RESTORE:
-                return await machines.restore(vm, step.name, step.number)
+                return await required(machines, Snapshots).restore(vm, step.name, step.number)
             case Action.DELETE:
                 await machines.delete(vm)
             case Action.RETAIN if seen is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.errors import Invalid, NotFound, Refused
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Fencing, Resets, Snapshots
 from hostler.testing.machines.claim import claim, core, loop_time, refused
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ async def two_machines_have_ids_of_their_own(t: MachineTrial) -> None:
 @claim()
 async def making_a_machine_again_changes_nothing(t: MachineTrial) -> None:
     first = await t.machines.create(t.plan())
-    await t.machines.snapshot(first.label.vm, "s")
-    await t.machines.reset(first.label.vm, 3)
+    await t.snapshot(first.label.vm, "s")
+    await t.reset(first.label.vm, 3)
     before = await t.seen(first.label.vm)
     assert await t.machines.create(t.plan()) == before
     assert before.id == first.id
@@ -45,8 +46,8 @@ async def making_a_machine_again_changes_nothing(t: MachineTrial) -> None:
 @claim()
 async def a_stopped_machine_takes_the_shape_of_the_plan(t: MachineTrial) -> None:
     vm = await t.made()
-    made = await t.machines.create(t.plan(spec=t.setup.other_spec, fenced=t.machines.fences))
-    assert (made.spec, made.fenced, made.state) == (t.setup.other_spec, t.machines.fences, STOPPED)
+    made = await t.machines.create(t.plan(spec=t.setup.other_spec, fenced=t.fences))
+    assert (made.spec, made.fenced, made.state) == (t.setup.other_spec, t.fences, STOPPED)
     assert await t.seen(vm) == made
     back = await t.machines.create(t.plan())
     assert (back.spec, back.fenced) == (t.setup.spec, False)
@@ -148,9 +149,9 @@ async def a_destroyed_machine_is_gone_running_or_not(t: MachineTrial) -> None:
 @claim()
 async def a_machine_of_the_same_name_starts_from_nothing(t: MachineTrial) -> None:
     vm = await t.running()
-    await t.machines.snapshot(vm, "s")
-    await t.machines.reset(vm, 4)
-    await t.machines.restore(vm, "s", 2)
+    await t.snapshot(vm, "s")
+    await t.reset(vm, 4)
+    await t.restore(vm, "s", 2)
     await t.machines.delete(vm)
     made = await t.machines.create(t.plan())
     assert (made.state, made.resets, made.restored, made.snapshots) == (STOPPED, 0, 0, ())
@@ -171,11 +172,15 @@ async def no_such_machine_is_said_so_by_every_verb(t: MachineTrial) -> None:
         lambda: machines.start(vm),
         lambda: machines.stop(vm, grace=0),
         lambda: machines.stop(vm, grace=1),
-        lambda: machines.reset(vm, 1),
-        lambda: machines.snapshot(vm, "s"),
-        lambda: machines.restore(vm, "s", 1),
-        lambda: machines.drop_snapshot(vm, "s"),
     ]
+    if t.has(Resets):
+        verbs.append(lambda: machines.reset(vm, 1))
+    if t.has(Snapshots):
+        verbs += [
+            lambda: machines.snapshot(vm, "s"),
+            lambda: machines.restore(vm, "s", 1),
+            lambda: machines.drop_snapshot(vm, "s"),
+        ]
     for verb in verbs:
         with refused(NotFound):
             await verb()
@@ -189,11 +194,12 @@ async def what_cannot_be_is_refused(t: MachineTrial) -> None:
     for grace in (-1, math.nan, math.inf):
         with refused(Invalid):
             await t.machines.stop(vm, grace=grace)
-    for seconds in (math.nan, math.inf, -math.inf):
+    for seconds in (math.nan, math.inf, -math.inf) if t.has(Fencing) else ():
         with refused(Invalid):
             await t.machines.hold(seconds)
-    with refused(Invalid):
-        await t.machines.snapshot(vm, "")
+    if t.has(Snapshots):
+        with refused(Invalid):
+            await t.machines.snapshot(vm, "")
     assert core(await t.seen(vm)) == before
 
 
@@ -211,13 +217,13 @@ async def everything_is_listed_with_its_label(t: MachineTrial) -> None:
 @claim()
 async def what_happens_to_one_machine_happens_to_no_other(t: MachineTrial) -> None:
     idle, busy, vm = await t.made("idle"), await t.running("busy"), await t.made("a")
-    await t.machines.snapshot(busy, "s")
+    await t.snapshot(busy, "s")
     before = [core(await t.seen(other)) for other in (idle, busy)]
     await t.machines.start(vm)
-    await t.machines.snapshot(vm, "s")
-    await t.machines.reset(vm, 1)
-    await t.machines.restore(vm, "s", 1)
-    await t.machines.drop_snapshot(vm, "s")
+    await t.snapshot(vm, "s")
+    await t.reset(vm, 1)
+    await t.restore(vm, "s", 1)
+    await t.drop_snapshot(vm, "s")
     await t.machines.delete(vm)
     assert [core(await t.seen(other)) for other in (idle, busy)] == before
 

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import msgspec
 
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, VmSpec
-from hostler.ports.machines import Label, Machine, MachinePlan, RetainedMachine
+from hostler.ports.machines import (
+    Fencing,
+    Label,
+    Machine,
+    MachinePlan,
+    Machines,
+    Migration,
+    Ownership,
+    Resets,
+    RetainedMachine,
+    Retention,
+    Snapshots,
+    ability,
+    fencing_of,
+    migration_of,
+)
 from hostler.testing.claim import check_all, on_time, trying
 from hostler.testing.claim import loop_time as loop_time  # noqa: PLC0414 - re-exported for claims
 from hostler.testing.claim import refused as refused  # noqa: PLC0414 - re-exported for claims
@@ -18,7 +33,6 @@ from hostler.testing.claim import refused as refused  # noqa: PLC0414 - re-expor
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
-    from hostler.ports.machines import Machines
     from hostler.testing.claim import OnTime
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
@@ -42,6 +56,10 @@ PowerOff: TypeAlias = "Callable[[Machines, str], Awaitable[None]]"
 Now: TypeAlias = "Callable[[Machines], float]"
 Elsewhere: TypeAlias = "Callable[[], Machines]"
 Boots: TypeAlias = "Callable[[Machines, str], Awaitable[int]]"
+
+
+class AllMachines(Machines, Resets, Snapshots, Ownership, Retention, Migration, Fencing, Protocol):
+    """Machines with every ability. A claim uses those that it `needs`; without them it is not checked."""
 
 
 class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +104,8 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
 class MachineClaim(msgspec.Struct, frozen=True):
     """One property of every machine driver. `str(claim)` is the claim as text.
 
-    `fences`: only for drivers that support fencing; `moves`: only for drivers that support migration. Claims run one by
+    `fences`: only for drivers that support fencing; `moves`: only for drivers that support migration; `needs`: only for
+    drivers with these abilities. Claims run one by
     one, because a place can be opened only once.
     """
 
@@ -95,6 +114,7 @@ class MachineClaim(msgspec.Struct, frozen=True):
     fences: bool = False
     waits: bool = False
     moves: bool = False
+    needs: tuple[type, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -106,9 +126,11 @@ class MachineClaim(msgspec.Struct, frozen=True):
             trial = MachineTrial(open_machines, setup)
             await trial.open()
             try:
+                if not all(map(trial.has, self.needs)):
+                    return
                 if self.moves:
                     await trial.open_elsewhere(self.body)
-                elif not self.fences or trial.machines.fences:
+                elif not self.fences or trial.fences:
                     await self.body(trial)
             finally:
                 await trial.tidy()
@@ -117,8 +139,8 @@ class MachineClaim(msgspec.Struct, frozen=True):
 class MachineTrial:
     """The environment of a claim: an open driver, and private machines."""
 
-    machines: Machines
-    there: Machines
+    machines: AllMachines
+    there: AllMachines
     """At another place, in claims about migration."""
 
     def __init__(self, open_machines: Callable[[], Machines], setup: MachineSetup) -> None:
@@ -127,11 +149,19 @@ class MachineTrial:
         self._names: set[str] = set()
         self._opened: Machines | None = None
 
-    def fresh(self) -> Machines:
+    def fresh(self) -> AllMachines:
         """Return a driver of the same place, not open yet."""
-        return self._open_machines()
+        return cast("AllMachines", self._open_machines())
 
-    async def open(self) -> Machines:
+    def has(self, kind: type) -> bool:
+        """Return whether the driver has an ability."""
+        return ability(self.machines, kind) is not None
+
+    @property
+    def fences(self) -> bool:
+        return fencing_of(self.machines) is not None
+
+    async def open(self) -> AllMachines:
         """Open the driver."""
         self.machines = self.fresh()
         await self.machines.__aenter__()
@@ -140,9 +170,10 @@ class MachineTrial:
 
     async def open_elsewhere(self, body: Body) -> None:
         """Run the claim with another place open, if machines can be migrated there."""
-        if not self.machines.moves or self.setup.elsewhere is None:
+        if migration_of(self.machines) is None or self.setup.elsewhere is None:
             return
-        async with self.setup.elsewhere() as self.there:
+        async with self.setup.elsewhere() as there:
+            self.there = cast("AllMachines", there)
             try:
                 await body(self)
             finally:
@@ -155,7 +186,7 @@ class MachineTrial:
             opened, self._opened = self._opened, None
             await opened.__aexit__(None, None, None)
 
-    async def reopen(self) -> Machines:
+    async def reopen(self) -> AllMachines:
         """Close and open the driver, as a restart of the agent does."""
         await self.close()
         return await self.open()
@@ -198,7 +229,30 @@ class MachineTrial:
 
     async def retained(self) -> dict[str, RetainedMachine]:
         """Return the retained machines of this trial, by name."""
-        return {m.name: m for m in await self.machines.retained() if m.label.cluster == self._run}
+        found = await self.machines.retained() if self.has(Retention) else ()
+        return {m.name: m for m in found if m.label.cluster == self._run}
+
+    # Verbs of abilities in claims about something else: without the ability they do nothing.
+
+    async def snapshot(self, vm: str, name: str) -> None:
+        if self.has(Snapshots):
+            await self.machines.snapshot(vm, name)
+
+    async def restore(self, vm: str, name: str, number: int) -> None:
+        if self.has(Snapshots):
+            await self.machines.restore(vm, name, number)
+
+    async def drop_snapshot(self, vm: str, name: str) -> None:
+        if self.has(Snapshots):
+            await self.machines.drop_snapshot(vm, name)
+
+    async def reset(self, vm: str, number: int) -> None:
+        if self.has(Resets):
+            await self.machines.reset(vm, number)
+
+    async def hold(self, seconds: float) -> None:
+        if self.has(Fencing):
+            await self.machines.hold(seconds)
 
     async def tidy(self) -> None:
         """Remove what the trial created, and close."""
@@ -216,11 +270,13 @@ class MachineTrial:
 _CLAIMS: list[MachineClaim] = []
 
 
-def claim(*, fences: bool = False, moves: bool = False, name: str = "") -> Callable[[Body], Body]:
+def claim(
+    *, fences: bool = False, moves: bool = False, needs: tuple[type, ...] = (), name: str = ""
+) -> Callable[[Body], Body]:
     """Register an async function as a claim; its name, or the given one, is the claim as text."""
 
     def register(body: Body) -> Body:
-        _CLAIMS.append(MachineClaim(name or getattr(body, "__name__", "?"), body, fences, moves=moves))
+        _CLAIMS.append(MachineClaim(name or getattr(body, "__name__", "?"), body, fences, moves=moves, needs=needs))
         return body
 
     return register

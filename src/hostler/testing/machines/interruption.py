@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Ownership, Resets, Snapshots
 from hostler.testing.interruption import cut, points
 from hostler.testing.machines.claim import claim, core
 
@@ -27,11 +28,11 @@ KNOWN = {
 _MORE = 5
 
 
-def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
+def _cut_anywhere(name: str, prepare: Prepare, verb: Verb, *needs: type) -> None:
     async def body(t: MachineTrial) -> None:
-        await t.machines.hold(600)
+        await t.hold(600)
         bystander = await t.running("bystander")
-        await t.machines.snapshot(bystander, "s")
+        await t.snapshot(bystander, "s")
         beside = core(await t.seen(bystander))
         vm = await prepare(t, "whole")
         waits = await cut(verb(t, vm), 0)
@@ -54,7 +55,7 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
             await t.machines.delete(vm)
             assert await t.machines.inspect(vm) is None
 
-    claim(name=f"{name}_that_is_cut_anywhere_is_finished_by_repeating_it")(body)
+    claim(needs=needs, name=f"{name}_that_is_cut_anywhere_is_finished_by_repeating_it")(body)
 
 
 def _of_any_name(machine: Machine | None) -> tuple[object, ...] | None:
@@ -71,12 +72,12 @@ async def _stopped(t: MachineTrial, name: str) -> str:
 
 
 async def _running(t: MachineTrial, name: str) -> str:
-    return await t.running(name, fenced=t.machines.fences)
+    return await t.running(name, fenced=t.fences)
 
 
 async def _with_snapshot(t: MachineTrial, name: str) -> str:
     vm = await t.running(name)
-    await t.machines.snapshot(vm, "s")
+    await t.snapshot(vm, "s")
     return vm
 
 
@@ -99,11 +100,11 @@ _cut_anywhere("a_new_shape", _stopped, lambda t, vm: t.machines.create(_plan(t, 
 _cut_anywhere("a_start", _stopped, lambda t, vm: t.machines.start(vm))
 _cut_anywhere("a_graceful_stop", _running, lambda t, vm: t.machines.stop(vm, grace=t.setup.grace))
 _cut_anywhere("a_stop_at_once", _running, lambda t, vm: t.machines.stop(vm, grace=0))
-_cut_anywhere("a_reset", _running, lambda t, vm: t.machines.reset(vm, 1))
-_cut_anywhere("a_snapshot", _running, lambda t, vm: t.machines.snapshot(vm, "s"))
-_cut_anywhere("a_restore", _with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1))
-_cut_anywhere("a_dropped_snapshot", _with_snapshot, lambda t, vm: t.machines.drop_snapshot(vm, "s"))
-_cut_anywhere("a_mark", _running, lambda t, vm: t.machines.mark(_given(_plan(t, vm))))
+_cut_anywhere("a_reset", _running, lambda t, vm: t.machines.reset(vm, 1), Resets)
+_cut_anywhere("a_snapshot", _running, lambda t, vm: t.machines.snapshot(vm, "s"), Snapshots)
+_cut_anywhere("a_restore", _with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1), Snapshots)
+_cut_anywhere("a_dropped_snapshot", _with_snapshot, lambda t, vm: t.machines.drop_snapshot(vm, "s"), Snapshots)
+_cut_anywhere("a_mark", _running, lambda t, vm: t.machines.mark(_given(_plan(t, vm))), Ownership)
 _cut_anywhere("a_delete", _with_snapshot, _delete)
 
 
@@ -113,9 +114,10 @@ async def whatever_was_cut_can_be_destroyed(t: MachineTrial) -> None:
         (_nothing, lambda t, vm: t.machines.create(_plan(t, vm))),
         (_stopped, lambda t, vm: t.machines.start(vm)),
         (_running, lambda t, vm: t.machines.stop(vm, grace=t.setup.grace)),
-        (_with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1)),
     ]
-    await t.machines.hold(600)
+    if t.has(Snapshots):
+        verbs.append((_with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1)))
+    await t.hold(600)
     for prepare, verb in verbs:
         for at in points(5, t.setup.points, t.setup.turn):
             vm = await prepare(t, "a")

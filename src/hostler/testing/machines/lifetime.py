@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.errors import Closed, HostlerError, Unavailable
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Fencing, Resets, Snapshots
 from hostler.testing.machines.claim import claim, core, refused
 
 if TYPE_CHECKING:
-    from hostler.ports.machines import Machines
-    from hostler.testing.machines.claim import MachineTrial
+    from hostler.testing.machines.claim import AllMachines, MachineTrial
 
 
 @claim()
 async def machines_outlive_the_driver(t: MachineTrial) -> None:
-    await t.machines.hold(600)
-    vms = [await t.made("a"), await t.running("b"), await t.running("c", fenced=t.machines.fences)]
-    await t.machines.snapshot(vms[1], "s")
-    await t.machines.reset(vms[1], 2)
+    await t.hold(600)
+    vms = [await t.made("a"), await t.running("b"), await t.running("c", fenced=t.fences)]
+    await t.snapshot(vms[1], "s")
+    await t.reset(vms[1], 2)
     before = [(core(m), m.id, m.address) for m in [await t.seen(vm) for vm in vms]]
     for _ in range(2):
         await t.reopen()
@@ -63,22 +63,27 @@ async def a_place_is_open_once(t: MachineTrial) -> None:
     await t.open()
 
 
-async def _unusable(machines: Machines, t: MachineTrial) -> None:
+async def _unusable(machines: AllMachines, t: MachineTrial) -> None:
     vm = t.vm()
     verbs: list[Any] = [
         lambda: machines.create(t.plan()),
         lambda: machines.start(vm),
         lambda: machines.stop(vm, grace=0),
-        lambda: machines.reset(vm, 9),
         lambda: machines.delete(vm),
         lambda: machines.inspect(vm),
         machines.list,
         machines.offer,
-        lambda: machines.snapshot(vm, "s"),
-        lambda: machines.restore(vm, "s", 1),
-        lambda: machines.drop_snapshot(vm, "s"),
-        lambda: machines.hold(1),
     ]
+    if t.has(Resets):
+        verbs.append(lambda: machines.reset(vm, 9))
+    if t.has(Snapshots):
+        verbs += [
+            lambda: machines.snapshot(vm, "s"),
+            lambda: machines.restore(vm, "s", 1),
+            lambda: machines.drop_snapshot(vm, "s"),
+        ]
+    if t.has(Fencing):
+        verbs.append(lambda: machines.hold(1))
     for verb in verbs:
         with refused(Closed):
             await verb()
@@ -104,8 +109,8 @@ async def verbs_of_one_machine_at_once_leave_it_whole(t: MachineTrial) -> None:
             t.machines.start(vm),
             t.machines.stop(vm, grace=0),
             t.machines.create(t.plan(spec=t.setup.other_spec)),
-            t.machines.snapshot(vm, "s"),
-            t.machines.reset(vm, 1),
+            t.snapshot(vm, "s"),
+            t.reset(vm, 1),
             t.machines.start(vm),
             t.machines.delete(vm),
             t.machines.create(t.plan()),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import NotFound, Refused
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Resets, Snapshots
 from hostler.testing.machines.claim import claim, core, refused
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 STOPPED, RUNNING = MachineState.STOPPED, MachineState.RUNNING
 
 
-@claim()
+@claim(needs=(Resets,))
 async def a_reset_is_done_once_for_each_number(t: MachineTrial) -> None:
     vm = await t.running()
     boots = 0 if t.setup.boots is None else await t.setup.boots(t.machines, vm)
@@ -27,7 +28,7 @@ async def a_reset_is_done_once_for_each_number(t: MachineTrial) -> None:
             assert await t.setup.boots(t.machines, vm) == boots + done
 
 
-@claim()
+@claim(needs=(Resets,))
 async def a_stopped_machine_only_counts_its_resets(t: MachineTrial) -> None:
     vm = await t.made()
     machine = await t.machines.reset(vm, 2)
@@ -37,7 +38,12 @@ async def a_stopped_machine_only_counts_its_resets(t: MachineTrial) -> None:
     assert (await t.seen(vm)).resets == 2
 
 
-@claim()
+@claim(
+    needs=(
+        Resets,
+        Snapshots,
+    )
+)
 async def numbers_are_kept_over_a_stop_and_a_new_shape(t: MachineTrial) -> None:
     vm = await t.running()
     await t.machines.reset(vm, 5)
@@ -48,7 +54,7 @@ async def numbers_are_kept_over_a_stop_and_a_new_shape(t: MachineTrial) -> None:
     assert (machine.resets, machine.restored, machine.snapshots) == (5, 7, ("s",))
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_snapshot_is_there_until_it_is_dropped(t: MachineTrial) -> None:
     vm = await t.running()
     await t.machines.snapshot(vm, "one")
@@ -60,14 +66,14 @@ async def a_snapshot_is_there_until_it_is_dropped(t: MachineTrial) -> None:
     assert (await t.seen(vm)).snapshots == ("two",)
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_stopped_machine_has_snapshots_too(t: MachineTrial) -> None:
     vm = await t.made()
     machine = await t.machines.snapshot(vm, "s")
     assert (machine.snapshots, machine.state) == (("s",), STOPPED)
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_restore_leaves_the_machine_stopped(t: MachineTrial) -> None:
     for vm in (await t.made("a"), await t.running("b")):
         await t.machines.snapshot(vm, "s")
@@ -77,7 +83,7 @@ async def a_restore_leaves_the_machine_stopped(t: MachineTrial) -> None:
         assert (await t.machines.start(vm)).state is RUNNING
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_restore_is_done_once_for_each_number(t: MachineTrial) -> None:
     vm = await t.made()
     await t.machines.snapshot(vm, "s")
@@ -90,7 +96,7 @@ async def a_restore_is_done_once_for_each_number(t: MachineTrial) -> None:
     assert (machine.restored, machine.state) == (3, STOPPED)
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_restore_that_was_done_needs_its_snapshot_no_more(t: MachineTrial) -> None:
     vm = await t.made()
     await t.machines.snapshot(vm, "s")
@@ -99,7 +105,7 @@ async def a_restore_that_was_done_needs_its_snapshot_no_more(t: MachineTrial) ->
     assert (await t.machines.restore(vm, "s", 1)).restored == 1
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_snapshot_that_does_not_exist_is_refused_and_the_machine_is_not_called_absent(t: MachineTrial) -> None:
     vm = await t.running()
     with refused(Refused) as refusal:
@@ -109,7 +115,7 @@ async def a_snapshot_that_does_not_exist_is_refused_and_the_machine_is_not_calle
     assert (machine.state, machine.restored) == (RUNNING, 0)
 
 
-@claim()
+@claim(needs=(Snapshots,))
 async def a_restored_disk_is_as_it_was_when_the_snapshot_was_taken(t: MachineTrial) -> None:
     if t.setup.save is None or t.setup.show is None:
         return
@@ -124,7 +130,7 @@ async def a_restored_disk_is_as_it_was_when_the_snapshot_was_taken(t: MachineTri
     assert await t.setup.show(t.machines, vm) == "first"
 
 
-@claim()
+@claim(needs=(Resets,))
 async def a_disk_outlives_a_stop_a_reset_and_a_new_shape_but_not_its_machine(t: MachineTrial) -> None:
     if t.setup.save is None or t.setup.show is None:
         return

@@ -8,6 +8,7 @@ import msgspec
 
 from hostler.errors import NotFound, Refused
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Ownership
 from hostler.testing.machines.claim import claim, core, refused
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ async def a_machine_carries_the_tags_of_its_plan(t: MachineTrial) -> None:
     assert (await t.machines.create(t.plan())).tags == {}
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def a_marked_machine_has_another_owner_and_is_otherwise_as_it_was(t: MachineTrial) -> None:
     await t.made()
-    await t.machines.snapshot(t.vm(), "s")
+    await t.snapshot(t.vm(), "s")
     before = await t.seen(t.vm())
     wanted = replace(given(t.plan(spec=t.setup.other_spec)), name="another")
     marked = await t.machines.mark(wanted)
@@ -57,7 +58,7 @@ async def a_marked_machine_has_another_owner_and_is_otherwise_as_it_was(t: Machi
     assert (back.label, back.tags) == (t.plan().label, {})
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def a_running_machine_runs_on_when_it_is_marked(t: MachineTrial) -> None:
     vm = await t.running()
     boots = None if t.setup.boots is None else await t.setup.boots(t.machines, vm)
@@ -69,7 +70,7 @@ async def a_running_machine_runs_on_when_it_is_marked(t: MachineTrial) -> None:
     assert (await t.machines.stop(vm, grace=0)).label == marked.label
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def a_mark_outlives_the_driver(t: MachineTrial) -> None:
     await t.running()
     wanted = given(t.plan())
@@ -79,7 +80,7 @@ async def a_mark_outlives_the_driver(t: MachineTrial) -> None:
     assert (await t.seen(t.vm())).state is MachineState.RUNNING
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def a_marked_machine_is_made_again_by_its_new_owner_alone(t: MachineTrial) -> None:
     await t.made()
     wanted = given(t.plan())
@@ -89,7 +90,7 @@ async def a_marked_machine_is_made_again_by_its_new_owner_alone(t: MachineTrial)
     assert (await t.machines.create(wanted)).label == wanted.label
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def what_belongs_to_another_cluster_or_node_is_not_marked(t: MachineTrial) -> None:
     vm = await t.made()
     before = await t.seen(vm)
@@ -100,14 +101,14 @@ async def what_belongs_to_another_cluster_or_node_is_not_marked(t: MachineTrial)
     assert await t.seen(vm) == before
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def a_machine_that_is_not_there_is_not_marked(t: MachineTrial) -> None:
     with refused(NotFound):
         await t.machines.mark(given(t.plan()))
     assert await t.machines.inspect(t.vm()) is None
 
 
-@claim()
+@claim(needs=(Ownership,))
 async def a_mark_changes_no_other_machine(t: MachineTrial) -> None:
     await t.made()
     other = await t.made("b")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import NotFound, Refused
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Retention, Snapshots
 from hostler.testing.interruption import cut, points
 from hostler.testing.machines.claim import claim, refused
 
@@ -20,11 +21,11 @@ _MORE = 3
 async def with_snapshot(t: MachineTrial, name: str = "a") -> str:
     """Return a machine that is off, with a snapshot."""
     vm = await t.made(name)
-    await t.machines.snapshot(vm, "s")
+    await t.snapshot(vm, "s")
     return vm
 
 
-@claim()
+@claim(needs=(Retention, Snapshots))
 async def a_retained_machine_is_out_of_service_and_is_listed_as_retained(t: MachineTrial) -> None:
     vm = await with_snapshot(t)
     kept = await t.machines.retain(vm, f"{vm}-old")
@@ -39,7 +40,7 @@ async def a_retained_machine_is_out_of_service_and_is_listed_as_retained(t: Mach
     assert await t.machines.retain(vm, f"{vm}-old") == kept, "repeated"
 
 
-@claim()
+@claim(needs=(Retention,))
 async def a_retained_machine_outlives_the_driver(t: MachineTrial) -> None:
     vm = await t.made()
     kept = await t.machines.retain(vm, f"{vm}-old")
@@ -49,7 +50,7 @@ async def a_retained_machine_outlives_the_driver(t: MachineTrial) -> None:
     assert await t.machines.inspect(vm) is None
 
 
-@claim()
+@claim(needs=(Retention, Snapshots))
 async def a_reinstated_machine_has_its_snapshots_and_shape(t: MachineTrial) -> None:
     vm = await with_snapshot(t)
     await t.machines.retain(vm, f"{vm}-old")
@@ -60,7 +61,7 @@ async def a_reinstated_machine_has_its_snapshots_and_shape(t: MachineTrial) -> N
     assert (await t.machines.reinstate(f"{vm}-old", t.plan(tags={"is": "back"}))).id == back.id, "repeated"
 
 
-@claim()
+@claim(needs=(Retention,))
 async def a_machine_that_ran_has_its_disk_when_it_is_reinstated(t: MachineTrial) -> None:
     vm = await t.running()
     if t.setup.save is not None:
@@ -74,7 +75,7 @@ async def a_machine_that_ran_has_its_disk_when_it_is_reinstated(t: MachineTrial)
         assert await t.setup.show(t.machines, back.label.vm) == TEXT, "it has another disk"
 
 
-@claim()
+@claim(needs=(Retention, Snapshots))
 async def a_new_machine_of_a_retained_one_s_id_starts_from_nothing(t: MachineTrial) -> None:
     vm = await with_snapshot(t)
     await t.machines.retain(vm, f"{vm}-old")
@@ -82,28 +83,28 @@ async def a_new_machine_of_a_retained_one_s_id_starts_from_nothing(t: MachineTri
     with refused(Refused) as refusal:
         await t.machines.reinstate(f"{vm}-old", t.plan())
     assert not isinstance(refusal.error, NotFound)
-    await t.machines.snapshot(vm, "s")
+    await t.snapshot(vm, "s")
     await t.machines.delete(vm)
     assert [kept.snapshots for kept in (await t.retained()).values()] == [("s",)], "it was deleted with another machine"
     await t.machines.reinstate(f"{vm}-old", t.plan())
 
 
-@claim()
+@claim(needs=(Retention, Snapshots))
 async def a_retained_machine_comes_back_as_another_one(t: MachineTrial) -> None:
     vm = await with_snapshot(t)
-    await t.machines.reset(vm, 7)
+    await t.reset(vm, 7)
     await t.machines.retain(vm, f"{vm}-old")
     await t.made()
     plan = t.plan("b")
     back = await t.machines.reinstate(f"{vm}-old", plan)
     assert (back.label, back.resets, back.restored, back.moved) == (plan.label, 0, 0, 0)
     assert set(await t.listed()) == {vm, plan.label.vm}
-    await t.machines.restore(plan.label.vm, "s", 1)
+    await t.restore(plan.label.vm, "s", 1)
     await t.reopen()
     assert (await t.seen(plan.label.vm)).restored == 1
 
 
-@claim()
+@claim(needs=(Retention,))
 async def a_machine_is_retained_again_and_again(t: MachineTrial) -> None:
     vm = await t.made()
     await t.machines.retain(vm, f"{vm}-0")
@@ -114,13 +115,13 @@ async def a_machine_is_retained_again_and_again(t: MachineTrial) -> None:
     assert set(await t.retained()) == {f"{vm}-0", f"{vm}-1"}
 
 
-@claim()
+@claim(needs=(Retention, Snapshots))
 async def what_is_discarded_is_gone_and_nothing_else_is(t: MachineTrial) -> None:
     vm = await t.made()
-    await t.machines.snapshot(vm, "s")
+    await t.snapshot(vm, "s")
     await t.machines.retain(vm, f"{vm}-0")
     await t.made()
-    await t.machines.snapshot(vm, "s")
+    await t.snapshot(vm, "s")
     await t.machines.retain(vm, f"{vm}-1")
     await t.made()
     for _ in range(2):
@@ -133,13 +134,13 @@ async def what_is_discarded_is_gone_and_nothing_else_is(t: MachineTrial) -> None
     assert await t.machines.inspect(vm) is None
 
 
-@claim()
+@claim(needs=(Retention,))
 async def what_is_not_there_is_not_retained(t: MachineTrial) -> None:
     assert await t.machines.retain(t.vm("none"), f"{t.vm()}-none") is None
     assert await t.retained() == {}
 
 
-@claim()
+@claim(needs=(Retention,))
 async def a_retain_that_is_cut_anywhere_is_finished_and_the_disk_is_there_once(t: MachineTrial) -> None:
     vm = await t.running()
     waits = await cut(t.machines.retain(vm, f"{vm}-0"), 0)
@@ -162,10 +163,10 @@ async def a_retain_that_is_cut_anywhere_is_finished_and_the_disk_is_there_once(t
             await t.machines.discard(name)
 
 
-@claim()
+@claim(needs=(Retention, Snapshots))
 async def a_reinstate_that_is_cut_anywhere_is_finished_and_the_disk_is_there_once(t: MachineTrial) -> None:
     vm, other = await t.made(), t.plan("b")
-    await t.machines.snapshot(vm, "s")
+    await t.snapshot(vm, "s")
     await t.machines.retain(vm, f"{vm}-0")
     waits = await cut(t.machines.reinstate(f"{vm}-0", other), 0)
     for at in points(waits + _MORE if waits < t.setup.points else waits, t.setup.points, t.setup.turn):
@@ -183,7 +184,7 @@ async def a_reinstate_that_is_cut_anywhere_is_finished_and_the_disk_is_there_onc
         assert await t.retained() == {}
 
 
-@claim()
+@claim(needs=(Retention,))
 async def a_discard_that_is_cut_anywhere_is_finished_by_repeating_it(t: MachineTrial) -> None:
     vm = await t.made()
     await t.machines.retain(vm, f"{vm}-0")
@@ -207,7 +208,7 @@ async def what_has_not_arrived_completely_is_not_kept(t: MachineTrial) -> None:
     assert [kept for kept in await t.there.retained() if kept.label == plan.label] == []
 
 
-@claim(moves=True)
+@claim(moves=True, needs=(Retention, Snapshots))
 async def what_has_arrived_completely_is_kept_and_so_is_what_departed(t: MachineTrial) -> None:
     vm, plan = await with_snapshot(t), t.plan()
     await t.there.receive(plan, 1)
@@ -220,7 +221,7 @@ async def what_has_arrived_completely_is_kept_and_so_is_what_departed(t: Machine
     await t.there.discard(f"{vm}-old")
 
 
-@claim()
+@claim(needs=(Retention,))
 async def verbs_about_one_retained_machine_follow_each_other(t: MachineTrial) -> None:
     vm = await t.made()
     await t.machines.retain(vm, f"{vm}-old")

@@ -71,7 +71,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessMachines:
-    """The processes of one node."""
+    """The processes of one node. They are not fenced and cannot be migrated, so those verbs are absent."""
 
     def __init__(self, folder: str | Path, *, command: Sequence[str]) -> None:
         self._folder, self._command = Path(folder), tuple(command)
@@ -89,14 +89,6 @@ class ProcessMachines:
     @property
     def place(self) -> str:
         return self._place
-
-    @property
-    def fences(self) -> bool:
-        return False
-
-    @property
-    def moves(self) -> bool:
-        return False
 
     async def __aenter__(self) -> Self:
         for name in ("machines", "retained", "gone"):
@@ -307,20 +299,6 @@ class ProcessMachines:
 
     def channel(self, vm: str, door: Door) -> Channel:
         return _Log(lambda: self._logged(vm, door))
-
-    async def receive(self, plan: MachinePlan, number: int) -> Machine:
-        raise Refused(f"machine {plan.label.vm!r}: a process cannot be migrated ({number})")
-
-    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
-        del connect, live
-        raise Refused(f"machine {vm!r}: a process cannot be migrated ({number})")
-
-    async def hold(self, seconds: float, *, since: float | None = None) -> None:
-        """Check the arguments only: no machine is fenced."""
-        self._check()
-        validation.check_finite("hold", seconds)
-        if since is not None:
-            validation.check_finite("since", since)
 
     def disk(self, vm: str) -> Path:
         """Return the folder that is the disk of a machine."""

@@ -50,7 +50,10 @@ replace = msgspec.structs.replace
 
 
 class HetznerMachines(Closing):
-    """Servers of one Hetzner Cloud project. `folder`: local state of the node; its name identifies the node."""
+    """Servers of one Hetzner Cloud project. `folder`: local state of the node; its name identifies the node.
+
+    They do not stop by themselves and cannot be migrated, so the verbs of `Fencing` and `Migration` are absent.
+    """
 
     def __init__(self, folder: str | Path, *, options: HetznerOptions, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -74,14 +77,6 @@ class HetznerMachines(Closing):
         """Derived from the node and the endpoint, because the servers survive the loss of the folder."""
         told = f"hetzner\0{self._options.endpoint}\0{self._site.kept.folder.name}"
         return f"hcloud-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-
-    @property
-    def fences(self) -> bool:
-        return False
-
-    @property
-    def moves(self) -> bool:
-        return False
 
     async def __aenter__(self) -> Self:
         self._site.open()
@@ -316,20 +311,6 @@ class HetznerMachines(Closing):
 
         return PortChannels(find)
 
-    async def receive(self, plan: MachinePlan, number: int) -> Machine:
-        raise _unmoved(plan.label.vm, number)
-
-    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
-        del connect, live
-        raise _unmoved(vm, number)
-
-    async def hold(self, seconds: float, *, since: float | None = None) -> None:
-        """Check the arguments only: this driver has no fenced machines."""
-        self._check_open()
-        validation.check_finite("hold", seconds)
-        if since is not None:
-            validation.check_finite("since", since)
-
     # Inside
 
     async def _look(self) -> Sequence[Machine]:
@@ -460,7 +441,3 @@ class HetznerMachines(Closing):
         machine = await self._view.machine(server)
         self._watch.left(machine.label.vm, machine.cloud_status)
         return machine
-
-
-def _unmoved(vm: str, number: int) -> Refused:
-    return Refused(f"machine {vm!r}: a server of Hetzner Cloud cannot be migrated (move {number}); create another one")
