@@ -57,8 +57,8 @@ class Core:
         await self._machines.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
-        await self._machines.__aexit__(*error)
+    async def __aexit__(self, *error: object) -> None:
+        await self._machines.__aexit__(*error)  # type: ignore[arg-type]
 
 
 class Wrapper:

@@ -20,6 +20,7 @@ from harness import fork_server
 
 from hostler import settings
 from hostler.drivers.machines.simulated import FileHost, SimulatedMachines
+from hostler.drivers.machines.simulated.descriptor import CAPACITY
 from hostler.entry import agent, replica
 from hostler.entry.backend import guarded_backend, opened_backend
 from hostler.entry.server.logs import configure
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from hostler.engine.store_guard import StoreGuard
     from hostler.kit.clock import Clock
-    from hostler.model.inventory import Capacity
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
     from hostler.settings import Settings
@@ -63,11 +63,9 @@ MESSAGE = 65_536
 class Kind:
     """What the agents' machines are, and what dies with an agent."""
 
-    def machines(
-        self, folder: str | Path, points: Points, *, capacity: Capacity, clock: Clock, **_: object
-    ) -> Machines:
+    def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: object) -> Machines:
         """Of an agent. What else it says is not of simulated ones."""
-        return SimulatedMachines(FileHost(folder), step=points.step, capacity=capacity, clock=clock)
+        return SimulatedMachines(FileHost(folder), step=points.step, capacity=CAPACITY, clock=clock)
 
     def starts(self, told: dict[str, Any]) -> None:
         """Somebody is forked with these settings."""
