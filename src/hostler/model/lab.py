@@ -289,7 +289,7 @@ class LabTemplate(Record, frozen=True, kw_only=True):
     per_day: Annotated[float, Meta(gt=0)] | None = None
     """Daily limit (UTC) in seconds for users who start the lab themselves; None: equal to `life`."""
     provider: str = ""
-    """Machine driver (`qemu`, `hetzner`, `simulated`); any if empty."""
+    """Name of a machine driver; any if empty."""
     at_once: Annotated[int, Meta(ge=1)] | None = None
     """Maximum number of concurrent labs of this kind; None: no limit."""
     warm: Annotated[int, Meta(ge=0, le=1000)] = 0

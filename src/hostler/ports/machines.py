@@ -170,7 +170,7 @@ class Machines(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the technology: `simulated`, `qemu`."""
+        """The kind of the machines: the name under which the driver is installed."""
 
     @property
     def place(self) -> str:

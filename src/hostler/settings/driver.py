@@ -247,7 +247,7 @@ def broken_drivers() -> list[str]:
 def nearest_kind(name: str) -> str:
     """Return advice about a machine driver that is not installed: a similar one, or the known ones."""
     near = difflib.get_close_matches(name.lower(), machine_kinds(), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(machine_kinds())}"
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(machine_kinds())}; {TO_ADD}"
 
 
 def lab_refusal(template: LabTemplate) -> str:
