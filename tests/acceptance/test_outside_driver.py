@@ -230,8 +230,10 @@ def test_a_host_runs_its_machines_and_an_agent_finds_them_again(target: Path, tm
     data.mkdir()
     up = ("up", "--detach", "--machines", "process", "--listen", "127.0.0.1:0")
     try:
-        started = hostler(*up, "--first-vm", path=(target,), data=data)
+        broken = register(tmp_path / "there", "broken", "absent = no_such_module:DRIVER")
+        started = hostler(*up, "--first-vm", path=(target, broken), data=data)
         assert started.returncode == 0, started.stdout + started.stderr
+        assert "driver absent (hostler.machines) is left out: ModuleNotFoundError" in started.stdout
         shown = json.loads(hostler("vm", "show", "hello", "-o", "json", path=(target,), data=data).stdout)
         assert shown["phase"] == "running", shown
         pids = [file.read_text() for file in data.glob("machines/*/machines/*/pid")]
