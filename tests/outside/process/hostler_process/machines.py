@@ -6,6 +6,7 @@
         record.json         its record, replaced by a rename
         running             locked by the process and its children: the machine runs exactly while it is locked
         pid                 of the process, written by itself
+        ending              the process was told to end; it may run for a moment
         log                 its output
         disk-N, snapshot-N  folders; the record says which is what
     retained/HASH/          a machine out of service; retained.json describes it
@@ -308,6 +309,8 @@ class ProcessMachines:
     # Processes
 
     async def _start(self, folder: Path, record: Record) -> None:
+        if (folder / "ending").exists():  # a verb that was cut had begun to end it
+            await self._end(folder)
         if not _runs(folder):
             (folder / "pid").unlink(missing_ok=True)
             self._spawn(folder, record)
@@ -337,9 +340,10 @@ class ProcessMachines:
         record = _read(folder)
         if record is not None:
             self._on.discard(record.label.vm)  # it does not go off by itself
-        if grace and await self._gone(folder, signal.SIGTERM, grace):
-            return
-        await self._gone(folder, signal.SIGKILL, math.inf)
+        (folder / "ending").touch()
+        if not grace or not await self._gone(folder, signal.SIGTERM, grace):
+            await self._gone(folder, signal.SIGKILL, math.inf)
+        (folder / "ending").unlink()
 
     async def _gone(self, folder: Path, number: signal.Signals, within: float) -> bool:
         end = time.monotonic() + within
@@ -468,7 +472,7 @@ def _runs(folder: Path) -> bool:
 
 def _state(folder: Path, record: Record) -> MachineState:
     if _runs(folder):
-        return MachineState.RUNNING
+        return MachineState.STOPPING if (folder / "ending").exists() else MachineState.RUNNING
     return MachineState.STARTING if record.resetting else MachineState.STOPPED
 
 
