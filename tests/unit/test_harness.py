@@ -112,6 +112,18 @@ def test_a_worker_with_nothing_left_in_its_lane_helps_another_and_that_lane_alon
     assert made._waiting["virtual"] == [[sim[0]]]
 
 
+def test_files_that_one_worker_collects_have_names_of_their_own() -> None:
+    for lane in lanes.LANES:
+        folders = [TESTS / folder for one in lanes.lanes_of(lane) for folder in lanes.LANES[one].folders]
+        names = [
+            path.stem
+            for folder in folders
+            if not (folder / "__init__.py").exists()
+            for path in folder.rglob("test_*.py")
+        ]
+        assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+
+
 def lane_number(lane: str) -> int:
     """The number of the first worker of a lane."""
     return next(number for number in range(20) if lanes.lane_of_worker(f"gw{number}") == lane)
