@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from harness import pace
 
 import hostler
 from hostler.drivers.hasher import Argon2Hasher
@@ -212,7 +213,7 @@ async def test_an_admin_is_recovered_while_replicas_run(store: Store, hasher: Ar
 
 async def _until(attempt) -> None:  # type: ignore[no-untyped-def]
     """Until it no longer refuses."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(pace.patience(5)):
         while True:
             try:
                 attempt()
@@ -224,7 +225,7 @@ async def _until(attempt) -> None:  # type: ignore[no-untyped-def]
 
 async def _until_not(attempt) -> None:  # type: ignore[no-untyped-def]
     """Until it refuses."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(pace.patience(5)):
         while True:
             try:
                 attempt()
