@@ -123,8 +123,9 @@ def _notes(folder: Path) -> Iterator[str]:
         yield f"what failed is kept in {folder}"
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     running.stop_all()
+    running.remove_packet_filters(session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
 
 
 @pytest.fixture
