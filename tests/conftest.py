@@ -27,7 +27,7 @@ pytest.register_assert_rewrite(
 import dose  # noqa: E402
 import running  # noqa: E402
 from harness import artefacts, lanes  # noqa: E402
-from harness.pace import Pace  # noqa: E402
+from harness.pace import Pace, patience  # noqa: E402
 from harness.report import RunReport  # noqa: E402
 from hypothesis import HealthCheck, core, settings  # noqa: E402
 
@@ -172,7 +172,7 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 def _settled(look: Callable[[], set[T]]) -> set[T]:
     """What is still there after some seconds: a thread that is ending needs a moment, on a busy machine several."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + patience(5)
     while (left := look()) and time.monotonic() < end:
         gc.collect()
         time.sleep(0.02)

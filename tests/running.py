@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pytest
 from harness.fork_server import ForkServer
+from harness.pace import patience
 from shared_server import SharedServer
 
 from hostler import open_ttl_storage
@@ -131,7 +132,7 @@ def _shared_one() -> TtlServer:
 
 async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
     """All tasks that were not there before have ended, or end soon: on a machine that is busy, one may need a while."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + patience(10)
     while left := asyncio.all_tasks() - before - {asyncio.current_task()}:
         if time.monotonic() > end:
             break
@@ -160,5 +161,6 @@ def remove_packet_filters(folder: Path) -> None:
     if nft is None or firewall.why_not():
         return
     said = subprocess.run([nft, "list", "ruleset", "inet"], capture_output=True, text=True, check=False).stdout
-    for name in re.findall(rf'^table inet (hostler_\w+) {{\n\s*comment "[0-9]+ {re.escape(str(folder))}/', said, re.M):
+    below = re.escape(f"{folder}/")
+    for name in re.findall(rf'^table inet (hostler_\w+) {{\n\s*comment "[0-9]+ {below}', said, re.MULTILINE):
         subprocess.run([nft, "delete", "table", "inet", name], capture_output=True, check=False)

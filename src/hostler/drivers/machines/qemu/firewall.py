@@ -112,7 +112,9 @@ async def machine_tables(place: str) -> dict[int, str]:
 async def abandoned(family: str = "inet") -> list[str]:
     """Return the tables of nodes whose folder was deleted without closing the driver."""
     answer, _ = await _nft("list", "ruleset", family)  # one command, however many tables other nodes have
-    owners = re.findall(rf'^table {family} (hostler_[0-9a-f]{{12}}) {{\n\s*comment "([0-9]+) (/[^"]*)"', answer, re.M)
+    owners = re.findall(
+        rf'^table {family} (hostler_[0-9a-f]{{12}}) {{\n\s*comment "([0-9]+) (/[^"]*)"', answer, re.MULTILINE
+    )
     found = []
     for name, mounts, folder in owners:
         if int(mounts) == _mounts() and not await asyncio.to_thread(os.path.exists, folder):
