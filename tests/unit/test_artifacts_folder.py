@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +17,6 @@ from hostler.drivers.artifacts import folder
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.ports.artifacts import ArtifactInfo
-
-if TYPE_CHECKING:
 
 ONE = "org.example:greeting:1.0.0"
 
