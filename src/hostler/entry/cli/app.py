@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "whatif": ("hostler.entry.cli.whatif", "whatif", "Predict what a drain or a failure would move."),
     "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
     "demo": ("hostler.entry.cli.demo", "demo", "Show the store in action, in ten seconds."),
-    "bench": ("hostler.entry.cli.bench", "bench", "Measure the performance of Hostler on this machine."),
+    "bench": ("hostler.entry.cli.bench", "bench", "Measure a store on this machine."),
     "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),
 }
 
