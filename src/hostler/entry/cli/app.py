@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "project": ("hostler.entry.cli.project", "project", "Create and list projects."),
     "quota": ("hostler.entry.cli.quota", "quota", "Show and set the quota of a project."),
     "events": ("hostler.entry.cli.events", "events", "Follow events, or show past decisions and their causes."),
-    "why": ("hostler.entry.cli.why", "why", "Explain the state of an object, decision by decision."),
+    "why": ("hostler.entry.cli.events", "why", "Explain the state of an object, decision by decision."),
     "audit": ("hostler.entry.cli.audit", "audit", "Show the audit log, and verify its files."),
     "leader": ("hostler.entry.cli.leader", "leader", "Show the leader and the standby replicas."),
     "doctor": ("hostler.entry.cli.doctor", "doctor", "Check the installation and suggest fixes."),
