@@ -1,4 +1,4 @@
-"""`hostler labs worker`."""
+"""`hostler labs`: processes that serve labs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any
 
 import click
 
+from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import one_line
 from hostler.entry.cli.plane_options import DATA, FORMAT, LABS, LEVEL, REDIS, STORE, flags
 from hostler.entry.cli.store_option import complete
+
+COMMANDS = {"worker": (__name__, "worker", "Take lab requests from Redis.")}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def labs() -> None:
+    """Run processes that serve labs. To use labs, see hostler lab."""
 
 
 @click.command()
