@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from bench import election_report
 from bench.child import child_environ
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.store_option import path_url
@@ -34,8 +33,11 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 BLOCK = 10
 """Consecutive takeovers of one contestant before the next one's turn."""
+PEERS = ("tooz", "redis-py", "kazoo")
 POLLING = ("tooz", "redis-py")
 """Peers that wait by polling."""
+TAKEOVER_HEADS = ("", "after release: p50", "p99", "most", "rounds", "after kill -9: p50", "most", "kills")
+MANY_HEADS = ("", "leaderships", "ttl", "renewals per second", "CPU", "CPU per renewal", "acquired in", "still held")
 
 
 class Entrant(msgspec.Struct, frozen=True):
@@ -242,9 +244,6 @@ def _many(entrant: Entrant, plan: Plan, tell: Callable[[str], None]) -> dict[str
     return {"name": entrant.name, "ttl": plan.leadership_ttl, "leaderships": plan.leaderships} | found
 
 
-PEERS = ("tooz", "redis-py", "kazoo")
-
-
 @click.command("election")
 @click.option("--store", "urls", multiple=True, metavar="URL", help="A storage to measure; repeatable.")
 @click.option(
@@ -306,7 +305,7 @@ def command(  # noqa: PLR0917
         if json_file is not None:
             json_file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if markdown_file is not None:
-        markdown_file.write_text(election_report.markdown(found), encoding="utf-8")
+        markdown_file.write_text(markdown(found), encoding="utf-8")
 
 
 def _own(url: str) -> Entrant:
@@ -332,9 +331,9 @@ def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    tables = [("takeovers", election_report.TAKEOVER_HEADS, election_report.takeovers(found))]
+    tables = [("takeovers", TAKEOVER_HEADS, takeover_cells(found))]
     if found["leaderships"]:
-        tables.append(("many leaderships in one process", election_report.MANY_HEADS, election_report.many(found)))
+        tables.append(("many leaderships in one process", MANY_HEADS, many_cells(found)))
     for title, heads, rows in tables:
         table = Table(title=f"{title}, ttl {found['ttl']:g} s" if title == "takeovers" else title, title_justify="left")
         for number, head in enumerate(heads):
@@ -342,5 +341,64 @@ def _show(found: dict[str, Any]) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    for line in election_report.ratios(found):
+    for line in ratio_lines(found):
         click.echo(line)
+
+
+def takeover_cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row for each contestant."""
+    return [
+        (
+            row["name"] + (" (polls)" if row["polls"] else ""),
+            f"{row['p50_ms']:.1f} ms",
+            f"{row['p99_ms']:.1f} ms",
+            f"{row['most_ms']:.1f} ms",
+            str(row["rounds"]),
+            f"{row['kill_p50_ttl']:.2f} ttl" if row["kills"] else "",
+            f"{row['kill_most_ttl']:.2f} ttl" if row["kills"] else "",
+            str(row["kills"]),
+        )
+        for row in found["takeovers"]
+    ]
+
+
+def many_cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row for each storage."""
+    return [
+        (
+            row["name"],
+            f"{row['leaderships']:,}",
+            f"{row['ttl']:g} s",
+            f"{row['renewals_per_second']:.0f}",
+            f"{row['cpu_percent']:.1f} %",
+            f"{row['cpu_us_per_renewal']:.0f} µs",
+            f"{row['acquire_seconds']:.1f} s",
+            f"{row['held']:,}",
+        )
+        for row in found["leaderships"]
+    ]
+
+
+def ratio_lines(found: dict[str, Any]) -> list[str]:
+    """Return one line for each peer on a storage on which Hostler was measured too."""
+    return [
+        f"hostler hands over {row['times_as_fast']:.1f} times as fast as {row['peer']}"
+        + (", which polls" if row["polls"] else "")
+        for row in found["ratios"]
+    ]
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Return the tables in Markdown."""
+    lines = _markdown_table(TAKEOVER_HEADS, takeover_cells(found))
+    if found["leaderships"]:
+        lines += ["", *_markdown_table(MANY_HEADS, many_cells(found))]
+    return "\n".join([*lines, "", *(f"- {line}" for line in ratio_lines(found))]).rstrip() + "\n"
+
+
+def _markdown_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return [
+        f"| {' | '.join(heads)} |",
+        "|---|" + "--:|" * (len(heads) - 1),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]

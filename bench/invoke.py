@@ -21,9 +21,8 @@ import click
 
 from bench.invoke_worker import ARTIFACT, BASE, METHOD
 from bench.options import report_options
-from bench.plane_http import lines
+from bench.plane_http import MeasuredServer, lines
 from bench.plane_process import started
-from bench.plane_side import Side
 from bench.report import Row, report
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.store_benchmark import ROUND
@@ -70,8 +69,8 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
         bare_at = await bare.says("serving ")
         asking = await stack.enter_async_context(lines(at, CONNECTIONS))
         bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
-        ours = Side(server, asking, request)
-        theirs = Side(bare, bare_asking, _post(bare_at, "x" * 43))
+        ours = MeasuredServer(server, asking, request)
+        theirs = MeasuredServer(bare, bare_asking, _post(bare_at, "x" * 43))
         rounds = max(3, round(seconds / ROUND))
         for number in range(rounds + 1):
             tell(f"calls by {CONNECTIONS} connections, round {number} of {rounds}")
@@ -105,7 +104,7 @@ async def _turns(
     return found
 
 
-def _rates(ours: Side, theirs: Side) -> list[Row]:
+def _rates(ours: MeasuredServer, theirs: MeasuredServer) -> list[Row]:
     """Return the rates without the first round."""
     ratio = statistics.median(mine / bare for mine, bare in zip(ours.rates[1:], theirs.rates[1:]))
     cpu = statistics.median(bare / mine for mine, bare in zip(ours.cpu_us[1:], theirs.cpu_us[1:]))

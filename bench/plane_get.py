@@ -7,9 +7,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from bench.plane_fill import fill, first_path
-from bench.plane_http import get, lines
+from bench.plane_http import MeasuredServer, get, lines
 from bench.plane_process import replica, started, token_kept
-from bench.plane_side import Side
 from bench.report import Row
 from hostler.entry.cli.store_option import path_url
 from hostler.entry.store_benchmark import ROUND
@@ -38,7 +37,10 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
         bare = await stack.enter_async_context(started(["bench.plane_bare", str(len(reply.body))]))
         bare_at = await bare.says("serving ")
         bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
-        sides = [Side(ours, asking, request), Side(bare, bare_asking, get(bare_at, first_path(), token))]
+        sides = [
+            MeasuredServer(ours, asking, request),
+            MeasuredServer(bare, bare_asking, get(bare_at, first_path(), token)),
+        ]
         rounds = max(3, round(seconds / ROUND))
         for number in range(rounds + 1):
             tell(f"GET of one machine, round {number} of {rounds}")
@@ -47,7 +49,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
     return _rows(*sides, size=len(reply.body))
 
 
-def _rows(ours: Side, bare: Side, *, size: int) -> list[Row]:
+def _rows(ours: MeasuredServer, bare: MeasuredServer, *, size: int) -> list[Row]:
     """Return the rows without the first round of each side."""
     ratio = statistics.median(mine / theirs for mine, theirs in zip(ours.rates[1:], bare.rates[1:]))
     cpu = statistics.median(theirs / mine for mine, theirs in zip(ours.cpu_us[1:], bare.cpu_us[1:]))

@@ -11,10 +11,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from bench.plane_process import TICKS
 from hostler.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from bench.plane_process import Process
 
 _END = b"\r\n\r\n"
 _LENGTH = b"content-length: "
@@ -120,3 +123,21 @@ async def until(what: str, done: Callable[[], Awaitable[bool]], within: float) -
             raise Unavailable(f"{what}: not within {within:g} s")
         await asyncio.sleep(0.02)
     return perf_counter() - started
+
+
+class MeasuredServer:
+    """A server, connections to it, and its results by round."""
+
+    def __init__(self, process: Process, opened: list[Line], request: bytes) -> None:
+        self._process, self._opened, self._request = process, opened, request
+        self.rates: list[float] = []
+        self.cpu_us: list[float] = []
+
+    async def round(self, seconds: float) -> None:
+        """Send requests for some seconds."""
+        before = self._process.cpu()
+        # on a busy host there may be no answer in time
+        count = max(1, await loaded(self._opened, self._request, seconds))
+        self.rates.append(count / seconds)
+        used = max(1 / TICKS, self._process.cpu() - before)  # a short round may end within a tick
+        self.cpu_us.append(used * 1e6 / count)

@@ -11,7 +11,7 @@ from dose import rotates
 
 from bench.__main__ import main
 from bench.invoke import _rates
-from bench.plane_side import Side
+from bench.plane_http import MeasuredServer
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ async def test_a_round_that_takes_less_than_a_tick_of_the_processor_has_a_ratio_
             return 1.0
 
     idle: Any = Idle()
-    sides = [Side(idle, [], b""), Side(idle, [], b"")]
+    sides = [MeasuredServer(idle, [], b""), MeasuredServer(idle, [], b"")]
     for side in sides:
         for _ in range(2):
             await side.round(0.01)

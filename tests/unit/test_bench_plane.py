@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from dose import rotates
 
-from bench import plane_side
+from bench import plane_http
 from bench.__main__ import main
 from bench.plane_fill import machine, wish
 from bench.plane_http import Line
@@ -163,8 +163,8 @@ async def test_a_round_in_which_nothing_was_answered_has_a_rate(monkeypatch: pyt
         def cpu(self) -> float:
             return 1.0
 
-    monkeypatch.setattr(plane_side, "loaded", none_in_time)
-    side = plane_side.Side(Idle(), [], b"")  # type: ignore[arg-type]
+    monkeypatch.setattr(plane_http, "loaded", none_in_time)
+    side = plane_http.MeasuredServer(Idle(), [], b"")  # type: ignore[arg-type]
     await side.round(0.1)
     assert side.rates == [10.0]
     assert side.cpu_us[0] > 0

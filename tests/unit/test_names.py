@@ -41,7 +41,6 @@ BANNED_CLASSES = frozenset(
 STILL_BANNED = frozenset(
     {
         "bench.machines_plane.Way",
-        "bench.plane_side.Side",
         "drivers.machines.qemu.migration.outgoing.Way",
         "drivers.machines.simulated.host.Kept",  # a tag of its journal
         "engine.controllers.migration.Way",
