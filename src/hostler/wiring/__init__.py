@@ -2,7 +2,7 @@
 
 url      what all URLs have in common: options, addresses, passwords
 redis    what URLs of Redis servers have in common
-store    stores, and the bare engines below them
+store    stores
 ttl      TTL storages: every store, and others
 inbox    the queues and records of labs
 power    the power switches of nodes
@@ -36,7 +36,7 @@ from hostler.wiring.machine import (
 )
 from hostler.wiring.power import open_power, open_power_reader, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
-from hostler.wiring.store import is_store, open_bare, open_store
+from hostler.wiring.store import is_store, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
 from hostler.wiring.url import DEFAULT_TIMEOUT, Options, local_path
 
@@ -58,7 +58,6 @@ __all__ = [
     "local_path",
     "open_artifacts",
     "open_audit_files",
-    "open_bare",
     "open_board",
     "open_hasher",
     "open_images",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
 
 from hostler.errors import Invalid
 from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, local_path, opened_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from urllib.parse import SplitResult
 
-    from hostler.ports.bare import Bare
     from hostler.ports.store import Store
 
 
@@ -26,23 +25,6 @@ def open_store(url: str) -> Store:
 def is_store(url: str) -> bool:
     """Return whether `open_store` accepts the scheme of `url`."""
     return url.partition("://")[0] in STORES
-
-
-def open_bare(url: str) -> Bare | None:
-    """Return the engine at `url` without Hostler, for benchmarks; None if there is nothing below the driver.
-
-    SQLite gets a separate file next to the store's. etcd is accessed through its first endpoint, without TLS.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        from hostler.drivers.store.sqlite.bare import BareSqlite
-
-        return BareSqlite(local_path(parts) + ".bare")
-    if parts.scheme == "etcd" and not parts.query:
-        from hostler.drivers.store.etcd.bare import BareEtcd
-
-        return BareEtcd(_endpoint(parts.scheme, parts.netloc.split(",")[0]))
-    return None
 
 
 def _open_memory(url: SplitResult, options: Options) -> Store:

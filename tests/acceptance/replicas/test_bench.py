@@ -1,4 +1,4 @@
-"""`hostler bench election` measures what it says, and refuses what it cannot measure."""
+"""`python -m bench election` measures what it says, and refuses what it cannot measure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import pace
 
-from hostler.entry.bench.election import Takeovers, ratios
-from hostler.entry.cli import main
+from bench.__main__ import main
+from bench.election import Takeovers, ratios
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def test_takeovers_and_renewals_are_measured(tmp_path: Path, capsys: pytest.Capt
     json_file, page = tmp_path / "found.json", tmp_path / "found.md"
     arguments = ["--rounds", "3", "--kills", "1", "--ttl", "4", "--leaderships", "20", "--seconds", "6"]
     began = time.monotonic()
-    assert main(["bench", "election", *arguments, "--json", str(json_file), "--markdown", str(page)]) == 0
+    assert main(["election", *arguments, "--json", str(json_file), "--markdown", str(page)]) == 0
     found = json.loads(json_file.read_text())
     [row] = found["takeovers"]
     assert row["name"] == "hostler on sqlite"
@@ -50,7 +50,7 @@ def test_takeovers_and_renewals_are_measured(tmp_path: Path, capsys: pytest.Capt
 def test_what_cannot_be_measured_is_refused(
     arguments: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "election", *arguments]) == code
+    assert main(["election", *arguments]) == code
     assert "Traceback" not in capsys.readouterr().err
 
 
