@@ -89,8 +89,11 @@ def seen_now(identity: Identity, last: LastControlPlane | None) -> LastControlPl
         return None
     cluster = identity.cluster.value
     same = last is not None and (last.cluster, last.epoch) == (cluster.id, cluster.epoch)
-    fence = max(identity.fence, last.fence) if same and last is not None else identity.fence
-    fields = {"cluster": cluster.id, "epoch": cluster.epoch, "copy_id": cluster.copy_id, "fence": fence}
+    fence, revision = identity.fence, identity.revision
+    if same and last is not None:
+        fence, revision = max(fence, last.fence), max(revision, last.revision)
+    numbers = {"epoch": cluster.epoch, "fence": fence, "revision": revision}
+    fields = {"cluster": cluster.id, "copy_id": cluster.copy_id, **numbers}
     return LastControlPlane(**fields) if last is None else msgspec.structs.replace(last, **fields)  # type: ignore[arg-type]
 
 
@@ -140,6 +143,11 @@ def objection(last: LastControlPlane | None, identity: Identity) -> str:
             f"the store is older (fence {identity.fence}) than when this folder last obeyed it (fence {last.fence}):"
             " a backup was restored; make it the newest with: hostler store activate"
         )
+    if cluster.epoch == last.epoch and identity.revision < last.revision:
+        return (
+            f"the store is older (revision {identity.revision}) than when this folder last obeyed it (revision"
+            f" {last.revision}): a backup was restored; make it the newest with: hostler store activate"
+        )
     return ""
 
 
@@ -154,24 +162,41 @@ async def remembered(memory: Memory) -> LastControlPlane | None:
         raise Unavailable(f"{error}; if this store is the right one, start once with {ACCEPT}") from None
 
 
-async def remember(memory: Memory | None, identity: Identity, last: LastControlPlane | None) -> LastControlPlane | None:
+async def remember(
+    memory: Memory | None, identity: Identity, last: LastControlPlane | None, *, with_revision: bool = True
+) -> LastControlPlane | None:
     """Return what is remembered from now on, after it is durable.
 
-    Unavailable: another control plane or epoch could not be recorded. A higher fence alone does not justify an outage:
-    it is written next time.
+    `with_revision`: also if nothing but the revision has changed. Unavailable: another control plane or epoch could not
+    be recorded. A higher fence or revision alone does not justify an outage: it is written next time.
     """
     now = seen_now(identity, last)
     if now is None or now == last:
+        return last
+    if not with_revision and last is not None and msgspec.structs.replace(now, revision=last.revision) == last:
         return last
     if memory is not None:
         try:
             await memory.write(now)
         except Unavailable as error:
-            if last is None or msgspec.structs.replace(now, fence=last.fence) != last:
+            if last is None or msgspec.structs.replace(now, fence=last.fence, revision=last.revision) != last:
                 raise
             _log.warning("could not record the highest fence: %s", error)
             return last
     return now
+
+
+async def remember_refusal(memory: Memory | None, last: LastControlPlane | None) -> None:
+    """Make durable which revision the store had reached before it went back.
+
+    The process that a supervisor starts next then refuses the older store, too.
+    """
+    if memory is None or last is None:
+        return
+    try:
+        await memory.write(last)
+    except Unavailable as error:
+        _log.warning("could not record the highest revision: %s", error)
 
 
 def next_epoch(at: float, *known: int) -> int:

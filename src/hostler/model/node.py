@@ -270,6 +270,8 @@ class LastControlPlane(Record, frozen=True, kw_only=True):
     copy_id: str = ""
     fence: int = 0
     """The highest fence seen."""
+    revision: int = 0
+    """A revision that the store has reached in this epoch; 0: unknown."""
 
 
 class BrakeRecord(Record, frozen=True, kw_only=True):
