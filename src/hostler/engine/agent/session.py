@@ -88,7 +88,7 @@ class Session:
         self._prepare, self._changed = prepare, changed
         self._memory, self._accept = memory, accept
         self._last: LastControlPlane | None = None
-        self._revision = 0
+        self.revision = 0
         """The highest revision of the store that this process has seen, in the epoch that it obeys."""
         self._patience = plan.node_ttl / BEATS
         self.offering = CapacityReporter(store, machines, plan.node, self.guard, moves=moves)
@@ -155,6 +155,10 @@ class Session:
         """Set a new address (with certificate) of the node's relay. The node record is updated soon."""
         self._plan = msgspec.structs.replace(self._plan, address=address)
         self._nap.wake()
+
+    def saw(self, revision: int) -> None:
+        """Record a revision that the store has reached: a store with a lower one is an older one."""
+        self.revision = max(self.revision, revision)
 
     def ended(self, number: int) -> None:
         """Record that, according to the store, the session of this number is over."""
@@ -226,8 +230,8 @@ class Session:
         if self._last is None and self._memory is not None and not self._accept:
             self._last = await remembered(self._memory)
         last = self._last
-        if last is not None and last.revision < self._revision:
-            last = msgspec.structs.replace(last, revision=self._revision)
+        if last is not None and last.revision < self.revision:
+            last = msgspec.structs.replace(last, revision=self.revision)
         why = objection(last, identity)
         if why and is_foreign(last, identity) and identity.moved is None and await self._is_empty():
             why = ""  # this node has nothing that belongs to the other control plane
@@ -245,7 +249,7 @@ class Session:
             identity = await self._within(read_identity(self._store))
         if identity.cluster is None:
             return False  # another process has just emptied the store
-        self._last, self._revision = await remember(self._memory, identity, last), identity.revision
+        self._last, self.revision = await remember(self._memory, identity, last), identity.revision
         self._identity, self.cluster = identity.cluster, identity.cluster.value.id
         self.ids = frozenset((self.cluster, *identity.cluster.value.aliases))
         return True
@@ -387,13 +391,12 @@ class Session:
             await self._within(self._lease.keep_alive())
         except LeaseGone:
             return False
+        before = self.revision  # other requests raise it meanwhile
         page = await self._within(self._store.range(self._alive.key, limit=1))  # the first key is the shortest
-        if page.revision < self._revision:
-            _log.warning(
-                "node %s: the store went back from revision %d to %d", self._plan.node, self._revision, page.revision
-            )
+        if page.revision < before:
+            _log.warning("node %s: the store went back from revision %d to %d", self._plan.node, before, page.revision)
             return False
-        self._revision = page.revision
+        self.saw(page.revision)
         return self.is_own(next((kv for kv in page.items if kv.key == self._alive.key), None))
 
     def _log_unheard(self, sent: float) -> None:
