@@ -151,8 +151,10 @@ def test_a_node_ends_its_session_when_its_store_is_put_back_with_its_heartbeat_i
         await a.agent.commands.refresh()  # as after every interruption
         for lease in snapshot.leases.values():
             lease.deadline = it.clock.now() + TTL  # etcd extends it
-        await asyncio.sleep(3 * TTL)
-        assert "older (revision" in a.agent.state().waits_for
+        for number in range(50):  # others write to it
+            await it.bare.put("/other", str(number).encode())
+            await asyncio.sleep(TTL / 10)
+        assert "older (" in a.agent.state().waits_for
         assert await it.alive() is None
         machine = await a.machine()
         assert machine is not None

@@ -455,6 +455,11 @@ async def test_the_successor_of_a_process_whose_store_went_back_refuses_it_too()
             await guard.run()
         with pytest.raises(Refused, match=r"older \(revision 20\)"):
             await guard_of(older, kept).check()
+        await at_revision(older, 60)  # by processes that do not know better
+        with pytest.raises(Refused, match="put back and has been written to since"):
+            await guard_of(older, kept).check()
+        await guard_of(older, kept, accept=True).check()
+        await guard_of(older, kept).check()
 
 
 async def test_no_leadership_has_a_lower_fence_than_one_that_was_seen() -> None:

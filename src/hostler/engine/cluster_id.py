@@ -92,7 +92,7 @@ def seen_now(identity: Identity, last: LastControlPlane | None) -> LastControlPl
     fence, revision = identity.fence, identity.revision
     if same and last is not None:
         fence, revision = max(fence, last.fence), max(revision, last.revision)
-    numbers = {"epoch": cluster.epoch, "fence": fence, "revision": revision}
+    numbers = {"epoch": cluster.epoch, "fence": fence, "revision": revision, "went_back": False}
     fields = {"cluster": cluster.id, "copy_id": cluster.copy_id, **numbers}
     return LastControlPlane(**fields) if last is None else msgspec.structs.replace(last, **fields)  # type: ignore[arg-type]
 
@@ -138,17 +138,27 @@ def objection(last: LastControlPlane | None, identity: Identity) -> str:
         )
     if cluster.epoch == last.epoch and cluster.copy_id != last.copy_id:
         return f"the store is a different copy of epoch {cluster.epoch} than the one that this folder last obeyed"
-    if cluster.epoch == last.epoch and identity.fence < last.fence:
-        return (
-            f"the store is older (fence {identity.fence}) than when this folder last obeyed it (fence {last.fence}):"
-            " a backup was restored; make it the newest with: hostler store activate"
-        )
-    if cluster.epoch == last.epoch and identity.revision < last.revision:
-        return (
-            f"the store is older (revision {identity.revision}) than when this folder last obeyed it (revision"
-            f" {last.revision}): a backup was restored; make it the newest with: hostler store activate"
-        )
-    return ""
+    if not is_older(last, identity):
+        return ""
+    then, now = f"revision {last.revision}", f"revision {identity.revision}"
+    if identity.fence < last.fence:
+        then, now = f"fence {last.fence}", f"fence {identity.fence}"
+    elif identity.revision >= last.revision:
+        now = "it was put back and has been written to since"
+    return (
+        f"the store is older ({now}) than when this folder last obeyed it ({then}): a backup was restored; make it the"
+        " newest with: hostler store activate"
+    )
+
+
+def is_older(last: LastControlPlane | None, identity: Identity) -> bool:
+    """Return whether the store was put back to an older state of the epoch that was last obeyed."""
+    if last is None or identity.cluster is None:
+        return False
+    cluster = identity.cluster.value
+    if (cluster.id, cluster.epoch, cluster.copy_id) != (last.cluster, last.epoch, last.copy_id):
+        return False
+    return last.went_back or identity.fence < last.fence or identity.revision < last.revision
 
 
 async def remembered(memory: Memory) -> LastControlPlane | None:
@@ -186,17 +196,23 @@ async def remember(
     return now
 
 
-async def remember_refusal(memory: Memory | None, last: LastControlPlane | None) -> None:
-    """Make durable which revision the store had reached before it went back.
+async def remember_refusal(
+    memory: Memory | None, identity: Identity, last: LastControlPlane | None
+) -> LastControlPlane | None:
+    """Return what is remembered from now on if the store is refused. Nothing changes unless it was put back.
 
-    The process that a supervisor starts next then refuses the older store, too.
+    The number that betrays an older store grows past the remembered one while others write to it. So the refusal itself
+    is remembered, also for the process that a supervisor starts next.
     """
-    if memory is None or last is None:
-        return
-    try:
-        await memory.write(last)
-    except Unavailable as error:
-        _log.warning("could not record the highest revision: %s", error)
+    if last is None or last.went_back or not is_older(last, identity):
+        return last
+    last = msgspec.structs.replace(last, went_back=True)
+    if memory is not None:
+        try:
+            await memory.write(last)
+        except Unavailable as error:
+            _log.warning("could not record that the store was put back to an older state: %s", error)
+    return last
 
 
 def next_epoch(at: float, *known: int) -> int:

@@ -87,7 +87,7 @@ class StoreGuard:
     async def _looked(self, identity: Identity) -> None:
         why = self._why_not(identity)
         if why:
-            await self._remember_refusal()
+            self._last = await remember_refusal(self._memory, identity, self._reached())
             raise Refused(
                 f"store: {why}; nothing is written to it. Configure the store that is in service, or, if this one is,"
                 f" start once with {ACCEPT}"
@@ -99,10 +99,11 @@ class StoreGuard:
             self._write_at = now + WRITE_EVERY
         self._last = await remember(self._memory, identity, self._last, with_revision=is_due)
 
-    async def _remember_refusal(self) -> None:
-        """Record how far this process has seen the store go, so that its successor refuses an older one, too."""
-        if self._last is not None and self._revision > self._last.revision:
-            await remember_refusal(self._memory, msgspec.structs.replace(self._last, revision=self._revision))
+    def _reached(self) -> LastControlPlane | None:
+        """Return what is remembered, with the highest revision that this process has seen."""
+        if self._last is None or self._revision <= self._last.revision:
+            return self._last
+        return msgspec.structs.replace(self._last, revision=self._revision)
 
     def _why_not(self, identity: Identity) -> str:
         if identity.revision < self._revision:

@@ -236,9 +236,7 @@ class Session:
         if why and is_foreign(last, identity) and identity.moved is None and await self._is_empty():
             why = ""  # this node has nothing that belongs to the other control plane
         if why:
-            if last != self._last:
-                await remember_refusal(self._memory, last)
-                self._last = last
+            self._last = await remember_refusal(self._memory, identity, last)
             self._wait(
                 f"{why}; no machine is changed. Start this agent on the store that is in service, or, if this one is,"
                 f" start the agent once with {ACCEPT}"
