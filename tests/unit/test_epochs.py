@@ -453,11 +453,10 @@ async def test_the_successor_of_a_process_whose_store_went_back_refuses_it_too()
         guard._store = older
         with pytest.raises(Refused, match="went back from revision 4. to 20"):
             await guard.run()
-        with pytest.raises(Refused, match=r"older \(revision 20\)"):
-            await guard_of(older, kept).check()
-        await at_revision(older, 60)  # by processes that do not know better
-        with pytest.raises(Refused, match="put back and has been written to since"):
-            await guard_of(older, kept).check()
+        for revision in (20, 60):  # processes that do not know better write to it
+            await at_revision(older, revision)
+            with pytest.raises(Refused, match="older .it was put back to an older state. than .* .revision 4"):
+                await guard_of(older, kept).check()
         await guard_of(older, kept, accept=True).check()
         await guard_of(older, kept).check()
 

@@ -141,10 +141,10 @@ def objection(last: LastControlPlane | None, identity: Identity) -> str:
     if not is_older(last, identity):
         return ""
     then, now = f"revision {last.revision}", f"revision {identity.revision}"
-    if identity.fence < last.fence:
+    if last.went_back:
+        now = "it was put back to an older state"  # always the same words, because its numbers grow
+    elif identity.fence < last.fence:
         then, now = f"fence {last.fence}", f"fence {identity.fence}"
-    elif identity.revision >= last.revision:
-        now = "it was put back and has been written to since"
     return (
         f"the store is older ({now}) than when this folder last obeyed it ({then}): a backup was restored; make it the"
         " newest with: hostler store activate"
