@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import random
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,40 @@ def test_a_node_takes_no_command_from_an_older_or_foreign_control_plane(
         await a.leave()
         b = await it.agent(place=a.place, memory=kept, accept=True)
         await registered(it, b)
+
+    staged(play)
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_node_ends_its_session_when_its_store_is_put_back_with_its_heartbeat_in_it(heartbeat: bool) -> None:
+    async def play(it: Stage) -> None:
+        kept = Kept()
+        a = await it.agent(memory=kept)
+        await registered(it, a)
+        snapshot = copy.deepcopy(it.bare._state)  # as `etcdctl snapshot save`, with the lease
+        await it.command()
+        await it.reaches("v", MachineState.RUNNING)
+        if heartbeat:
+            await asyncio.sleep(TTL / 2)
+        it.bare._state = snapshot
+        await a.agent.commands.refresh()  # as after every interruption
+        for lease in snapshot.leases.values():
+            lease.deadline = it.clock.now() + TTL  # etcd extends it
+        for number in range(50):  # others write to it
+            await it.bare.put("/other", str(number).encode())
+            await asyncio.sleep(TTL / 10)
+        assert "older (" in a.agent.state().waits_for
+        assert await it.alive() is None
+        machine = await a.machine()
+        assert machine is not None
+        assert machine.state is MachineState.RUNNING, "the older store knows no command for it"
+        await a.leave()
+        b = await it.agent(place=a.place, memory=kept)
+        await asyncio.sleep(100.0)
+        assert not b.agent.state().registered, "a supervisor starts the agent again"
+        await b.leave()
+        c = await it.agent(place=a.place, memory=kept, accept=True)
+        await registered(it, c)
 
     staged(play)
 

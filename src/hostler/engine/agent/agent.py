@@ -182,6 +182,9 @@ class Agent:
 
     def _command_changed(self, key: str) -> None:
         vm = COMMAND.parse(key)["vm"]
+        entry = self.commands.entries.get(key)
+        if entry is not None:
+            self.session.saw(entry.mod_revision)
         self._workers.heed(vm)
         self._agenda.kick(vm)
 

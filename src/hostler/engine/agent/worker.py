@@ -483,7 +483,7 @@ class Workers:
     async def _without_command(self, vm: str, *, expected: bool = False) -> None:
         """Retain a machine without a command, but only if it is certain that it is ours and has none."""
         key = COMMAND.fill(node=self._plan.node, vm=vm)
-        number = self._session.number
+        number, revision = self._session.number, self._session.revision
         try:
             seen = await self._machines.inspect(vm)
             if seen is None or key in self._commands.unreadable:
@@ -496,7 +496,9 @@ class Workers:
                 when = [self._session.guard(), COMMAND.absent(node=self._plan.node, vm=vm)]
                 if not expected:
                     when.append(ARRIVAL.absent(node=self._plan.node, vm=vm))
-                certain = (await self._store.txn(when, [COMMAND.get_op(node=self._plan.node, vm=vm)])).succeeded
+                result = await self._store.txn(when, [COMMAND.get_op(node=self._plan.node, vm=vm)])
+            # A store that was put back to an older state may have this session in it; the next heartbeat ends it.
+            certain = result.succeeded and result.revision >= revision
             if not certain or self._session.number != number or not self._session.may_act():
                 self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
                 return

@@ -446,11 +446,14 @@ class MachineController:
 
     def _chosen(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
         """Choose a node: the one with the retained disk; for a clone, that of its origin."""
-        tie = retention.tie(self._view, vm, None if seen.handle is None else seen.handle.value)
+        handle = None if seen.handle is None else seen.handle.value
+        tie = retention.tie(self._view, vm, handle, reachable_for=self._silence.reachable_for)
         if tie is not None:
             if not tie.node:
                 return retention.nowhere(tie.why)
             decision = self._placed(wanted_of(vm, exclude=wanted.exclude, only=tie.node, tied=tie.why))
+            if decision.node is None and tie.only and tie.lasts < math.inf:
+                self._queue.add(seen.name, after=tie.lasts + 0.001)
             if tie.only or decision.node is not None:
                 return decision
         if vm.spec.origin is None:
