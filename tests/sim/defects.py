@@ -513,7 +513,7 @@ class _Hasty(Workers):
         await super()._expect(vm, arrival)
         with suppress(HostlerError):
             await self._machines.start(vm)
-        self.agenda.later(vm, self._clock.now() + 0.2)
+        self.queue.add_at(vm, self._clock.now() + 0.2)
 
 
 @found_by("handovers-on-a-bad-network", "no_vm_twice")

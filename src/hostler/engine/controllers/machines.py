@@ -23,10 +23,10 @@ from hostler.engine.controllers.guarded_writer import GuardedWriter
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.messages import Circumstances
 from hostler.engine.controllers.migration_steps import Moves
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.transactions import Txn, not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.watch_triggers import PASS_EVERY, WatchTriggers
 from hostler.engine.placement import must_join, not_run, place, wanted_of
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.vm import NAME
@@ -86,8 +86,8 @@ class MachineController:
         room = asyncio.Event()
         self.books = Allocations(view, room.set)
         self._silence = HeartbeatMonitor(view, clock=clock)
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._nodes = Queue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._nodes = WorkQueue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
         self._attention = WatchTriggers(
             view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=clock
         )

@@ -9,9 +9,9 @@ import msgspec
 
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.node_lost import SETTLE, LostNodes
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Resync
 from hostler.engine.leadership import check_guard
+from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.service import leadership_of
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
@@ -70,7 +70,7 @@ class NodeController:
         self._tracer = tracer
         within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
         self._absences = None if tracer is None else LostNodes(view, self._silence, tracer, clock=clock, within=within)
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._asked: dict[str, float] = {}
         self._standing: Standing | None = None
         self._listening = False

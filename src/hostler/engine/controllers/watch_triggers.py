@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
-from hostler.engine.controllers.resync import Resync
+from hostler.engine.runtime.resync import Resync
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.cooperative_yield import Fairness
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.controllers.allocations import Allocations
     from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
-    from hostler.engine.controllers.queue import Queue
     from hostler.engine.controllers.snapshot import VmSnapshot
+    from hostler.engine.runtime.work_queue import WorkQueue
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
 
@@ -38,8 +38,8 @@ class WatchTriggers:
     def __init__(
         self,
         view: View,
-        names: Queue,
-        nodes: Queue,
+        names: WorkQueue,
+        nodes: WorkQueue,
         *,
         books: Allocations,
         silence: HeartbeatMonitor,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Resync
 from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import alerts, transactions
 from hostler.engine.deployments.atomic import Atomic
@@ -27,6 +25,8 @@ from hostler.engine.deployments.strategy import aim
 from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.deployments.version_set import NOBODY, new_side
 from hostler.engine.expectation import LAG
+from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
 from hostler.keys.node import ALIVE, MEMBER
@@ -88,8 +88,8 @@ class DeploymentController:
         self._fleet = view.fleet
         self._wishes = DesiredBlueprints(store, view)
         self._writing = DeploymentWriter(store, view, self.counters, clock=clock, tracer=tracer)
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._nodes = Queue(self._bury, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._nodes = WorkQueue(self._bury, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._strays = OrphanEndpoints(store, view, self._writing, clock=clock)
         self._loading = Loading(view, self._writing, clock=clock)
         self._remedy = Remedy(

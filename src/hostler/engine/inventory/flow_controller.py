@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.inventory.flow import BladeSnapshot, Step, decide_blade, decide_rack, flow_of
 from hostler.engine.leadership import check_guard
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.service import leadership_of
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
@@ -73,7 +73,7 @@ class FlowController:
         self._store, self._view, self._clock, self._period = store, view, clock, burn_in
         self._tracer = tracer
         self.counters: dict[str, int] = {}
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._flows: set[str] = set()  # names that have a flow record
         self._standing: Standing | None = None
         self._ends_of_listening: list[Callable[[], None]] = []

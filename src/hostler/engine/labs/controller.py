@@ -11,7 +11,6 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.labs import messages, state_machine, transactions
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.catalogue import CATALOGUE, Catalogue
@@ -20,6 +19,7 @@ from hostler.engine.labs.feasibility import Feasibility, catalogue_problems
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.labs.vm_template import node_labels_of, shape_of
 from hostler.engine.quotas import claim, counted, share
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Conflict, QuotaExceeded, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB
@@ -88,7 +88,7 @@ class LabController:
         self._catalogue_changed, self._told = asyncio.Event(), frozenset[str]()
         self.counters: dict[str, int] = {}
         self._admission = Admission()
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._sight, self._fit = LabCache(store, view, clock=clock), Feasibility(view)
         self._doubts: set[str] = set()  # users whose last write has an uncertain outcome
         self._resting: dict[str, float] = {}  # users whose lab was refused a VM, and the time of the next try

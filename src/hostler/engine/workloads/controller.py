@@ -12,10 +12,10 @@ import itertools
 from typing import TYPE_CHECKING
 
 from hostler.engine import text
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Resync
 from hostler.engine.expectation import LAG
 from hostler.engine.quotas import Share, claim, counted, share
+from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.workloads import transactions, vm_template
 from hostler.engine.workloads.decide import BATCH, decide
 from hostler.engine.workloads.guarded_writer import Why, WorkloadWriter
@@ -74,7 +74,7 @@ class WorkloadController:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
         self._tell = tell
         self.counters: dict[str, int] = {}
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._rolls = view.rolls
         self._writing = WorkloadWriter(store, view, self.counters, clock=clock, tracer=tracer)
         self._targets = Targets(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.expectation import LAG
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.workloads import transactions
 from hostler.engine.workloads.guarded_writer import Why
 from hostler.errors import Invalid
@@ -45,7 +45,7 @@ class Targets:
         counters: dict[str, int],
     ) -> None:
         self._view, self._rolls, self._writing, self._clock = view, rolls, writing, clock
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=counters, width=8)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=counters, width=8)
 
     def listen(self) -> list[Callable[[], None]]:
         """Start listening to changes. The returned functions end this."""
