@@ -248,7 +248,7 @@ class _Twice(MachineController):
         handle, command = seen.handle, seen.command
         if step.act is not Act.NOTHING or handle is None or command is None or handle.value.node != seen.node:
             return step
-        inherited = command.value.fence != self._writing.leader().fence
+        inherited = command.value.fence != self._writing.fence()
         return Step(Act.PLACE) if inherited and handle.value.state is not MachineState.RUNNING else step
 
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.controllers.node_lost import SETTLE, common_cause
-from hostler.engine.leadership import check_guard
-from hostler.engine.service import leadership_of
+from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
 from hostler.kit.backoff import Backoff
@@ -147,15 +146,15 @@ class Brake:
     ) -> None:
         self._store, self._view, self._clock, self._rng = store, view, clock, rng
         self._share, self._window, self._every = share, window, fence_every
-        self._tracer, self._tell = tracer, tell
+        self._tell = tell
         self.counters: dict[str, int] = {}
+        self._writing = GuardedWriter(self.name, store, (), self.counters, tracer, clock=clock)
         self._unreachable: dict[str, _Unreachable] = {}
         self._group: frozenset[str] = frozenset()
         self._changed = True
         self._held_at: float | None = None
         self._next_at = -math.inf
         self._admitted: set[str] = set()
-        self._standing: Standing | None = None
         self._listeners: list[Callable[[], None]] = []
         self._ends_of_listening: list[Callable[[], None]] = []
 
@@ -190,7 +189,7 @@ class Brake:
 
     async def start(self, standing: Standing) -> None:
         """Read which nodes are unreachable, and since when, as far as records say."""
-        self._standing = standing
+        self._writing.standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
         while True:
@@ -217,7 +216,7 @@ class Brake:
             try:
                 await self._keep_record()
             except (Unavailable, Uncertain):
-                self._count("unrecorded")
+                self._writing.count("unrecorded")
             await self._clock.sleep(LOOK_EVERY)
 
     async def stop(self) -> None:
@@ -314,7 +313,7 @@ class Brake:
         if not group and not self._holding(msgspec.structs.replace(record, released_at=None)):
             await self._end(entry, sum(node in self._unreachable for node in left), record.of)
         elif left != record.nodes:  # a node that was back is covered neither by the record nor by its release
-            await self._write(entry, [BRAKE.put(msgspec.structs.replace(record, nodes=left), scope=FENCING)])
+            await self._write(entry, BRAKE.put(msgspec.structs.replace(record, nodes=left), scope=FENCING))
 
     async def _announce(
         self, entry: Entry[BrakeRecord] | None, group: frozenset[str], held: BrakeRecord | None
@@ -327,10 +326,7 @@ class Brake:
         cause = common_cause(self._view, sorted(group))
         record = BrakeRecord(nodes=tuple(nodes), of=of, cause=cause, at=self._clock.wall())
         why = f"{len(nodes)} of {counted(of, 'node')} became unreachable together, {cause}; none is fenced"
-        then: list[Operation] = [BRAKE.put(record, scope=FENCING)]
-        self._trace(then, "brake", why, entry)
-        if await self._write(entry, then):
-            self._count("brake")
+        if await self._write(entry, BRAKE.put(record, scope=FENCING), Why(what="brake", why=why, read=(entry,))):
             self._tell(
                 f"brake: {why}: no node is switched off and no machine is taken until enough of them are back;"
                 " if they are lost for good: hostler node brake release"
@@ -338,26 +334,10 @@ class Brake:
 
     async def _end(self, entry: Entry[BrakeRecord], left: int, of: int) -> None:
         why = f"of {counted(of, 'node')} only {left} are still unreachable; nodes are fenced one at a time again"
-        then: list[Operation] = [Delete(entry.key)]
-        self._trace(then, "brake_ended", why, entry)
-        if await self._write(entry, then):
-            self._count("brake_ended")
+        if await self._write(entry, Delete(entry.key), Why(what="brake_ended", why=why, read=(entry,))):
             self._tell(f"brake: no longer holds: {why}")
 
-    def _trace(self, then: list[Operation], what: str, why: str, entry: Entry[BrakeRecord] | None) -> None:
-        if self._tracer is not None:
-            subject = BRAKE.fill(scope=FENCING)
-            fence = leadership_of(self._standing, self.name).fence
-            self._tracer.add(then, what=what, subject=subject, why=why, read=[entry], fence=fence)
-
-    async def _write(self, entry: Entry[BrakeRecord] | None, then: list[Operation]) -> bool:
+    async def _write(self, entry: Entry[BrakeRecord] | None, operation: Operation, why: Why | None = None) -> bool:
         """Commit a change of the record; False: another process changed it, and the next pass reads it again."""
-        guard = leadership_of(self._standing, self.name).guard()
         same: Comparison = BRAKE.absent(scope=FENCING) if entry is None else BRAKE.unchanged(entry)
-        if (await self._store.txn([guard, same], then)).succeeded:
-            return True
-        check_guard(guard, await self._store.get(guard.key))
-        return False
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1
+        return await self._writing.commit("", BRAKE.fill(scope=FENCING), Txn([same], [operation]), why) is not None

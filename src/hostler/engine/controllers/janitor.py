@@ -13,8 +13,7 @@ from hostler.engine.controllers import decision_retention as attic_module
 from hostler.engine.controllers.decision_retention import DecisionRetention
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
 from hostler.engine.idempotent_writer import instants
-from hostler.engine.leadership import check_guard
-from hostler.engine.service import leadership_of
+from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
 from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LAST_CLOCK, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
@@ -98,7 +97,7 @@ class Janitor:
         """The wall clock at the last record."""
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
         self.counters: dict[str, int] = {}
-        self._standing: Standing | None = None
+        self._writing = GuardedWriter(self.name, store, (), self.counters, clock=clock)
         self._listening = False
         self._ends_of_listening: list[Callable[[], None]] = []
         self._ends: list[tuple[float, str]] = []  # a heap; each item is checked before it is used
@@ -106,7 +105,7 @@ class Janitor:
 
     async def start(self, standing: Standing) -> None:
         """Collect when machines expire."""
-        self._standing, self._recalled = standing, False
+        self._writing.standing, self._recalled = standing, False
         self._listening = True
         self._ends_of_listening = [
             self._view.vms.listen(self._note),
@@ -184,7 +183,7 @@ class Janitor:
         self.counters["clock_in_doubt"] = int(apart is not None)
         if apart is None and told is None:
             return False
-        fence = leadership_of(self._standing, "janitor").fence
+        fence = self._writing.leadership().fence
         if apart is None:
             done: list[Operation] = [CLOCK_DISPUTE.delete(name=LEADER_CLOCK)]
             agrees = "agrees with those of the nodes again"
@@ -438,16 +437,11 @@ class Janitor:
         self, then: list[Operation], what: str, subject: str, why: str, *, read: Sequence[Entry[Any]] = ()
     ) -> None:
         if self._tracer is not None:
-            fence = 0 if self._standing is None else self._standing.leadership.fence
-            self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=fence)
+            self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=self._writing.fence())
 
     async def _write(self, when: list[Comparison], then: list[Operation]) -> bool:
         """Return False if the records have changed. LeadershipLost: another process leads."""
-        guard = leadership_of(self._standing, "janitor").guard()
-        if (await self._store.txn([guard, *when], then)).succeeded:
-            return True
-        check_guard(guard, await self._store.get(guard.key))
-        return False
+        return await self._writing.commit("", "", Txn(when, then), None) is not None
 
     def _count(self, what: str, number: int) -> None:
         self.counters[what] = self.counters.get(what, 0) + number

@@ -9,11 +9,10 @@ import msgspec
 
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.node_lost import SETTLE, LostNodes
-from hostler.engine.leadership import check_guard
+from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
 from hostler.engine.runtime.resync import Resync
 from hostler.engine.runtime.work_queue import WorkQueue
-from hostler.engine.service import leadership_of
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.errors import Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.kit.backoff import Backoff
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
     from hostler.ports.power import Power
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Comparison, Store
 
 PASS_EVERY = 30.0
 POWER_GRACE = 30.0
@@ -67,12 +66,11 @@ class NodeController:
         self._power, self._grace, self._brake, self._tell = power, power_grace, brake, tell
         self.counters: dict[str, int] = {}
         self._silence = HeartbeatMonitor(view, clock=clock)
-        self._tracer = tracer
+        self._writing = GuardedWriter(self.name, store, (), self.counters, tracer, clock=clock)
         within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
         self._absences = None if tracer is None else LostNodes(view, self._silence, tracer, clock=clock, within=within)
         self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._asked: dict[str, float] = {}
-        self._standing: Standing | None = None
         self._listening = False
         self._ends_of_listening: list[Callable[[], None]] = []
 
@@ -80,7 +78,7 @@ class NodeController:
 
     async def start(self, standing: Standing) -> None:
         """Read the nodes, and start to measure how long they are unreachable."""
-        self._standing = standing
+        self._writing.standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         while True:
             try:
@@ -175,22 +173,15 @@ class NodeController:
         """Record that the node is unreachable, or is back, unless done; return the id of that decision, if known."""
         if not alive and (wait := absences.wait(entry)) > 0:
             self._queue.add(entry.parts["node"], after=wait + 0.001)
-        news = absences.news(entry, alive=alive, fence=self._fence())
+        news = absences.news(entry, alive=alive, fence=self._writing.fence())
         if news is None:
             return absences.cause(entry.parts["node"])
-        if not (await self._store.txn([self._guard(), *news.when], news.then)).succeeded:
-            await self._untold(entry)
-            return absences.cause(entry.parts["node"])
-        self._count(news.what)
-        return news.silence
-
-    async def _untold(self, entry: Entry[NodeRecord]) -> None:
-        """Record it later; actions on the node do not wait for that."""
-        try:
-            await self._lost(entry)
-        except Conflict:
-            self._count("untold")
+        if await self._writing.commit("", entry.key, Txn(news.when, news.then), None) is None:
+            self._writing.count("untold")  # it is recorded later; actions on the node do not wait for that
             self._queue.add(entry.parts["node"], after=RETELL)
+            return absences.cause(entry.parts["node"])
+        self._writing.count(news.what)
+        return news.silence
 
     async def _is_drained(self, node: str, record: NodeRecord) -> bool:
         """Return whether a drained node is empty. It gets no new commands, so it stays empty."""
@@ -230,11 +221,9 @@ class NodeController:
             if (wait := self._brake.wait()) < math.inf:
                 self._queue.add(node, after=wait)
             return
-        result = await self._store.txn([self._guard(), MEMBER.unchanged(entry), ALIVE.absent(node=node)], [])
-        if not result.succeeded:
-            await self._lost(entry)
+        await self._writing.write("", entry.key, Txn([MEMBER.unchanged(entry), ALIVE.absent(node=node)], []), None)
         self._asked[node] = self._clock.now()
-        self._count("power_asked")
+        self._writing.count("power_asked")
         if await power.switch_off(node):
             off = OffConfirmation(by=POWER, at=self._clock.wall())
             silent = f"it was unreachable for {self._silence.lasted(entry):.0f} s, and was switched off"
@@ -258,26 +247,6 @@ class NodeController:
         cause: Entry[Any] | str | None = None,
     ) -> None:
         """Write the node's record. Conflict: it has changed."""
-        then: list[Operation] = [Put(entry.key, MEMBER.encode(record))]
-        if self._tracer is not None:
-            self._tracer.add(
-                then, what=what, subject=entry.key, why=why, read=[entry], cause=cause or "", fence=self._fence()
-            )
-        if not (await self._store.txn([self._guard(), MEMBER.unchanged(entry), *when], then)).succeeded:
-            await self._lost(entry)
-        self._count(what)
-
-    async def _lost(self, entry: Entry[NodeRecord]) -> None:
-        """Raise the reason why a condition did not hold: lost leadership, or a changed node."""
-        guard = self._guard()
-        check_guard(guard, await self._store.get(guard.key))
-        raise Conflict(f"node {entry.value.node}: it has just changed; it will be reconciled again")
-
-    def _fence(self) -> int:
-        return 0 if self._standing is None else self._standing.leadership.fence
-
-    def _guard(self) -> Comparison:
-        return leadership_of(self._standing, "nodes").guard()
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1
+        txn = Txn([MEMBER.unchanged(entry), *when], [Put(entry.key, MEMBER.encode(record))])
+        told = Why(what=what, why=why, read=(entry,), cause=cause or "")
+        await self._writing.write("", entry.key, txn, told)

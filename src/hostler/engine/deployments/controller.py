@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import alerts, transactions
 from hostler.engine.deployments.atomic import Atomic
 from hostler.engine.deployments.autoscale import wished
@@ -17,14 +16,14 @@ from hostler.engine.deployments.decide import SliceSnapshot, decide
 from hostler.engine.deployments.desired import DesiredBlueprints, transitive_needs
 from hostler.engine.deployments.duplicate_instances import Doubles
 from hostler.engine.deployments.failed_instances import Remedy
-from hostler.engine.deployments.guarded_writer import WRITES, DeploymentWriter, Why
 from hostler.engine.deployments.instance_placement import Loading, Loads
 from hostler.engine.deployments.orphan_endpoints import OrphanEndpoints
 from hostler.engine.deployments.rebalance import Rebalance
 from hostler.engine.deployments.strategy import aim
 from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.deployments.version_set import NOBODY, new_side
-from hostler.engine.expectation import LAG
+from hostler.engine.runtime.expectation import LAG
+from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
 from hostler.engine.runtime.resync import Resync
 from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.errors import Conflict, Unavailable, Uncertain
@@ -87,7 +86,8 @@ class DeploymentController:
         self.counters: dict[str, int] = {}
         self._fleet = view.fleet
         self._wishes = DesiredBlueprints(store, view)
-        self._writing = DeploymentWriter(store, view, self.counters, clock=clock, tracer=tracer)
+        mirrors = (view.slices, view.deployments, view.retries, view.owners, view.blueprints, view.alerts)
+        self._writing = GuardedWriter(self.name, store, mirrors, self.counters, tracer, clock=clock, learns=True)
         self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._nodes = WorkQueue(self._bury, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._strays = OrphanEndpoints(store, view, self._writing, clock=clock)
@@ -237,7 +237,7 @@ class DeploymentController:
         entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
         member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
         slices = counted(len(entries), "slice", "slices")
-        for txn in transactions.buried(node, entries, WRITES):
+        for txn in transactions.buried(node, entries, transactions.WRITES):
             why = Why(
                 what="buried",
                 why=f"node {node} is dead: removed {len(txn.when) - 1} of its {slices}, endpoints first",

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hostler.engine.inventory.flow import BladeSnapshot, Step, decide_blade, decide_rack, flow_of
-from hostler.engine.leadership import check_guard
+from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
 from hostler.engine.runtime.work_queue import WorkQueue
-from hostler.engine.service import leadership_of
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.errors import Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import BLADE, BLADE_FLOW, IN_RACKS, RACK, RACK_FLOW
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
@@ -71,18 +70,17 @@ class FlowController:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._view, self._clock, self._period = store, view, clock, burn_in
-        self._tracer = tracer
         self.counters: dict[str, int] = {}
+        self._writing = GuardedWriter(self.name, store, (), self.counters, tracer, clock=clock)
         self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._flows: set[str] = set()  # names that have a flow record
-        self._standing: Standing | None = None
         self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
     async def start(self, standing: Standing) -> None:
         """Start following changes."""
-        self._standing = standing
+        self._writing.standing = standing
         view, inventory = self._view, self._view.inventory
         self._ends_of_listening = [
             inventory.parts.listen(self._part_changed),
@@ -238,10 +236,8 @@ class FlowController:
     ) -> None:
         """Delete the flow of hardware that is no longer in the inventory."""
         if flow is not None:
-            guard = self._guard()
-            deletion = key.delete(**flow.parts)
-            if not (await self._store.txn([guard, key.unchanged(flow), *when], [deletion])).succeeded:
-                await self._lost(name)
+            txn = Txn([key.unchanged(flow), *when], [key.delete(**flow.parts)])
+            await self._writing.write("", flow.key, txn, None)
         self._flows.discard(name)
 
     async def _write(
@@ -272,27 +268,10 @@ class FlowController:
         if not then:
             return False
         what = step.condition.value if step.condition else step.flow.step.value if step.flow else "flow_over"
-        if self._tracer is not None:
-            self._tracer.add(
-                then, what=what, subject=entry.key, why=step.why, read=[entry, flow, member, *read], fence=self._fence()
-            )
         unchanged = flows.absent(**parts) if flow is None else flows.unchanged(flow)
-        if not (await self._store.txn([self._guard(), unchanged, *when], then)).succeeded:
-            await self._lost(name)
-        self.counters[what] = self.counters.get(what, 0) + 1
+        why = Why(what=what, why=step.why, read=(entry, flow, member, *read))
+        await self._writing.write("", entry.key, Txn([unchanged, *when], then), why)
         return True
-
-    async def _lost(self, name: str) -> None:
-        """Raise the reason why a condition did not hold: lost leadership, or changed hardware."""
-        guard = self._guard()
-        check_guard(guard, await self._store.get(guard.key))
-        raise Conflict(f"{name}: it has just changed; it will be reconciled again")
-
-    def _fence(self) -> int:
-        return 0 if self._standing is None else self._standing.leadership.fence
-
-    def _guard(self) -> Comparison:
-        return leadership_of(self._standing, self.name).guard()
 
 
 def _name(parts: dict[str, str]) -> str:

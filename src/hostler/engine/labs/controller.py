@@ -19,8 +19,8 @@ from hostler.engine.labs.feasibility import Feasibility, catalogue_problems
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.labs.vm_template import node_labels_of, shape_of
 from hostler.engine.quotas import claim, counted, share
+from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
 from hostler.engine.runtime.work_queue import WorkQueue
-from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Conflict, QuotaExceeded, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB
 from hostler.kit.backoff import Backoff
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from hostler.engine.controllers.transactions import Txn
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.decide import Step
     from hostler.engine.labs.transactions import LabSnapshot, Pool
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab, LabTemplate, LabUser
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Store
 
 PASS_EVERY = 300.0
 CHECK_EVERY = 5.0
@@ -90,10 +89,9 @@ class LabController:
         self._admission = Admission()
         self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._sight, self._fit = LabCache(store, view, clock=clock), Feasibility(view)
-        self._doubts: set[str] = set()  # users whose last write has an uncertain outcome
+        self._writing = GuardedWriter(self.name, store, (view.labs, view.vms), self.counters, tracer, clock=clock)
         self._resting: dict[str, float] = {}  # users whose lab was refused a VM, and the time of the next try
         self._fairness = Fairness()
-        self._standing: Standing | None = None
         self._since = 0.0  # when it began to lead
         self._ends_of_listening: list[Callable[[], None]] = []
 
@@ -101,12 +99,12 @@ class LabController:
 
     async def start(self, standing: Standing) -> None:
         """Write the catalogue, refresh all caches, and start from there."""
-        self._standing, self._since = standing, self._clock.wall()
+        self._writing.standing, self._since = standing, self._clock.wall()
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
         while True:
             try:
-                await self._offer.write(self._store, self._guard(), self._tracer)
+                await self._offer.write(self._store, self._writing)
                 await view.refresh(view.catalogues, view.labs, view.vms, view.handles)
                 break
             except (Conflict, Unavailable, Uncertain):
@@ -183,10 +181,9 @@ class LabController:
             for problem in new:
                 self._tell(f"labs: {problem}")
             if new and self._tracer is not None:
-                then: list[Operation] = []
-                self._tracer.add(then, what="catalogue_problem", subject=CATALOGUE, why="; ".join(new)[:MOST_SAID])
-                with suppress(Conflict, Unavailable, Uncertain):  # it is in the log anyway
-                    await self._store.txn([self._guard()], then)
+                why = Why(what="catalogue_problem", why="; ".join(new)[:MOST_SAID])
+                with suppress(Unavailable, Uncertain):  # it is in the log anyway
+                    await self._writing.commit("", CATALOGUE, Txn([], []), why)
             await self._clock.sleep(CHECK_EVERY)
 
     def _nodes_changed(self) -> None:
@@ -202,7 +199,7 @@ class LabController:
         record = None if seen.entry is None else seen.entry.value
         handle = None if seen.handle is None else seen.handle.value
         # Its own new VM also looks like a stray if the caches contain it but not yet the record that names it.
-        going = any(stray.value.deleting for stray in seen.strays) and not self._sight.is_behind(user)
+        going = any(stray.value.deleting for stray in seen.strays) and not self._writing.is_behind(user)
         held = going or user in self._resting
         self._admission.note(user, record, handle, self._catalogue(), held=held)
 
@@ -231,29 +228,25 @@ class LabController:
     # One user
 
     async def _look(self, user: str) -> None:
-        if self._sight.is_behind(user):
+        if self._writing.is_behind(user):
             self._queue.add(user, after=LAG)  # the caches will report the change earlier
             return
         if user in self._resting:
             self._rest(user)
-        seen = await self._read(user) if user in self._doubts else self._sight.of(user)
+        seen = await self._read(user) if self._writing.in_doubt(user) else self._sight.of(user)
         for attempt in range(TRIES):
             if seen.unreadable:
                 return
-            try:
-                if await self._step(seen, attempt):
-                    return
-            except Uncertain:
-                self._doubts.add(user)
-                raise
-            self._count("conflicts")
+            if await self._step(seen, attempt):
+                return
+            self._writing.count("conflicts")
             seen = await self._read(user)
         raise Conflict(f"lab of {user}: it changed {TRIES} times while it was checked; it will be checked again")
 
     async def _read(self, user: str) -> LabSnapshot:
         """Read the current state from the store. This resolves uncertain writes."""
-        seen = await self._sight.read(user, self._guard())
-        self._doubts.discard(user)
+        seen = await self._sight.read(user, self._writing.guard())
+        self._writing.settle(user, seen.entry, seen.vm)
         return seen
 
     async def _step(self, seen: LabSnapshot, attempt: int) -> bool:
@@ -382,40 +375,19 @@ class LabController:
 
     # Writes
 
-    def _guard(self) -> Comparison:
-        return leadership_of(self._standing, "labs").guard()
-
     async def _write(
         self, seen: LabSnapshot, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...] = ()
     ) -> bool:
         """Commit; False: a condition did not hold. `new`: the lab record afterwards; `read`: further causes."""
-        guard = self._guard()
-        self._trace(seen, txn, what, new, read)
-        result = await self._store.txn([guard, *txn.when], txn.then)
-        if not result.succeeded:
-            return False
-        self._count(what)
-        self._sight.wrote(seen.user, result.revision, txn)
-        return True
-
-    def _trace(self, seen: LabSnapshot, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...]) -> None:
-        if self._tracer is None:
-            return
         node = "" if seen.handle is None else seen.handle.value.node
         silent = self._view.silences.get(node=node) if node else None
-        cause = messages.cause(seen, new, "" if silent is None else silent.value.trace)
-        self._tracer.add(
-            txn.then,
+        why = Why(
             what=what,
-            subject=LAB.fill(user=seen.user),
             why=messages.why(what, None if seen.entry is None else seen.entry.value, new),
-            read=[seen.entry, seen.vm, seen.handle, *seen.strays, *read],
-            cause=cause,
-            fence=0 if self._standing is None else self._standing.leadership.fence,
+            read=(seen.entry, seen.vm, seen.handle, *seen.strays, *read),
+            cause=messages.cause(seen, new, "" if silent is None else silent.value.trace),
         )
+        return await self._writing.commit(seen.user, LAB.fill(user=seen.user), txn, why) is not None
 
     def _catalogue(self) -> LabCatalogue:
         return self._offer.known() or LabCatalogue()
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1

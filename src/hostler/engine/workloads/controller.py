@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostler.engine import text
-from hostler.engine.expectation import LAG
 from hostler.engine.quotas import Share, claim, counted, share
+from hostler.engine.runtime.expectation import LAG
+from hostler.engine.runtime.guarded_writer import ConditionFailed, GuardedWriter, Txn, Why
 from hostler.engine.runtime.resync import Resync
 from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.workloads import transactions, vm_template
 from hostler.engine.workloads.decide import BATCH, decide
-from hostler.engine.workloads.guarded_writer import Why, WorkloadWriter
 from hostler.engine.workloads.instance_index import WorkloadInstanceState
 from hostler.engine.workloads.targets import Targets
 from hostler.engine.workloads.transactions import Held, New
@@ -33,7 +33,7 @@ from hostler.ports.store import MAX_REQUEST_BYTES
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
@@ -76,7 +76,9 @@ class WorkloadController:
         self.counters: dict[str, int] = {}
         self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._rolls = view.rolls
-        self._writing = WorkloadWriter(store, view, self.counters, clock=clock, tracer=tracer)
+        mirrors = (view.vms, view.instances)
+        self._writing = GuardedWriter(self.name, store, mirrors, self.counters, tracer, clock=clock)
+        self._taken: set[tuple[str, int]] = set()  # instances whose VM's intended name another VM has
         self._targets = Targets(
             view, self._rolls, self._writing, clock=clock, rng=rng, tell=tell, counters=self.counters
         )
@@ -170,10 +172,22 @@ class WorkloadController:
             return done
         if plan.over:
             why = Why(what="forgotten", why="nothing is left of it", read=(entry,))
-            return await self._writing.write(name, transactions.forgotten(entry), why)
+            return await self._write(name, transactions.forgotten(entry), why)
         done |= await self._tune(name, entry, plan.tune)
         done |= await self._make(name, entry, roll, plan)
         return done
+
+    async def _write(self, name: str, txn: Txn, why: Why, *, new: Sequence[New] = ()) -> bool:
+        """Commit; return whether there was anything to write. Raise Conflict if a condition did not hold."""
+        if not txn.then:
+            return False
+        subject = WORKLOAD.fill(workload=name)
+        try:
+            await self._writing.write(name, subject, txn, why, otherwise=transactions.names(new))
+        except ConditionFailed as failed:
+            self._taken.update((name, one.number) for one, there in zip(new, failed.responses) if there is not None)
+            raise
+        return True
 
     # Scaling down
 
@@ -185,8 +199,8 @@ class WorkloadController:
         drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
         held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.dropped(entry, one))
         why = "its machine is gone" if any(number in lost for number in drop) else "it has no machine"
-        told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
-        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
+        told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry, *_records(held)))
+        return await self._write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove(
         self, name: str, entry: Entry[Workload] | None, roll: WorkloadInstances, numbers: Sequence[int]
@@ -202,8 +216,8 @@ class WorkloadController:
             why = "replaced, because the workload has changed"
         else:
             why = f"{entry.value.instances} are requested"
-        told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
-        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
+        told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry, *_records(held)))
+        return await self._write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove_strays(self, name: str, roll: WorkloadInstances) -> bool:
         done = False
@@ -216,7 +230,7 @@ class WorkloadController:
             self._tell(f"{why}; it is removed, and its disk retained")
             instance = self._view.instances.get(**ids)
             told = Why(what="strays", why=why, read=(vm, instance))
-            done |= await self._writing.write(name, transactions.stray(vm, instance, ids), told)
+            done |= await self._write(name, transactions.stray(vm, instance, ids), told)
         return done
 
     def _is_certain(self, name: str, what: str) -> bool:
@@ -242,8 +256,8 @@ class WorkloadController:
         tune = vm_template.tune_of(entry.value)
         held, pieces = transactions.cut(self._held(name, numbers), lambda one: transactions.tuned(one, tune))
         why = f"{text.instances(_numbers(held))}: changed as the workload specifies"
-        told = Why(what="tuned", why=why, read=(entry,), about=tuple(held))
-        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
+        told = Why(what="tuned", why=why, read=(entry, *_records(held)))
+        return await self._write(name, transactions.together(name, entry, pieces), told)
 
     # Scaling up
 
@@ -278,11 +292,11 @@ class WorkloadController:
         txn.when += when
         txn.then += then
         why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} existed"
-        return await self._writing.write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
+        return await self._write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
 
     def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
         vm = self._new_id()
-        called = vm_template.name_of(workload, number, vm=vm if self._writing.is_taken(name, number) else "")
+        called = vm_template.name_of(workload, number, vm=vm if (name, number) in self._taken else "")
         record = vm_template.made(workload, number, vm=vm, name=called, at=at)
         return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
 
@@ -296,7 +310,7 @@ class WorkloadController:
             return False
         txn = transactions.waits(name, entry, number, instance, why=reason, at=self._clock.wall())
         told = Why(what="refused", why=reason.why, reasons=(reason,), read=(entry, instance, target))
-        return await self._writing.write(name, txn, told)
+        return await self._write(name, txn, told)
 
     def _rests(self, name: str, entry: Entry[Workload], roll: WorkloadInstances) -> bool:
         """Return whether the quota was used up recently, the spec is unchanged, and no VM was removed since."""
@@ -320,6 +334,10 @@ def _machines(roll: WorkloadInstances) -> int:
 def _template(roll: WorkloadInstances, number: int) -> int:
     condition = roll.conditions.get(number)
     return 0 if condition is None else condition.template
+
+
+def _records(held: Sequence[Held]) -> Iterator[Entry[Any] | None]:
+    return itertools.chain.from_iterable((one.instance, one.vm) for one in held)
 
 
 def _numbers(held: Sequence[Held]) -> list[int]:
