@@ -9,14 +9,11 @@ import msgspec
 
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.node_lost import SETTLE, LostNodes
-from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
+from hostler.engine.runtime.controller import Controller
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.runtime.resync import Resync
-from hostler.engine.runtime.work_queue import WorkQueue
-from hostler.errors import Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
 from hostler.model.node import POWER, DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
     from hostler.engine.controllers.brake import Brake
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -41,13 +37,14 @@ RETELL = 1.0
 """Seconds after which recording an unreachable node is retried."""
 
 
-class NodeController:
+class NodeController(Controller):
     """Reconciles nodes. With `power`, nodes that are unreachable for `power_grace` are switched off.
 
     That waits for `brake`, which holds while many are unreachable. Without `tracer` decisions are not recorded.
     """
 
     name = "nodes"
+    pass_every = PASS_EVERY
 
     def __init__(
         self,
@@ -62,95 +59,78 @@ class NodeController:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._rng = store, view, clock, rng
-        self._power, self._grace, self._brake, self._tell = power, power_grace, brake, tell
-        self.counters: dict[str, int] = {}
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=16)
+        self._view, self._power, self._grace, self._brake = view, power, power_grace, brake
         self._silence = HeartbeatMonitor(view, clock=clock)
-        self._writing = GuardedWriter(self.name, store, (), self.counters, tracer, clock=clock)
         within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
         self._absences = None if tracer is None else LostNodes(view, self._silence, tracer, clock=clock, within=within)
-        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
+        self._resync = Resync(
+            lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY
+        )
         self._asked: dict[str, float] = {}
-        self._listening = False
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read the nodes, and start to measure how long they are unreachable."""
-        self._writing.standing = standing
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
-        while True:
-            try:
-                await self._view.refresh(self._view.members, self._view.alive, self._view.silences)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+    async def read_caches(self) -> None:
+        """Refresh the nodes and their heartbeats."""
+        await self._view.refresh(self._view.members, self._view.alive, self._view.silences)
+
+    async def begin(self) -> None:
+        """Start to measure how long nodes are unreachable."""
         await self._view.fleet.load()
-        self._listening = True
         if self._brake is not None:
             self._brake.listen(self._brake_ended)
-        self._ends_of_listening = [
+        self.follow(
             self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"])),
             self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"])),
             self._view.commands.listen(self._command_changed),
             self._view.arrivals.listen(self._arrival_changed),
             self._view.slices.listen(self._slice_changed),
             *(() if self._absences is None else self._absences.listen()),
-        ]
+        )
 
-    async def run(self) -> None:
-        """Run until cancelled. LeadershipLost: another process leads."""
-        await run_together("nodes", {"names": self._queue.run(), "pass": self._pass()})
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        self._listening = False
-        for end in self._ends_of_listening:
-            end()
+    async def resync(self, *, first: bool) -> None:
+        """Queue nodes in turn, and the unreachable ones each time."""
+        if first:
+            self._silence.look_at_all()
+            nodes = self._resync.all()
+        else:
+            nodes = [*self._resync.next(), *self._silence.nodes()]
+            for node in nodes:
+                self._silence.look(node)
+        for node in nodes:
+            self._queue.add(node)
 
     # Internal
 
     def _changed(self, node: str) -> None:
-        if self._listening:
+        if self._is_following:
             self._silence.look(node)
             self._queue.add(node)
 
     def _brake_ended(self) -> None:
-        if self._listening:
+        if self._is_following:
             for node in self._silence.nodes():
                 self._queue.add(node)
 
     def _command_changed(self, key: str) -> None:
-        if self._listening and key not in self._view.commands.entries:
+        if self._is_following and key not in self._view.commands.entries:
             node = COMMAND.parse(key)["node"]
             if not self._view.count_on(node):
                 self._queue.add(node)
 
     def _arrival_changed(self, key: str) -> None:
-        if self._listening and key not in self._view.arrivals.entries:
+        if self._is_following and key not in self._view.arrivals.entries:
             self._queue.add(ARRIVAL.parse(key)["node"])
 
     def _slice_changed(self, key: str) -> None:
-        if self._listening and key not in self._view.slices.entries:
+        if self._is_following and key not in self._view.slices.entries:
             node = SLICE.parse(key)["node"]
             if not self._view.fleet.count_on(node):
                 self._queue.add(node)
 
-    async def _pass(self) -> None:
-        members = self._view.members
-        rounds = Resync(lambda: [entry.parts["node"] for entry in members.entries.values()], every=PASS_EVERY)
-        self._silence.look_at_all()
-        nodes = rounds.all()
-        while True:
-            for node in nodes:
-                self._queue.add(node)
-            await self._clock.sleep(PASS_EVERY)
-            nodes = [*rounds.next(), *self._silence.nodes()]
-            for node in nodes:
-                self._silence.look(node)
-
-    async def _look(self, node: str) -> None:
+    async def reconcile(self, node: str) -> None:
+        """Record how a node is, change its lifecycle, or switch it off."""
         entry = self._view.members.get(node=node)
         if entry is None:
             return
