@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,32 +22,30 @@ from hostler.engine.controllers.drain import Drains, duty_of
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.messages import Circumstances
 from hostler.engine.controllers.migration_steps import Moves
+from hostler.engine.controllers.snapshot import VmSnapshot
 from hostler.engine.controllers.transactions import not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.watch_triggers import PASS_EVERY, WatchTriggers
 from hostler.engine.placement import must_join, not_run, place, wanted_of
-from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
-from hostler.engine.runtime.work_queue import WorkQueue
+from hostler.engine.runtime.controller import SnapshotController
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import NAME, VM
-from hostler.kit.backoff import Backoff
 from hostler.kit.cooperative_yield import Fairness
-from hostler.kit.task_group import run_together
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from hostler.engine.controllers.brake import Brake
     from hostler.engine.controllers.messages import DecisionMessage
-    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.placement import Decision, PlacementRequest
-    from hostler.engine.service import Standing
+    from hostler.engine.runtime.controller import Attempt
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -55,18 +53,15 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.ports.store import Comparison, Operation, Store
 
-TRIES = 4
-"""Decisions in a row for one name, each from newer records, before it has to wait."""
-LAG = 1.0
 
-
-class MachineController:
+class MachineController(SnapshotController[VmSnapshot]):
     """Reconciles virtual machines. `release` returns the quota pieces of a final delete.
 
     Machines are taken from unreachable nodes as `brake` permits. Without `tracer` decisions are not recorded.
     """
 
     name = "machines"
+    pass_every = PASS_EVERY
 
     def __init__(
         self,
@@ -81,21 +76,18 @@ class MachineController:
         tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
-        self._store, self._view, self._clock, self._rng = store, view, clock, rng
-        self._release, self._brake, self._tell = release, brake, tell
-        self.counters: dict[str, int] = {}
+        mirrors = (view.vms, view.handles, view.commands, view.arrivals)
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
+        self._view, self._release, self._brake = view, release, brake
         room = asyncio.Event()
         self.books = Allocations(view, room.set)
         self._silence = HeartbeatMonitor(view, clock=clock)
-        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._nodes = WorkQueue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
+        self._nodes = self._add_queue("nodes", self._look_at_node, 8)
         self._attention = WatchTriggers(
             view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=clock
         )
         self._moves = Moves(view, self.books)
         self._drains = Drains(view, self.books, self._moves, clock=clock, stuck=self._attention.stuck)
-        mirrors = (view.vms, view.handles, view.commands, view.arrivals)
-        self._writing = GuardedWriter(self.name, store, mirrors, self.counters, tracer, clock=clock)
         self._names_inspected = False
         self._fairness = Fairness()
         # one scan of a node at a time: concurrent scans would fill every turn of the event loop
@@ -105,51 +97,44 @@ class MachineController:
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read everything, report inconsistencies, and start from there."""
-        self._writing.standing = standing
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
+    async def read_caches(self) -> None:
+        """Refresh everything that decisions are made from."""
         view = self._view
-        while True:
-            try:
-                await view.refresh(view.vms, view.handles, view.commands, view.arrivals, view.members, view.alive)
-                await view.refresh(view.retained, view.retained_requests)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+        await view.refresh(view.vms, view.handles, view.commands, view.arrivals, view.members, view.alive)
+        await view.refresh(view.retained, view.retained_requests)
+
+    async def begin(self) -> None:
+        """Report inconsistencies, and start from there."""
         if self._brake is not None:
             self._brake.listen(self._brake_ended)
-        self._attention.listen()  # first, because loading takes time and other tasks may write during it
+        self.follow(*self._attention.listen())  # first, because loading takes time and other tasks may write during it
         await self.books.load()
         self._silence.look_at_all()
         fairness = Fairness()
-        for line in consistency_check.inspected(view, self.counters):
+        for line in consistency_check.inspected(self._view, self.counters):
             self._tell(line)
             await fairness.share()
-        for entry in view.members.entries.values():
+        for entry in self._view.members.entries.values():
             self._nodes.add(entry.parts["node"])
 
-    async def run(self) -> None:
-        """Run until cancelled. LeadershipLost: another process leads."""
-        works = {"names": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
-        await run_together("machines", {**works, "pending": self._attention.retry_pending()})
-
     async def stop(self) -> None:
-        """Stop listening."""
+        """Stop following the caches."""
         self._attention.stop()
+        await super().stop()
+
+    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what else runs."""
+        return {"pending": self._attention.retry_pending()}
+
+    async def resync(self, *, first: bool) -> None:
+        """Queue everything that has something to do, first at once and then in turn."""
+        await (self._attention.look_at_all if first else self._attention.look_at_next)(self._wants)
+        if not self._names_inspected:
+            await self._inspect_names()
 
     def state(self) -> dict[str, int]:
         """Return counters and current sizes, for metrics."""
         return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._attention.pending)}
-
-    async def _pass(self) -> None:
-        """Reconcile everything, first at once and then in turn."""
-        await self._attention.look_at_all(self._wants)
-        while True:
-            if not self._names_inspected:
-                await self._inspect_names()
-            await self._clock.sleep(PASS_EVERY)
-            await self._attention.look_at_next(self._wants)
 
     def _wants(self, seen: VmSnapshot) -> bool:
         """Return whether there is something to do."""
@@ -165,8 +150,9 @@ class MachineController:
     # Nodes
 
     def _brake_ended(self) -> None:
-        for node in self._silence.nodes():
-            self._nodes.add(node)
+        if self._is_following:
+            for node in self._silence.nodes():
+                self._nodes.add(node)
 
     async def _look_at_node(self, node: str) -> None:
         """Queue the machines of a node that have something to do; fenced ones after their fencing time."""
@@ -231,23 +217,13 @@ class MachineController:
 
     # One machine
 
-    async def _look(self, name: str) -> None:
-        if self._writing.is_behind(name):
-            self._queue.add(name, after=LAG)  # the events of the caches come first
-            return
-        seen = await self._read(name) if self._writing.in_doubt(name) else sight.from_view(self._view, name)
-        avoid: set[str] = set()
-        for _ in range(TRIES):
-            if seen.unreadable:
-                return
-            if await self._step(seen, avoid):
-                return
-            self._writing.count("conflicts")
-            seen = await self._read(name, seen.node)
-        raise Conflict(f"{name}: it changed {TRIES} times during the reconciliation; it will be reconciled again")
+    def snapshot(self, name: str) -> VmSnapshot:
+        """Return the records of a machine from the caches."""
+        return sight.from_view(self._view, name)
 
-    async def _read(self, name: str, node: str = "") -> VmSnapshot:
+    async def read_snapshot(self, name: str, last: VmSnapshot | None) -> VmSnapshot:
         """Return the current state in the store, which resolves unknown outcomes."""
+        node = "" if last is None else last.node
         id_ = name.rpartition("/")[2]
         doubtful = {COMMAND.parse(key)["node"] for key in self._writing.doubtful_keys(name) if COMMAND.matches(key)}
         nodes = {*self._view.nodes_of(id_), node, *doubtful} - {""}
@@ -263,11 +239,11 @@ class MachineController:
             self._writing.settle(name, seen.vm, seen.handle, *seen.arrivals, seen.command, *seen.extra)
         return seen
 
-    async def _step(self, seen: VmSnapshot, avoid: set[str]) -> bool:
+    async def step(self, seen: VmSnapshot, attempt: Attempt) -> bool:
         """Take one step; False: its conditions did not hold."""
         step = self._decided(seen)
         if step.act is Act.PLACE and seen.vm is not None:
-            return await self._place(seen, seen.vm, avoid)
+            return await self._place(seen, seen.vm, attempt.avoid)
         self._attention.pending.discard(seen.name)
         if step.act is Act.MOVE and seen.vm is not None:
             return await self._move(seen, seen.vm.value)

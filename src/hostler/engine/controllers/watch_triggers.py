@@ -60,13 +60,12 @@ class WatchTriggers:
             lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY
         )
         self._listening = False
-        self._ends_of_listening: list[Callable[[], None]] = []
 
-    def listen(self) -> None:
-        """Start following changes."""
+    def listen(self) -> list[Callable[[], None]]:
+        """Start following changes. The returned functions end it."""
         self._listening = True
         view = self._view
-        self._ends_of_listening = [
+        return [
             view.vms.listen(self._vm_changed),
             view.handles.listen(self._handle_changed),
             view.commands.listen(self._command_changed),
@@ -78,10 +77,8 @@ class WatchTriggers:
         ]
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Ignore changes from now on."""
         self._listening = False
-        for end in self._ends_of_listening:
-            end()
 
     async def retry_pending(self) -> None:
         """Queue pending machines again when capacity may be available. Run until cancelled."""

@@ -97,7 +97,7 @@ class Controller:
     # For subclasses
 
     async def reconcile(self, name: str) -> None:
-        """Compare desired and observed state of one name, and take the next step. Conflict and the like: retry later."""
+        """Compare desired and observed state of one name, and take the next step. Conflict: retry later."""
         raise NotImplementedError
 
     async def read_caches(self) -> None:
