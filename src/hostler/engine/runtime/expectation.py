@@ -39,8 +39,8 @@ class Expectation(msgspec.Struct, frozen=True):
             return entry is None or entry.mod_revision != self.stale
         if entry is not None:
             return entry.mod_revision >= self.revision if self.there else entry.mod_revision > self.revision
-        if self.key in self.mirror.unreadable:
-            return True
+        if (unreadable := self.mirror.unreadable.get(self.key)) is not None:
+            return unreadable.kv.mod_revision >= self.revision
         return self.mirror.revision > self.revision or (not self.there and self.mirror.revision == self.revision)
 
 
