@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.controllers.node_lost import SETTLE, common_cause
-from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
+from hostler.engine.runtime.controller import LeaderService
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
-from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
 from hostler.model.node import BrakeRecord, Lifecycle
 from hostler.ports.store import Delete
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -126,7 +125,7 @@ class _Unreachable(msgspec.Struct, frozen=True):
     """From the node's record: a node that returned and left unnoticed has registered again."""
 
 
-class Brake:
+class Brake(LeaderService):
     """Keeps the brake. Started before the controllers that ask it. Each leader has its own."""
 
     name = "brake"
@@ -144,11 +143,9 @@ class Brake:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._rng = store, view, clock, rng
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
+        self._view = view
         self._share, self._window, self._every = share, window, fence_every
-        self._tell = tell
-        self.counters: dict[str, int] = {}
-        self._writing = GuardedWriter(self.name, store, (), self.counters, tracer, clock=clock)
         self._unreachable: dict[str, _Unreachable] = {}
         self._group: frozenset[str] = frozenset()
         self._changed = True
@@ -156,7 +153,6 @@ class Brake:
         self._next_at = -math.inf
         self._admitted: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # For the controllers
 
@@ -187,26 +183,23 @@ class Brake:
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read which nodes are unreachable, and since when, as far as records say."""
-        self._writing.standing = standing
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
+    async def read_caches(self) -> None:
+        """Refresh the nodes and the records about them."""
         view = self._view
-        while True:
-            try:
-                await view.refresh(view.members, view.alive, view.silences, view.brakes)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+        await view.refresh(view.members, view.alive, view.silences, view.brakes)
+
+    async def begin(self) -> None:
+        """Read which nodes are unreachable, and since when, as far as records say."""
+        view = self._view
         for entry in view.members.entries.values():
             if view.alive.get(**entry.parts) is None:
                 since = self._recorded(entry)
                 self._unreachable[entry.parts["node"]] = _Unreachable(since, entry.value.registered_at)
-        self._ends_of_listening = [
+        self.follow(
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
             view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
             view.brakes.listen(lambda _: self._record_changed()),
-        ]
+        )
 
     async def run(self) -> None:
         """Run until cancelled. LeadershipLost: another replica leads."""
@@ -218,11 +211,6 @@ class Brake:
             except (Unavailable, Uncertain):
                 self._writing.count("unrecorded")
             await self._clock.sleep(LOOK_EVERY)
-
-    async def stop(self) -> None:
-        """Stop following the nodes."""
-        for end in self._ends_of_listening:
-            end()
 
     # Internal
 

@@ -24,7 +24,8 @@ from hostler.engine.labs.vm_reassignment import Owner, transfer
 from hostler.engine.labs.vm_template import MACHINES_LABEL, labels_of
 from hostler.engine.quotas import claim as charge
 from hostler.engine.quotas import counted, share
-from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn, Why
+from hostler.engine.runtime.controller import LeaderService
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Closed, Conflict, HostlerError, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
 from hostler.keys.vm import NAME, VM
 from hostler.kit.backoff import Backoff
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.pool_decide import Kind, Stocked
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -58,8 +58,10 @@ TAKEN = 2.0
 """Seconds that a lab has to take the room of a removed VM before another VM is removed."""
 
 
-class LabPool:
+class LabPool(LeaderService):
     """The warm pool. It starts, runs and stops with the lab controller. `keys`, `tracer`: as in the controller."""
+
+    name = "pool"
 
     def __init__(
         self,
@@ -73,10 +75,8 @@ class LabPool:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
-        self._keys, self._tell = tuple(keys), tell
-        self.counters: dict[str, int] = {}
-        self._writing = GuardedWriter("pool", store, (), self.counters, tracer, clock=clock)
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
+        self._view, self._new_id, self._keys = view, new_id, tuple(keys)
         self._wake = asyncio.Event()
         self._shelf = PoolCache(view, clock=clock, changed=self._wake.set, came=self._came)
         self._fit, self._offer = Feasibility(view), Catalogue(view)
@@ -84,18 +84,16 @@ class LabPool:
         self._paused: dict[str, float] = {}  # by project: no VM is created before this time
         self._crowded: dict[str, float] = {}  # by kind of machines: labs need the room until this time
         self._evicted: dict[str, float] = {}  # by kind of machines: when a VM was last removed for a lab
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # Controller lifecycle
 
-    async def start(self, standing: Standing) -> None:
+    async def begin(self) -> None:
         """Start from the caches."""
-        self._writing.standing = standing
-        self._ends_of_listening = [
+        self.follow(
             *self._shelf.listen(),
             self._fit.listen(self._wake.set),
             self._view.catalogues.listen(lambda _: self._wake.set()),
-        ]
+        )
 
     async def run(self) -> None:
         """Run until cancelled. Raise LeadershipLost when another replica leads."""
@@ -114,11 +112,6 @@ class LabPool:
                 self._tell(f"pool: {error}; it will be tried again")
                 pause = backoff.next()
             await self._rest(pause)
-
-    async def stop(self) -> None:
-        """Stop listening to changes."""
-        for end in self._ends_of_listening:
-            end()
 
     def state(self) -> dict[str, int]:
         """Return counters and current sizes, for metrics."""

@@ -36,16 +36,14 @@ TRIES = 4
 """Decisions in a row for one name, each from newer records, before it has to wait."""
 
 
-class Controller:
-    """A service of the leader that reconciles names.
+class LeaderService:
+    """A service of the leader, and what each of them needs: caches that are read and followed, a guarded writer.
 
-    A subclass implements `reconcile`, `begin` and `resync`. Everything it writes goes through `_writing`, so that it
-    carries the guard of the leadership that `start` received.
+    A subclass implements `begin` and `run`. Everything it writes goes through `_writing`, so that it carries the guard
+    of the leadership that `start` received.
     """
 
     name: str
-    pass_every: float
-    """Seconds between two resyncs."""
 
     def __init__(
         self,
@@ -55,7 +53,6 @@ class Controller:
         rng: random.Random,
         tracer: Tracer | None,
         tell: Callable[[str], None],
-        width: int = WIDTH,
         mirrors: Sequence[Mirror[Any]] = (),
         learns: bool = False,
     ) -> None:
@@ -63,12 +60,8 @@ class Controller:
         self._store, self._clock, self._rng, self._tell = store, clock, rng, tell
         self.counters: dict[str, int] = {}
         self._writing = GuardedWriter(self.name, store, mirrors, self.counters, tracer, clock=clock, learns=learns)
-        self._queues: dict[str, WorkQueue] = {}
-        self._queue = self._add_queue("names", self.reconcile, width)
         self._is_following = False
         self._ends_of_following: list[Callable[[], None]] = []
-
-    # The service
 
     async def start(self, standing: Standing) -> None:
         """Read the caches, and start from there."""
@@ -85,26 +78,60 @@ class Controller:
 
     async def run(self) -> None:
         """Run until cancelled. LeadershipLost: another process leads."""
-        queues = {name: queue.run() for name, queue in self._queues.items()}
-        await run_together(self.name, {**queues, **self.works(), "pass": self._pass()})
+        raise NotImplementedError
 
     async def stop(self) -> None:
         """Stop following the caches."""
         self._is_following = False
-        for end in self._ends_of_following:
-            end()
+        while self._ends_of_following:
+            self._ends_of_following.pop()()
 
     # For subclasses
-
-    async def reconcile(self, name: str) -> None:
-        """Compare desired and observed state of one name, and take the next step. Conflict: retry later."""
-        raise NotImplementedError
 
     async def read_caches(self) -> None:
         """Refresh the caches that decisions are made from; retried until the store answers."""
 
     async def begin(self) -> None:
         """Build indexes, and start following changes (`follow`)."""
+        raise NotImplementedError
+
+    def follow(self, *ends: Callable[[], None]) -> None:
+        """Keep functions that end a subscription, as `Mirror.listen` returns them; `stop` calls them."""
+        self._ends_of_following += ends
+
+
+class Controller(LeaderService):
+    """A service of the leader that reconciles names. A subclass implements `reconcile`, `begin` and `resync`."""
+
+    pass_every: float
+    """Seconds between two resyncs."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tracer: Tracer | None,
+        tell: Callable[[str], None],
+        width: int = WIDTH,
+        mirrors: Sequence[Mirror[Any]] = (),
+        learns: bool = False,
+    ) -> None:
+        """`width`: how many names are reconciled at a time."""
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, mirrors=mirrors, learns=learns)
+        self._queues: dict[str, WorkQueue] = {}
+        self._queue = self._add_queue("names", self.reconcile, width)
+
+    async def run(self) -> None:
+        """Run until cancelled. LeadershipLost: another process leads."""
+        queues = {name: queue.run() for name, queue in self._queues.items()}
+        await run_together(self.name, {**queues, **self.works(), "pass": self._pass()})
+
+    # For subclasses
+
+    async def reconcile(self, name: str) -> None:
+        """Compare desired and observed state of one name, and take the next step. Conflict: retry later."""
         raise NotImplementedError
 
     async def resync(self, *, first: bool) -> None:
@@ -114,10 +141,6 @@ class Controller:
     def works(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return what else runs."""
         return {}
-
-    def follow(self, *ends: Callable[[], None]) -> None:
-        """Keep functions that end a subscription, as `Mirror.listen` returns them; `stop` calls them."""
-        self._ends_of_following += ends
 
     # Internal
 
