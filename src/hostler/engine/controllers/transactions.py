@@ -6,7 +6,7 @@ an instance of a workload, the same transaction sets the target of the instance 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -274,9 +274,3 @@ def _command(entry: Entry[VmCommand], record: VmCommand, fence: int) -> Operatio
 
 def _value(entry: Entry[T] | None) -> T | None:
     return None if entry is None else entry.value
-
-
-def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
-    """Return the write of a changed spec."""
-    new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
-    return Put(vm.key, VM.encode(new))
