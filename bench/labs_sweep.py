@@ -56,7 +56,7 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
         showing = await _shown(redis, projector, labs)
         before = dict(controller.counters)
         tell("the full pass")
-        passing = await _timed(controller.look_at_all())
+        passing = await _timed(controller.resync(first=True))
         tell("the sweep")
         sweeping = await _timed(projector.sweep())
         if controller.counters != before or projector.state()["unshown"]:

@@ -248,7 +248,7 @@ class _Twice(MachineController):
         handle, command = seen.handle, seen.command
         if step.act is not Act.NOTHING or handle is None or command is None or handle.value.node != seen.node:
             return step
-        inherited = command.value.fence != self._writing.leader().fence
+        inherited = command.value.fence != self._writing.fence()
         return Step(Act.PLACE) if inherited and handle.value.state is not MachineState.RUNNING else step
 
 
@@ -513,7 +513,7 @@ class _Hasty(Workers):
         await super()._expect(vm, arrival)
         with suppress(HostlerError):
             await self._machines.start(vm)
-        self.agenda.later(vm, self._clock.now() + 0.2)
+        self.queue.add_at(vm, self._clock.now() + 0.2)
 
 
 @found_by("handovers-on-a-bad-network", "no_vm_twice")

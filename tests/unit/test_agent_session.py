@@ -601,7 +601,7 @@ def test_a_restart_without_goodbye_is_noticed_by_nobody() -> None:
 def test_leaving_leaves_nothing_running_even_if_the_store_is_away(away: bool) -> None:
     async def play(it: Stage) -> None:
         def ours() -> list[str]:
-            parts = ("agent", "agenda", "session", "machine")
+            parts = ("agent", "session", "machine")
             return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(parts)]
 
         a = await it.agent(faults=MachineFaults(delays={"start": 50.0}))
