@@ -42,7 +42,7 @@ web: $(BUILT) ## Build the web page anew (`make run` does it when its sources ha
 
 test: $(READY) ## Set everything up and prove it: every check, every test, real servers (8 to 10 minutes)
 	@$(BIN)/python web/build.py
-	@$(BIN)/python -m compileall -q -j 2 src bench tests
+	@$(BIN)/python tests/harness/precompile.py
 	@$(call beside_static,$(BIN)/pytest -q --lanes)
 
 check: $(READY) ## What to run before each commit: format, lint, types, imports, fast tests (45 seconds)

@@ -95,13 +95,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep what is there before the first test out of garbage collection: looking through it takes 0.1 s each time."""
+    """Keep what is there before the first test out of garbage collection: looking through it takes 0.1 s each time.
+
+    Tests make little garbage in cycles. To look for it less often saves a twentieth of their processor time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
         gc.enable()
 
 

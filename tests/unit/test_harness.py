@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 import running
-from harness import artefacts, lanes, pace
+from _pytest.assertion import rewrite
+from harness import artefacts, lanes, pace, precompile
 from harness.fork_server import ForkedProcess
 
 from hostler.testing import servers
@@ -252,6 +254,31 @@ def test_a_forked_process_is_killed_suspended_and_waited_for_as_any_other(output
     process.kill()
     assert process.wait(20) == -signal.SIGKILL
     assert process.pid not in running.forked()
+
+
+# What is compiled before a run
+
+
+def test_pytest_rewrites_no_test_that_was_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "test_compiled_before.py"
+    path.write_text("def test() -> None:\n    answer = 41\n    assert answer == 42\n")
+    precompile.compile_rewritten(path)
+    monkeypatch.setattr(rewrite, "_rewrite_test", lambda *_: pytest.fail("it is rewritten again"))
+    hook = next(each for each in sys.meta_path if isinstance(each, rewrite.AssertionRewritingHook))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=hook)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    hook.exec_module(module)
+    with pytest.raises(AssertionError, match="assert 41 == 42"):
+        module.test()
+
+
+def test_every_file_that_pytest_rewrites_is_compiled_before_a_run() -> None:
+    found = set(precompile.rewritten_files())
+    hook = next(each for each in sys.meta_path if isinstance(each, rewrite.AssertionRewritingHook))
+    ours = {path for path in hook._rewritten_names.values() if path.is_relative_to(TESTS.parent / "tests")}
+    assert Path(__file__) in ours
+    assert ours - found == set()
 
 
 # Artefacts

@@ -37,12 +37,18 @@ class Bench:
         return f"{scheme}://{place}{path}?password_file={self.password_file}{more}"
 
     def switch(
-        self, more: str = "", *, within: float = 5.0, timeout: float = 30.0, scheme: str = "redfish+http"
+        self,
+        more: str = "",
+        *,
+        within: float = 5.0,
+        timeout: float = 30.0,
+        every: float = 0.05,
+        scheme: str = "redfish+http",
     ) -> BmcPower:
         by_url: Any = open_power((), {NODE: self.url(more, scheme=scheme)}, timeout=1.0, tell=self.told.append)
         power = by_url.power_of(NODE)
         assert isinstance(power, BmcPower)
-        return BmcPower(power.board, timeout=timeout, request_within=within, every=0.05, tell=self.told.append)
+        return BmcPower(power.board, timeout=timeout, request_within=within, every=every, tell=self.told.append)
 
 
 @pytest.fixture
@@ -122,7 +128,8 @@ async def test_a_node_that_was_not_read_as_off_may_be_on(tmp_path: Path) -> None
         bench = Bench(tmp_path)
         prepare(await bench.stand_in.start())
         try:
-            switch = bench.switch("&uuid=4c4c4544-0042-3510-8051-b4c04f4b4d32", within=answers, timeout=2 * answers)
+            uuid = "&uuid=4c4c4544-0042-3510-8051-b4c04f4b4d32"
+            switch = bench.switch(uuid, within=answers, timeout=2 * answers, every=answers / 15)
             return f"{await switch.switch_off(NODE)}", len(bench.stand_in.resets)
         except Uncertain as error:
             return str(error).rpartition("; ")[2], len(bench.stand_in.resets)
