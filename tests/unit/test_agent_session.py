@@ -15,9 +15,11 @@ from dose import seeds
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
+from hostler.engine.agent import session
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.calendar import READ_EVERY
+from hostler.engine.cluster_id import read_identity
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
@@ -30,7 +32,9 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.engine.cluster_id import Identity
     from hostler.ports.machines import Offer
+    from hostler.ports.store import Store
 
 RUNNING, STOPPED = MachineState.RUNNING, MachineState.STOPPED
 replace = msgspec.structs.replace
@@ -166,6 +170,26 @@ def test_a_node_ends_its_session_when_its_store_is_put_back_with_its_heartbeat_i
         await b.leave()
         c = await it.agent(place=a.place, memory=kept, accept=True)
         await registered(it, c)
+
+    staged(play)
+
+
+def test_an_answer_that_was_overtaken_by_a_newer_one_is_no_older_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+
+        async def overtaken(store: Store) -> Identity:
+            found = await read_identity(store)
+            a.agent.session.saw(await it.bare.put("/other", b"x"))  # a command, on the watch
+            return found
+
+        monkeypatch.setattr(session, "read_identity", overtaken)
+        alive = await it.alive()
+        assert alive is not None
+        await it.bare.delete(alive.key)
+        await asyncio.sleep(2 * TTL)
+        assert a.agent.state().registered
 
     staged(play)
 

@@ -226,12 +226,13 @@ class Session:
 
     async def _obeys(self) -> bool:
         """Return whether this store may command the node. If so, the node remembers that before it registers."""
+        before = self.revision  # other answers raise it while this one is on its way
         identity = await self._within(read_identity(self._store))
         if self._last is None and self._memory is not None and not self._accept:
             self._last = await remembered(self._memory)
         last = self._last
-        if last is not None and last.revision < self.revision:
-            last = msgspec.structs.replace(last, revision=self.revision)
+        if last is not None and last.revision < before:
+            last = msgspec.structs.replace(last, revision=before)
         why = objection(last, identity)
         if why and is_foreign(last, identity) and identity.moved is None and await self._is_empty():
             why = ""  # this node has nothing that belongs to the other control plane
