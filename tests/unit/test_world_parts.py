@@ -8,7 +8,7 @@ from pathlib import Path
 from hostler.drivers.inbox.memory import MemoryLabRecords, MemoryRedis
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.control_plane import ControlPlane
+from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.kit.clock import SystemClock
 from hostler.settings import load
 from hostler.sim.world import Factories, Making, WorldConfig
@@ -16,7 +16,7 @@ from hostler.sim.world import Factories, Making, WorldConfig
 
 async def test_a_leader_of_a_world_has_the_controllers_of_a_real_one(tmp_path: Path) -> None:
     async with MemoryStore() as store:
-        plane = ControlPlane(store, load(environ={"HOME": str(tmp_path)}, cwd=tmp_path))
+        plane = ControlPlaneProcess(store, load(environ={"HOME": str(tmp_path)}, cwd=tmp_path))
         real = plane.controllers()
         making = Making(
             plan=WorldConfig(slices=True),
@@ -41,5 +41,5 @@ async def test_a_leader_of_a_world_has_the_controllers_of_a_real_one(tmp_path: P
 def test_a_leader_compacts_etcd_unless_the_settings_leave_that_to_others(tmp_path: Path) -> None:
     for store_history, compacts in (("3600", True), ("0", False)):
         environ = {"HOME": str(tmp_path), "HOSTLER_STORE_HISTORY": store_history}
-        plane = ControlPlane(EtcdStore(["127.0.0.1:1"]), load(environ=environ, cwd=tmp_path))
+        plane = ControlPlaneProcess(EtcdStore(["127.0.0.1:1"]), load(environ=environ, cwd=tmp_path))
         assert ("compaction" in [each.name for each in plane.controllers()]) is compacts

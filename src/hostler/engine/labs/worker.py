@@ -21,7 +21,7 @@ from hostler.model.lab import LabWorker as Present
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
@@ -56,7 +56,7 @@ class LabWorker:
         rng: random.Random,
         new_id: Callable[[], str],
         switch: bool = False,
-        limits: dict[QueueName, float] | None = None,
+        limits: Mapping[QueueName, float] | None = None,
         source: str = "",
         tell: Callable[[str], None] = lambda _: None,
         warn: Callable[[str], None] | None = None,
@@ -64,7 +64,7 @@ class LabWorker:
         ttl: float = TTL,
     ) -> None:
         self._store, self._inbox, self._labs = store, inbox, labs
-        self._rules = Rules(catalogue, switch, limits or {})
+        self._rules = Rules(catalogue, switch, dict(limits or {}))
         self._clock, self._rng, self._new_id, self._source, self._tell = clock, rng, new_id, source, tell
         self._warn, self._refusal = warn or tell, ""
         self._width, self._ttl = width, ttl

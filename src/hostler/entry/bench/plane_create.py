@@ -9,7 +9,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.entry.bench.measure import alternate
 from hostler.entry.bench.plane_row import Row
 from hostler.entry.bench.plane_shape import Recorder
-from hostler.entry.control_plane import ControlPlane
+from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.keys.vm import VM
 from hostler.model.api import VmCreate
 from hostler.model.vm import VmSpec
@@ -30,7 +30,7 @@ async def measure(store: Store, name: str, wanted: float, *, folder: Path, secon
     settings = load({"data": str(folder / "data")}, {}, toml="")
     numbers = itertools.count()
     recorder = Recorder(store, VM.prefix())
-    async with ControlPlane(recorder, settings) as plane:
+    async with ControlPlaneProcess(recorder, settings) as plane:
         vms = plane.services.vms
 
         async def create(client: int, turn: int) -> object:  # noqa: ARG001

@@ -1,0 +1,1 @@
+"""The machinery that all features of the engine share. No feature is named here."""
