@@ -124,7 +124,8 @@ class Ports:
     """What the services of a process reach besides the store. A default is an empty one."""
 
     artifacts: Artifacts
-    hasher: Hasher
+    hasher: Hasher | None = None
+    """Hashes passwords; None: there are no accounts, and `users` must not be used."""
     audit_files: AuditFiles | None = None
     """Entries of the audit log that are no longer in the store; None: there are no files."""
     read_inventory: Reader = read_document
@@ -181,7 +182,7 @@ class ControlPlane:
     def __init__(self, store: Store, env: Env, ports: Ports, config: ControlPlaneConfig) -> None:
         self.store, self.env, self.ports, self.config = store, env, ports, config
         self.holder = ""
-        """The holder id of this process's candidacy for leadership; locks of machines name it. Empty: it has none."""
+        """The holder id of this process's candidacy for leadership, set by the process; locks of machines name it."""
         self.view = View(store, clock=env.clock, rng=env.rng, write_every=config.write_every)
         self._lab_caches = LabCaches(self.view.labs, self.view.catalogues)
         self.writer = Writer(store, clock=env.clock, new_id=env.new_id, healthy=self.view.healthy, rng=env.rng)
@@ -245,13 +246,15 @@ class ControlPlane:
 
     @cached_property
     def users(self) -> UserService:
-        env = self.env
+        env, hasher = self.env, self.ports.hasher
+        if hasher is None:
+            raise RuntimeError("control plane: accounts need a password hasher")
         return UserService(
             *(self.store, self.writer, self.view),
             clock=env.clock,
             new_id=env.new_id,
             secret=env.new_secret,
-            hasher=self.ports.hasher,
+            hasher=hasher,
         )
 
     @cached_property

@@ -66,14 +66,14 @@ class VmService:
         rng: random.Random,
         new_id: Callable[[], str],
         lock_ttl: float = LOCK_TTL,
-        holder: Callable[[], str] = str,
+        holder: Callable[[], str] | None = None,
     ) -> None:
-        """`holder`: the replica's holder id, as `hostler leader` shows it; locks contain it. Empty: it has none."""
+        """`holder`: the replica's holder id, as `hostler leader` shows it; locks contain it."""
         self._store, self._writer, self._clock, self._rng, self._new_id = store, writer, clock, rng, new_id
         self._view, self._reader = view, VmReader(store, view)
         self._lock_ttl = lock_ttl
-        own = new_id()
-        self._holder: Callable[[], str] = lambda: holder() or own
+        own = new_id() if holder is None else ""
+        self._holder = holder or (lambda: own)
         self._turns = Turns()
         self.projects = Projects(store, writer, view, clock=clock)
         self._limited: set[Bound] = set()  # projects and orgs that had a quota at the last check
