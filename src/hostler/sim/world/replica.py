@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.decision_history import TraceService
     from hostler.engine.deployments.service import BlueprintService
     from hostler.engine.elections import Leadership
     from hostler.engine.inventory.service import InventoryService
+    from hostler.engine.labs.service import LabService
     from hostler.engine.nodes import NodeService
+    from hostler.engine.quotas import QuotaService
     from hostler.engine.request import Request
     from hostler.engine.service import Standing
     from hostler.engine.view import View
@@ -74,6 +77,18 @@ class ReplicaServices:
     @property
     def blueprints(self) -> BlueprintService:
         return self.plane.blueprints
+
+    @property
+    def labs(self) -> LabService:
+        return self.plane.labs
+
+    @property
+    def quotas(self) -> QuotaService:
+        return self.plane.quotas
+
+    @property
+    def traces(self) -> TraceService:
+        return self.plane.traces
 
 
 class ReplicaHost(Host):
