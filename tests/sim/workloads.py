@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from environment import env_on
+
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
@@ -124,7 +126,7 @@ class WorkloadPlane(Plane):
         new_id = next(iter(self.hosts.values())).new_id
         writer = Writer(self.store, clock=self.clock, new_id=new_id)
         view = view or View(self.store, clock=self.clock)
-        return WorkloadService(self.store, writer, view, clock=self.clock, rng=self.rng)
+        return WorkloadService(self.store, writer, view, env_on(self.clock, self.rng))
 
     async def apply(self, *, view: View | None = None, **fields: Any) -> WorkloadView:
         wanted = WorkloadApply(**{"name": "web", "spec": SPEC, "on_node_loss": OnNodeLoss.RECREATE, **fields})

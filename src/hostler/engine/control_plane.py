@@ -39,6 +39,7 @@ from hostler.engine.labs.catalogue import catalogue_in_use
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.pool import LabPool
 from hostler.engine.labs.projector import LabProjector
+from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.service import LabService
 from hostler.engine.labs.worker import LabWorker
 from hostler.engine.nodes import NodeService
@@ -191,45 +192,26 @@ class ControlPlane:
 
     @cached_property
     def vms(self) -> VmService:
-        env = self.env
-        return VmService(
-            *(self.store, self.writer, self.view),
-            clock=env.clock,
-            rng=env.rng,
-            new_id=env.new_id,
-            lock_ttl=self.config.lock_ttl,
-            holder=lambda: self.holder,
-        )
+        lock_ttl = self.config.lock_ttl
+        return VmService(*(self.store, self.writer, self.view, self.env), lock_ttl=lock_ttl, holder=lambda: self.holder)
 
     @cached_property
     def retained(self) -> RetainedService:
-        env = self.env
-        return RetainedService(
-            *(self.store, self.writer, self.view, self.vms),
-            clock=env.clock,
-            new_id=env.new_id,
-            retention=self.config.retention,
-        )
+        retention = self.config.retention
+        return RetainedService(self.store, self.writer, self.view, self.vms, self.env, retention=retention)
 
     @cached_property
     def labs(self) -> LabService:
-        return LabService(
-            *(self.store, self.writer, self.view),
-            catalogue=self.catalogue,
-            clock=self.env.clock,
-            rng=self.env.rng,
-            switch=self.config.lab_switch,
-        )
+        switch = self.config.lab_switch
+        return LabService(*(self.store, self.writer, self.view, self.env), catalogue=self.catalogue, switch=switch)
 
     @cached_property
     def workloads(self) -> WorkloadService:
-        return WorkloadService(self.store, self.writer, self.view, clock=self.env.clock, rng=self.env.rng)
+        return WorkloadService(self.store, self.writer, self.view, self.env)
 
     @cached_property
     def blueprints(self) -> BlueprintService:
-        return BlueprintService(
-            *(self.store, self.writer, self.view, self.ports.artifacts), clock=self.env.clock, rng=self.env.rng
-        )
+        return BlueprintService(self.store, self.writer, self.view, self.ports.artifacts, self.env)
 
     @cached_property
     def nodes(self) -> NodeService:
@@ -246,16 +228,9 @@ class ControlPlane:
 
     @cached_property
     def users(self) -> UserService:
-        env, hasher = self.env, self.ports.hasher
-        if hasher is None:
+        if self.ports.hasher is None:
             raise RuntimeError("control plane: accounts need a password hasher")
-        return UserService(
-            *(self.store, self.writer, self.view),
-            clock=env.clock,
-            new_id=env.new_id,
-            secret=env.new_secret,
-            hasher=hasher,
-        )
+        return UserService(self.store, self.writer, self.view, self.env, self.ports.hasher)
 
     @cached_property
     def tickets(self) -> Tickets:
@@ -468,23 +443,12 @@ def build_agent(
 def build_user_service(store: Store, env: Env, hasher: Hasher) -> UserService:
     """Return the service of accounts for a command that works directly on the store, without current caches."""
     writer = Writer(store, clock=env.clock, new_id=env.new_id, rng=env.rng)
-    view = View(store, clock=env.clock, rng=env.rng)
-    return UserService(*(store, writer, view), clock=env.clock, new_id=env.new_id, secret=env.new_secret, hasher=hasher)
+    return UserService(store, writer, View(store, clock=env.clock, rng=env.rng), env, hasher)
 
 
 def build_lab_worker(
     store: Store, env: Env, inbox: Inbox, caches: LabCaches, *, config: ControlPlaneConfig, source: str
 ) -> LabWorker:
     """Return a worker that takes lab requests from queues. `source` names it in the audit log."""
-    return LabWorker(
-        *(store, inbox, caches.labs),
-        catalogue=lambda: caches.catalogue(config),
-        clock=env.clock,
-        rng=env.rng,
-        new_id=env.new_id,
-        switch=config.lab_switch,
-        limits=config.lab_limits,
-        source=source,
-        tell=env.tell,
-        warn=env.warn,
-    )
+    rules = Rules(lambda: caches.catalogue(config), config.lab_switch, dict(config.lab_limits))
+    return LabWorker(store, inbox, caches.labs, env, rules, source=source)
