@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hostler.sim.world import Factories, WorldConfig
 from hostler.sim.world.config import config_of
 from hostler.sim.world.replica import PORTS
 
+SOURCE = Path(__file__).parents[2] / "src" / "hostler"
 NAMES = ["brake", "machines", "nodes", "hardware flows", "workloads", "janitor", "labs", "deployments"]
 
 
@@ -39,6 +41,37 @@ def in_a_world(store: MemoryStore, plan: WorldConfig) -> ControlPlane:
     """The control plane of a replica of a world."""
     env = Env(SystemClock(), random.Random(1), new_id=lambda: "id", new_secret=lambda: "secret")
     return Factories().plane(store, env, PORTS, config_of(plan))
+
+
+def test_nothing_but_the_composition_root_builds_a_service_or_a_controller() -> None:
+    """Except what is made for one call, and in benchmarks, which measure one controller alone."""
+    root = SOURCE / "engine" / "control_plane.py"
+    built = called(root, constructors(root)) - {"Limits", "Rules", "Tracer"}
+    assert {"VmService", "MachineController", "LabWorker", "Agent", "View", "Writer"} <= built
+    elsewhere = {
+        (str(path.relative_to(SOURCE)), name)
+        for path in SOURCE.rglob("*.py")
+        if path != root and not {"bench", "drivers"} & set(path.parts)  # drivers cannot import the engine
+        for name in called(path, built)
+    }
+    assert elsewhere == {("engine/invocation/metrics_feed.py", "Collector"), ("entry/doctor/examination.py", "View")}
+
+
+def constructors(path: Path) -> set[str]:
+    """The classes of the engine that a module imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    engine = [node for node in imports if (node.module or "").startswith("hostler.engine.")]
+    return {alias.name for node in engine for alias in node.names if alias.name[0].isupper()}
+
+
+def called(path: Path, names: set[str]) -> set[str]:
+    """Those of the names that a module calls."""
+    text = path.read_text(encoding="utf-8")
+    if not any(f"{name}(" in text for name in names):
+        return set()
+    calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return {func.id for func in calls if isinstance(func, ast.Name)} & names
 
 
 def test_a_leader_compacts_etcd_unless_the_settings_leave_that_to_others(tmp_path: Path) -> None:
