@@ -17,7 +17,7 @@ import pytest
 import hostler
 from hostler.engine.replica_registration import Presence
 from hostler.engine.tickets import ARTIFACTS, FILE
-from hostler.entry.control_plane import ControlPlaneProcess, peer_tickets
+from hostler.entry.control_plane import ControlPlaneProcess, ProcessState, peer_tickets
 from hostler.entry.server.pin import read_pinned
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Conflict, NotFound, Unavailable
@@ -242,7 +242,7 @@ async def test_a_replica_on_every_address_is_reached_where_it_was_told(
 ) -> None:
     settings = load({"data": str(tmp_path), "listen": listen, "store": "memory://", "insecure": True}, {})
     async with hostler.open_store("memory://") as store:
-        plane = ControlPlaneProcess(store, settings, address=address)
+        plane = ControlPlaneProcess(store, settings, process=ProcessState(address=address))
         assert plane.api_url() == ""
         async with plane, plane.served():
             assert re.fullmatch(url, plane.api_url())

@@ -114,7 +114,7 @@ class ControlPlaneConfig:
     lab_switch: bool = False
     """Whether a request for another lab replaces the user's lab."""
     lab_limits: Mapping[QueueName, float] = field(default_factory=dict)
-    """Age limit of lab requests, by queue."""
+    """By queue: the shortest time between two requests of one user that are processed."""
     slices: bool = True
     """Whether blueprints are deployed."""
     slice_limits: Limits = field(default_factory=Limits)

@@ -13,6 +13,7 @@ import random
 import secrets
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -113,6 +114,24 @@ def _metrics(settings: Settings) -> str:
     return "token" if settings.machines == "qemu" and os.geteuid() != 0 else "nearby"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProcessState:
+    """What a control plane asks the process that it is a part of."""
+
+    leads: Callable[[], bool] = lambda: False
+    """Whether the process leads now."""
+    stopping: Callable[[], bool] = lambda: False
+    """Whether the process was asked to end."""
+    counters: Callable[[], Mapping[str, float]] = dict
+    """Its further counters, for `/metrics`."""
+    local: Collection[str] = ()
+    """Its nodes, by folded name; the collection may grow later."""
+    machines_of: Callable[[str], NodeChannels | None] = lambda _: None
+    """Returns the channels of one of its nodes, by folded name."""
+    address: str | None = None
+    """Where others reach the API, `HOST:PORT`; None: the listen address."""
+
+
 class ControlPlaneProcess:
     """The control plane of a process, and what the process runs around it; an async context manager that runs the view.
 
@@ -125,21 +144,15 @@ class ControlPlaneProcess:
         settings: Settings,
         *,
         clock: Clock | None = None,
-        leads: Callable[[], bool] = lambda: False,
-        machines_of: Callable[[str], NodeChannels | None] = lambda _: None,
-        counters: Callable[[], Mapping[str, float]] = dict,
+        process: ProcessState = ProcessState(),  # noqa: B008 - it is immutable
         sim: Simulation | None = None,
-        local: Collection[str] = (),
         artifacts: Artifacts | None = None,
         guard: StoreGuard | None = None,
-        address: str | None = None,
-        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build the object graph.
 
-        `local`: the nodes of this process, by folded name; the collection may grow later. `artifacts`: the artifact
-        repository; by default the one of the settings. `guard`: detects that the store was replaced. `address`: where
-        others reach the API, `HOST:PORT`; None: the listen address. `stopping`: whether this process was asked to end.
+        `artifacts`: the artifact repository; by default the one of the settings. `guard`: detects that the store was
+        replaced.
         """
         self.settings = settings
         env = self._env = environment(clock or SystemClock())
@@ -151,8 +164,7 @@ class ControlPlaneProcess:
         self._door: LabQueueService | None = None
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[MeteredService] = ()
-        self._more_counters = counters
-        self._address = address
+        self._process = process
         if artifacts is None:
             artifacts = open_shared(store, settings, self.peer_tickets, clock=env.clock, url=self.api_url)
         ports = Ports(
@@ -163,7 +175,7 @@ class ControlPlaneProcess:
         )
         self.graph = ControlPlane(store, env, ports, config_of(settings))
         self.graph.holder = new_id()
-        self.graph.view.calendar.own = local
+        self.graph.view.calendar.own = process.local
         self.store, self.view, self.users = store, self.graph.view, self.graph.users
         self.calling = Calling(
             store,
@@ -172,18 +184,18 @@ class ControlPlaneProcess:
             name=new_id(),
             token=new_secret(),
             host=settings.slice_listen,
-            local=local,
+            local=process.local,
             why=Why(store, self.view, clock=env.clock),
             routers=self.view.routers,
         )
         self._watch = CallWatch(self.view, self.calling.questions, clock=env.clock, rng=env.rng)
         self.services = Services.of(
             self.graph,
-            peers=ProcessPeers(store, self.peer_tickets, machines_of),
+            peers=ProcessPeers(store, self.peer_tickets, process.machines_of),
             own_artifacts=artifacts.own if isinstance(artifacts, SharedArtifacts) else None,
             peer_tickets=self.peer_tickets,
-            stopping=stopping,
-            leads=leads,
+            stopping=process.stopping,
+            leads=process.leads,
             counters=self._counters,
             calls=InvokeService(self.calling.router, self.view) if sim is None else None,
             watch=self._watch if sim is None else None,
@@ -245,7 +257,7 @@ class ControlPlaneProcess:
         scheme, _, rest = self._server.pinned_url.partition("://")
         listens, mark, pin = rest.partition("#")
         host, _ = split_address(self.settings.listen)
-        reached = self._address or ("" if host in WILDCARDS else listens)
+        reached = self._process.address or ("" if host in WILDCARDS else listens)
         return f"{scheme}://{reached}{mark}{pin}" if reached else ""
 
     @asynccontextmanager
@@ -297,7 +309,7 @@ class ControlPlaneProcess:
         return self._controllers
 
     def _counters(self) -> Mapping[str, float]:
-        found: dict[str, float] = {**self._more_counters(), **self.calling.counters()}
+        found: dict[str, float] = {**self._process.counters(), **self.calling.counters()}
         for controller in self._controllers:
             name = controller.name.replace("-", "_")
             found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
@@ -311,9 +323,14 @@ class ControlPlaneProcess:
 
 def environment(clock: Clock) -> Env:
     """Return the environment of a process of the control plane. It logs what controllers do."""
-    log = logger(part="controllers")
-    rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
-    return Env(clock, rng, new_id, new_secret, tell=log.info, warn=log.warning)
+    return Env(
+        clock,
+        random.Random(),  # noqa: S311 - spreads retries; guards nothing
+        new_id,
+        new_secret,
+        tell=lambda text: logger(part="controllers").info(text),
+        warn=lambda text: logger(part="controllers").warning(text),
+    )
 
 
 def config_of(settings: Settings) -> ControlPlaneConfig:

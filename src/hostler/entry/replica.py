@@ -63,7 +63,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
     started: asyncio.Event,
     accept_cluster: bool,
 ) -> int:
-    from hostler.entry.control_plane import ControlPlaneProcess, check_listen
+    from hostler.entry.control_plane import ControlPlaneProcess, ProcessState, check_listen
 
     host, _ = check_listen(settings)
     clock = SystemClock()
@@ -72,15 +72,8 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         backend = guarded_backend(settings, clock, tell, accept=accept_cluster)
         store, guard = await stack.enter_async_context(backend)
         settings = await _without_redis_if_refused(store, settings, tell)
-        plane = ControlPlaneProcess(
-            store,
-            settings,
-            clock=clock,
-            leads=lambda: leading.leads,
-            guard=guard,
-            address=address,
-            stopping=asked.is_set,
-        )
+        process = ProcessState(leads=lambda: leading.leads, stopping=asked.is_set, address=address)
+        plane = ControlPlaneProcess(store, settings, clock=clock, process=process, guard=guard)
         await stack.enter_async_context(plane)
         server = await stack.enter_async_context(plane.served())
         stack.enter_context(on_hangup(lambda: reload_certificates([server], tell)))

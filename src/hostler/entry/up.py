@@ -19,7 +19,15 @@ from hostler.engine.inventory.local_rack import make_own_rack
 from hostler.entry.agent import Running, doors_in, plan_of, running_agent
 from hostler.entry.backend import guarded_backend
 from hostler.entry.campaign import CampaignConfig, Leading, bury, stand
-from hostler.entry.control_plane import ControlPlaneProcess, check_address, check_listen, first_admin, local_url, new_id
+from hostler.entry.control_plane import (
+    ControlPlaneProcess,
+    ProcessState,
+    check_address,
+    check_listen,
+    first_admin,
+    local_url,
+    new_id,
+)
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.first_image import first_image
 from hostler.entry.host_watchdog import watched_host
@@ -183,16 +191,13 @@ class Up:
             names = ("steps", "reports", "retained", "commands", "working", "failing")
             return {f"agent_{name}": float(sum(getattr(state, name) for state in states)) for name in names}
 
-        return ControlPlaneProcess(
-            store,
-            self._settings,
-            clock=self._clock,
+        process = ProcessState(
             leads=lambda: self._leading.leads,
-            machines_of=doors_in(self._agents),
             counters=counters,
             local=self._agents,
-            guard=guard,
+            machines_of=doors_in(self._agents),
         )
+        return ControlPlaneProcess(store, self._settings, clock=self._clock, process=process, guard=guard)
 
     async def _agents_in(self, stack: AsyncExitStack, plane: ControlPlaneProcess, relay: str) -> None:
         """Start the agents of all nodes; on exit all stop together. `relay`: where other processes reach them."""
