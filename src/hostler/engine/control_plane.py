@@ -35,7 +35,6 @@ from hostler.engine.inventory.export import read_document
 from hostler.engine.inventory.flow_controller import BURN_IN, FlowController
 from hostler.engine.inventory.service import InventoryService
 from hostler.engine.invocation.metrics_collector import Collector
-from hostler.engine.labs.catalogue import catalogue_in_use
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.pool import LabPool
 from hostler.engine.labs.projector import LabProjector
@@ -54,6 +53,7 @@ from hostler.engine.vms import LOCK_TTL, VmService
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.service import WorkloadService
 from hostler.keys.namespaced import maintained
+from hostler.model.lab import LabCatalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from hostler.engine.inventory.service import Reader
     from hostler.engine.runtime.env import Env
     from hostler.keys.mirror import Mirror
-    from hostler.model.lab import LabCatalogue, LabUser
+    from hostler.model.lab import LabUser
     from hostler.ports.artifacts import Artifacts
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.calls import Questions
@@ -170,8 +170,12 @@ class LabCaches:
     catalogues: Mirror[LabCatalogue]
 
     def catalogue(self, config: ControlPlaneConfig) -> LabCatalogue:
-        """Return the lab catalogue in use."""
-        return catalogue_in_use(config.catalogue, self.catalogues, own_first=config.catalogue_first)
+        """Return the catalogue in use.
+
+        It is the stored one, unless there is none or that of this process takes precedence.
+        """
+        stored = None if config.catalogue_first else self.catalogues.get(name="default")
+        return config.catalogue or LabCatalogue() if stored is None else stored.value
 
 
 class ControlPlane:

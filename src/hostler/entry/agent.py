@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 import os
 import platform
-import random
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from hostler.engine.labs.vm_template import MACHINES_LABEL
 from hostler.engine.slices.logs import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
 from hostler.entry.cli.store_option import redacted
-from hostler.entry.control_plane import check_address, environment, new_id, new_secret, peer_tickets, slice_limits
+from hostler.entry.control_plane import check_address, environment, peer_tickets, slice_limits
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.host_watchdog import watched_host
 from hostler.entry.open_files import raise_open_files
@@ -261,10 +260,7 @@ def _calling(store: Store, settings: Settings, plan: AgentConfig, clock: Clock) 
     check_slice_listen(settings)
     return Calling(
         store,
-        clock=clock,
-        rng=random.Random(),  # noqa: S311 - spreads retries; guards nothing
-        name=new_id(),
-        token=new_secret(),
+        environment(clock),
         host=settings.slice_listen,
         node=plan.node,
         local=(plan.node,),

@@ -179,10 +179,7 @@ class ControlPlaneProcess:
         self.store, self.view, self.users = store, self.graph.view, self.graph.users
         self.calling = Calling(
             store,
-            clock=env.clock,
-            rng=env.rng,
-            name=new_id(),
-            token=new_secret(),
+            env,
             host=settings.slice_listen,
             local=process.local,
             why=Why(store, self.view, clock=env.clock),

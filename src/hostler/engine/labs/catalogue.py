@@ -13,20 +13,10 @@ from hostler.ports.store import ModRevision
 if TYPE_CHECKING:
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.view import View
-    from hostler.keys.mirror import Mirror
     from hostler.ports.store import Comparison, Operation, Store
 
 _ANY = LabCatalogue()
 CATALOGUE = LAB_CATALOGUE.fill(name="default")
-
-
-def catalogue_in_use(own: LabCatalogue | None, stored: Mirror[LabCatalogue], *, own_first: bool) -> LabCatalogue:
-    """Return the catalogue that services use: the one that the leader stored, else that of this process.
-
-    `own_first`: the one of this process takes precedence, because it is from a file.
-    """
-    entry = None if own_first else stored.get(name="default")
-    return (own or _ANY) if entry is None else entry.value
 
 
 class Catalogue:
