@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from bench.invoke_worker import ARTIFACT, METHOD
-from hostler.entry.control_plane import ControlPlane, first_admin
+from hostler.entry.control_plane import ControlPlaneProcess, first_admin
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.server.logs import configure
 from hostler.keys.deployment import ENDPOINT
@@ -27,7 +27,7 @@ async def _serve(folder: Path, worker: str) -> None:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store("memory://"))
         await store.txn([], [ENDPOINT.put(endpoint, artifact=ARTIFACT, method=METHOD, instance=1)])
-        plane = await stack.enter_async_context(ControlPlane(store, settings))
+        plane = await stack.enter_async_context(ControlPlaneProcess(store, settings))
         server = await stack.enter_async_context(plane.served())
         token = await first_admin(plane.users, DataFolder(folder))
         while not plane.view.routers.entries:  # noqa: ASYNC110 - it registers in a moment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bench.plane_shape import Recorder
 from bench.report import Row
 from hostler.engine.request import HOSTLER, Request
-from hostler.entry.control_plane import ControlPlane
+from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.store_benchmark import alternate
 from hostler.keys.vm import VM
 from hostler.model.api import VmCreate
@@ -30,7 +30,7 @@ async def measure(store: Store, name: str, wanted: float, *, folder: Path, secon
     settings = load({"data": str(folder / "data")}, {}, toml="")
     numbers = itertools.count()
     recorder = Recorder(store, VM.prefix())
-    async with ControlPlane(recorder, settings) as plane:
+    async with ControlPlaneProcess(recorder, settings) as plane:
         vms = plane.services.vms
 
         async def create(client: int, turn: int) -> object:  # noqa: ARG001

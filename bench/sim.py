@@ -135,7 +135,7 @@ async def _filled(
 
 def _view(world: World) -> Any:
     leader = world.leader()
-    return None if leader is None or leader.doors is None else leader.doors.view
+    return None if leader is None or leader.plane is None else leader.plane.view
 
 
 def _running(world: World) -> int:

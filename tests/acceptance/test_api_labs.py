@@ -24,7 +24,7 @@ def catalogue() -> LabCatalogue:
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with serving(catalogue=catalogue) as api:
+    async with serving(catalogue=catalogue()) as api:
         yield api
 
 

@@ -15,12 +15,15 @@ from typing import Any
 
 import argon2
 import pytest
+from environment import env_on
 from harness import pace
 
 import hostler
 from hostler.drivers.hasher import Argon2Hasher
+from hostler.engine.control_plane import build_user_service
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
+from hostler.engine.runtime.env import Env
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.errors import Closed, TooManyTries, Unauthenticated
@@ -166,6 +169,10 @@ async def test_a_caller_that_goes_away_frees_its_place(hasher: Argon2Hasher) -> 
 # On stores
 
 
+def env_of(clock: SystemClock) -> Env:
+    return env_on(clock, new_id=lambda: uuid.uuid4().hex, new_secret=lambda: secrets.token_urlsafe(32))
+
+
 @asynccontextmanager
 async def service(store: Store, hasher: Argon2Hasher) -> AsyncIterator[UserService]:
     clock = SystemClock()
@@ -174,15 +181,7 @@ async def service(store: Store, hasher: Argon2Hasher) -> AsyncIterator[UserServi
     running = asyncio.create_task(view.run())
     try:
         await view.ready()
-        yield UserService(
-            store,
-            writer,
-            view,
-            clock=clock,
-            new_id=lambda: uuid.uuid4().hex,
-            secret=lambda: secrets.token_urlsafe(32),
-            hasher=hasher,
-        )
+        yield UserService(store, writer, view, env_of(clock), hasher)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -229,16 +228,7 @@ async def test_an_admin_is_recovered_while_replicas_run(store: Store, hasher: Ar
         old = await one.first_admin()
         assert old is not None
         await one.issue(Request(HOSTLER), "admin", TokenCreate())
-        clock = SystemClock()
-        operator = UserService(
-            store,
-            Writer(store, clock=clock, new_id=lambda: uuid.uuid4().hex),
-            View(store, clock=clock),
-            clock=clock,
-            new_id=lambda: uuid.uuid4().hex,
-            secret=lambda: secrets.token_urlsafe(32),
-            hasher=hasher,
-        )
+        operator = build_user_service(store, env_of(SystemClock()), hasher)
         new = await operator.recover_admin()
         await _until(lambda: one.authenticate(new, "a"))
         await _until_not(lambda: one.authenticate(old, "b"))

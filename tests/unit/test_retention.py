@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from controller_world import Leader, World, ids, play
+from environment import env_on
 
 from hostler.engine.controllers.janitor import WHO
 from hostler.engine.controllers.retention import LISTS_WITHIN, RETENTION
@@ -231,9 +231,9 @@ def test_a_disk_that_is_restored_while_it_is_collected_is_kept() -> None:
 
         leader.store.txn = txn  # type: ignore[method-assign]
         writer = Writer(world.raw, clock=world.clock, new_id=lambda: "w")
-        tools: dict[str, Any] = {"clock": world.clock, "new_id": lambda: "again"}
-        vms = VmService(world.raw, writer, leader.view, rng=random.Random(1), **tools)
-        restores = RetainedService(world.raw, writer, leader.view, vms, **tools)
+        env = env_on(world.clock, new_id=lambda: "again")
+        vms = VmService(world.raw, writer, leader.view, env)
+        restores = RetainedService(world.raw, writer, leader.view, vms, env)
         await leader.lead()
         await world.clock.sleep(130.0)
         assert restored == ["again"]
