@@ -27,6 +27,7 @@ from hostler.errors import (
     Unavailable,
 )
 from hostler.kit.frames import MAX_FRAME, FrameError, Frames, frame
+from hostler.kit.unix_socket import LEAVE_FILE, short_path
 from hostler.ports.calls import (
     Call,
     Cancel,
@@ -85,13 +86,11 @@ class Gateway:
             self.path.unlink()
         loop = asyncio.get_running_loop()
         try:
-            folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
-            try:  # by the folder's descriptor: the whole path may exceed the length limit of socket paths
-                place = f"/proc/self/fd/{folder}/{self.path.name}"
-                self._server = await loop.create_unix_server(lambda: _Connection(self), place, backlog=1024)
-                self.path.chmod(0o666)  # slices may run as other users; the token grants access
-            finally:
-                os.close(folder)
+            with short_path(self.path.parent, self.path.name) as place:
+                self._server = await loop.create_unix_server(
+                    lambda: _Connection(self), place, backlog=1024, **LEAVE_FILE
+                )
+            self.path.chmod(0o666)  # slices may run as other users; the token grants access
         except OSError as error:
             raise Unavailable(f"{self.path}: cannot listen there: {error.strerror or error}") from None
         return self
