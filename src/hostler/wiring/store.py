@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from hostler.errors import Invalid
-from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, local_path, opened_by
+from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, extra, local_path, opened_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,8 @@ def open_bare(url: str) -> Bare | None:
 
         return BareSqlite(local_path(parts) + ".bare")
     if parts.scheme == "etcd" and not parts.query:
-        from hostler.drivers.store.etcd.bare import BareEtcd
+        with extra("etcd"):
+            from hostler.drivers.store.etcd.bare import BareEtcd
 
         return BareEtcd(_endpoint(parts.scheme, parts.netloc.split(",")[0]))
     return None
@@ -81,8 +82,9 @@ def _open_file(url: SplitResult, options: Options) -> Store:
 
 
 def _open_etcd(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.etcd import EtcdStore
-    from hostler.drivers.store.etcd.auth import Access
+    with extra("etcd"):
+        from hostler.drivers.store.etcd import EtcdStore
+        from hostler.drivers.store.etcd.auth import Access
 
     if url.path not in ("", "/"):
         raise Invalid(f"store URL {url.scheme}://…: takes no path, only host:port[,host:port…]")
