@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +41,8 @@ def short_path(folder: Path, name: str) -> Iterator[str]:
     if len(os.fsencode(path)) <= LONGEST:
         yield str(path)
         return
+    import tempfile  # slow to import, and workers of slices import this module
+
     with tempfile.TemporaryDirectory(prefix="hostler-", dir=_SHORT) as own:
         link = Path(own) / "folder"
         link.symlink_to(folder.absolute())

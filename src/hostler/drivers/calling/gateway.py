@@ -60,6 +60,8 @@ MOST_BYTES = 256 * 1024 * 1024
 AT_ONCE = 256 * 1024
 """Bytes that are buffered to be written together."""
 _CREDENTIALS = struct.Struct("3i")
+_SOL_LOCAL, _LOCAL_PEERPID = 0, 2
+_NO_PID = -1
 _decode = msgspec.msgpack.Decoder(FromCaller).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -124,14 +126,25 @@ class _Owner:
 
 def _name_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
     """Identify an instance by its user, or at least its session; a process that forks stays in its session."""
-    sock = transport.get_extra_info("socket")
-    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid = _peer(transport.get_extra_info("socket"))
     if uid != os.geteuid():
         return "user", uid
     try:
         return "session", os.getsid(pid)
     except OSError:  # it has already ended, or is in another PID namespace
         return "process", pid
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """Return the pid and the user of the other end."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is not None:
+        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+        return pid, uid
+    try:  # macOS, where slices run as the agent's user: their users cannot be changed there
+        return sock.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID), os.geteuid()
+    except OSError:
+        return _NO_PID, os.geteuid()  # all slices count as one owner
 
 
 class _Connection(asyncio.Protocol):

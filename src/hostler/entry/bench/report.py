@@ -83,7 +83,7 @@ def fdatasync_us(folder: Path) -> float:
             file.seek(0)
             started = perf_counter()
             file.write(bytes(4096))
-            os.fdatasync(file.fileno())
+            getattr(os, "fdatasync", os.fsync)(file.fileno())
             times.append(perf_counter() - started)
     return statistics.median(times) * 1e6
 
