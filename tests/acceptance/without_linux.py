@@ -49,6 +49,9 @@ def hide() -> None:
             if hasattr(module, name):
                 delattr(module, name)
 
+    if hasattr(os, "process_cpu_count"):
+        os.process_cpu_count = os.cpu_count  # what it is where there is no sched_getaffinity
+
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _SEES:
             refuse(arguments[1] if event.startswith("socket") else arguments[0])

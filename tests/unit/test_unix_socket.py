@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import os
 import socket
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,13 +67,19 @@ async def test_a_server_starts_and_ends_when_its_address_leads_nowhere(
 ) -> None:
     """A worker gets the socket that its agent bound through a descriptor of its own."""
     heard = asyncio.Event()
-    with listening(tmp_path) as listener:  # its address names a descriptor that is closed by now
+    with listening(tmp_path) as listener:
+        descriptor = int(listener.getsockname().split("/")[-2])  # of the folder, and closed by now
+        file = os.open(tmp_path / "a file", os.O_WRONLY | os.O_CREAT)
+        if file != descriptor:  # the address leads through a file
+            os.dup2(file, descriptor)
+            os.close(file)
         server = await asyncio.start_unix_server(lambda *_: heard.set(), sock=listener, **LEAVE_FILE)
         with short_path(tmp_path, "it.sock") as path:
             _, writer = await asyncio.open_unix_connection(path)
         await heard.wait()
         writer.close()
         server.close()
+        os.close(descriptor)
     assert caplog.messages == []
 
 
