@@ -17,6 +17,7 @@ from hostler.entry.cli.store_option import complete, path_url, redacted
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.wiring import open_store
+from hostler.wiring.url import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
     """Run every part of the plan. Return the rows, and notes on what was not measured."""
-    from redis.asyncio import Redis
+    with extra("redis"):
+        from redis.asyncio import Redis
 
     if plan.peers is not None:
         missing = [kind for kind in labs_queue.PEER_COUNTS if not (plan.peers / kind / "bin" / "python").exists()]

@@ -163,6 +163,16 @@ def test_a_test_with_the_parameters_of_another_commit_costs_what_the_others_did(
 # The pace
 
 
+def test_before_its_first_tick_the_loop_says_nothing_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pace"
+    file.write_bytes(bytes(1 << 20))
+    monkeypatch.setenv(pace.VARIABLE, str(file))
+    assert pace.slowdown(time.monotonic() - 1.0) == 1.0
+    assert pace.patience(1.0) == 2.0
+
+
 def test_a_limit_holds_at_the_pace_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     pace.check(1.0, 1.0, since=0.0)
     monkeypatch.setattr(pace, "slowdown", lambda _: 3.0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid
 from hostler.kit.plural import counted
+from hostler.wiring.url import extra
 
 if TYPE_CHECKING:
     import random
@@ -104,10 +105,8 @@ def _open_hetzner(folder: str | Path, settings: Settings, clock: Clock | None) -
 
 
 def _hetzner_options(settings: Settings) -> HetznerOptions:
-    try:
+    with extra("hetzner"):
         from hostler.drivers.machines.hetzner.options import ENDPOINT, HetznerOptions
-    except ModuleNotFoundError as error:
-        raise Invalid(f"machines 'hetzner': {error.name} is not installed; pip install 'hostler[hetzner]'") from None
     if settings.hcloud_token is None:
         raise Invalid(
             "hcloud_token: machines at Hetzner Cloud need one; create an API token with read and write access in the"

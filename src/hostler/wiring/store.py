@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid
-from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, local_path, opened_by
+from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, extra, local_path, opened_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,8 +63,9 @@ def _open_file(url: SplitResult, options: Options) -> Store:
 
 
 def _open_etcd(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.etcd import EtcdStore
-    from hostler.drivers.store.etcd.auth import Access
+    with extra("etcd"):
+        from hostler.drivers.store.etcd import EtcdStore
+        from hostler.drivers.store.etcd.auth import Access
 
     if url.path not in ("", "/"):
         raise Invalid(f"store URL {url.scheme}://…: takes no path, only host:port[,host:port…]")
