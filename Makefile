@@ -21,10 +21,10 @@ wait $$static || { failed=1; echo "format, lint, types or imports failed (make s
 exit $$failed
 endef
 
-.PHONY: help run demo web test check format shots bench soak lock clean
+.PHONY: help run demo web test check format shots bench soak interpreters lock clean
 
 help: ## Show what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(BUILT) ## Start Hostler with a first machine: real ones where QEMU is; MACHINES=simulated for others
 	@$(BIN)/python web/build.py --go-on
@@ -42,7 +42,7 @@ web: $(BUILT) ## Build the web page anew (`make run` does it when its sources ha
 
 test: $(READY) ## Set everything up and prove it: every check, every test, real servers (8 to 10 minutes)
 	@$(BIN)/python web/build.py
-	@$(BIN)/python -m compileall -q -j 2 src tests
+	@$(BIN)/python tests/harness/precompile.py
 	@$(call beside_static,$(BIN)/pytest -q --lanes)
 
 check: $(READY) ## What to run before each commit: format, lint, types, imports, fast tests (45 seconds)
@@ -70,6 +70,9 @@ bench: $(READY) ## Measure, side by side with the bare engines (figures: docs/pe
 soak: $(READY) ## The long campaigns at full dose, or at DOSE times that; goes on where it stopped (docs/testing.md)
 	@$(BIN)/python web/build.py
 	$(BIN)/python scripts/soak --dose $(DOSE) --only "$(ONLY)" --minutes $(MINUTES)
+
+interpreters: $(READY) ## The fast tests on every Python from 3.11 on that this machine has, at least two
+	$(BIN)/python scripts/interpreters
 
 lock: ## Renew requirements.lock from pyproject.toml
 	$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from environment import env_on
+
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Caller, Request
@@ -49,15 +51,8 @@ class Place:
         secrets = (f"{prefix}-secret-{n}" for n in itertools.count())
         self.view = View(store, clock=self.clock)
         self.writer = Writer(store, clock=self.clock, new_id=ids.__next__)
-        self.users = UserService(
-            store,
-            self.writer,
-            self.view,
-            clock=self.clock,
-            new_id=ids.__next__,
-            secret=secrets.__next__,
-            hasher=self.hasher,
-        )
+        env = env_on(self.clock, new_id=ids.__next__, new_secret=secrets.__next__)
+        self.users = UserService(store, self.writer, self.view, env, self.hasher)
 
     async def caller(self, name: str, *, role: Role = Role.MEMBER, memberships: tuple[str, ...] = ()) -> Caller:
         """A new account with that role, as the caller that its new token stands for."""

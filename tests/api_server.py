@@ -26,24 +26,13 @@ from yarl import URL
 import hostler
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.drivers.calling.connection_pool import TcpConnectionPool
-from hostler.engine.decision_history import TraceService
-from hostler.engine.deployments.service import BlueprintService
-from hostler.engine.idempotent_writer import Writer
-from hostler.engine.inventory.service import InventoryService
+from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, Ports
 from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.invocation.service import InvokeService
-from hostler.engine.labs.service import LabService
-from hostler.engine.nodes import NodeService
-from hostler.engine.overview import OverviewService
-from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.retained import RetainedService
-from hostler.engine.tickets import PeerTickets, Tickets
-from hostler.engine.users import UserService
-from hostler.engine.view import View
-from hostler.engine.vms import VmService
-from hostler.engine.workloads.service import WorkloadService
+from hostler.engine.runtime.env import Env
+from hostler.engine.tickets import PeerTickets
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
@@ -61,8 +50,9 @@ from hostler.model.vm import MachineState, VmHandle, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
+    from hostler.ports.artifacts import Artifacts
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
 
@@ -286,6 +276,23 @@ class Api:
         await self.services.view.refresh(self.services.view.labs)
 
 
+class StoppedClock(SystemClock):
+    """A clock that stands still, for what counts within a second: a busy machine may need longer."""
+
+    def __init__(self) -> None:
+        self._now = super().now()
+
+    def now(self) -> float:
+        return self._now
+
+
+def stop_throttle(api: Api) -> None:
+    """Let the waits after wrong passwords, tokens and tickets never end."""
+    door, clock = api.services.users._door, StoppedClock()
+    for throttle in (door._by_account, door._by_source, door._by_token):
+        throttle._clock = clock
+
+
 async def run_machine(api: Api, machines: Machines, org: str = "acme", project: str = "web") -> str:
     """The id of the project's machine `one`, which runs on node n1, as far as the store and the driver say."""
     made = (await api.call("POST", f"/v1/orgs/{org}/projects/{project}/vms", json=VM_BODY)).json
@@ -306,42 +313,13 @@ async def run_machine(api: Api, machines: Machines, org: str = "acme", project: 
     return str(made["id"])
 
 
-def services_on(
-    store: Store,
-    view: View,
-    machines_of: Callable[[str], Machines | None] = lambda _: None,
-    catalogue: Callable[[], LabCatalogue] = LabCatalogue,
-    **more: Any,
-) -> Services:
-    """The real services."""
-    clock = SystemClock()
-    by_peers = PeerTickets(store, clock=clock, secret=secrets.token_urlsafe, by="replica")
-    writer = Writer(store, clock=clock, new_id=_new_id, healthy=view.healthy)
-    artifacts = more.pop("artifacts", None) or FolderArtifacts(_nowhere())
-    blueprints = BlueprintService(store, writer, view, artifacts, clock=clock, rng=random.Random(1))
-    vms = VmService(store, writer, view, clock=clock, rng=random.Random(1), new_id=_new_id)
-    return Services(
-        store=store,
-        view=view,
-        vms=vms,
-        retained=RetainedService(store, writer, view, vms, clock=clock, new_id=_new_id),
-        labs=LabService(store, writer, view, catalogue=catalogue, clock=clock, rng=random.Random(1)),
-        workloads=WorkloadService(store, writer, view, clock=clock, rng=random.Random(1)),
-        blueprints=blueprints,
-        nodes=NodeService(store, writer, view, clock=clock),
-        inventory=InventoryService(store, writer, view, aside=True),
-        quotas=QuotaService(store, writer),
-        users=UserService(
-            store, writer, view, clock=clock, new_id=_new_id, secret=secrets.token_urlsafe, hasher=PlainHasher()
-        ),
-        tickets=Tickets(store, writer, clock=clock, secret=secrets.token_urlsafe),
-        traces=TraceService(store, view, clock=clock),
-        overview=OverviewService(store, view, blueprints, clock=clock),
-        peers=ProcessPeers(store, by_peers, machines_of),
-        artifacts=artifacts,
-        clock=clock,
-        **more,
-    )
+def control_plane_on(store: Store, artifacts: Artifacts, catalogue: LabCatalogue | None) -> ControlPlane:
+    """The control plane of a process, without anything around it."""
+    env = Env(SystemClock(), random.Random(1), _new_id, secrets.token_urlsafe)
+    ports = Ports(artifacts=artifacts, hasher=PlainHasher())
+    graph = ControlPlane(store, env, ports, ControlPlaneConfig(catalogue=catalogue))
+    graph.holder = _new_id()
+    return graph
 
 
 def _nowhere() -> Path:
@@ -359,19 +337,21 @@ async def api_on(
 ) -> AsyncIterator[Api]:
     """The API on an open store; `sockets`: behind a server."""
     async with AsyncExitStack() as stack:
-        view = View(store, clock=SystemClock())
-        following = asyncio.create_task(view.run(), name="view")
-        stack.push_async_callback(_ended, following)
-        await view.ready()
         nowhere = _nowhere()
         stack.callback(shutil.rmtree, nowhere, ignore_errors=True)
+        graph = control_plane_on(store, more.pop("artifacts", FolderArtifacts(nowhere)), more.pop("catalogue", None))
+        following = asyncio.create_task(graph.view.run(), name="view")
+        stack.push_async_callback(_ended, following)
+        await graph.view.ready()
         if "calls" not in more:
             lines = TcpConnectionPool(secrets.token_urlsafe())
             stack.push_async_callback(lines.aclose)
-            router = Router(store, lines, clock=SystemClock(), rng=random.Random(1), why=Why(store, view))
+            router = Router(store, lines, clock=SystemClock(), rng=random.Random(1), why=Why(store, graph.view))
             stack.push_async_callback(_ended, asyncio.create_task(router.run(), name="router"))
-            more["calls"] = InvokeService(router, view)
-        services = services_on(store, view, **{"artifacts": FolderArtifacts(nowhere), **more})
+            more["calls"] = InvokeService(router, graph.view)
+        tickets = PeerTickets(store, clock=graph.env.clock, secret=secrets.token_urlsafe, by="replica")
+        peers = ProcessPeers(store, tickets, more.pop("machines_of", lambda _: None))
+        services = Services.of(graph, peers=peers, **more)
         app = build(services, plan)
         await app.start()
         stack.push_async_callback(app.aclose)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from environment import env_on
 
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.idempotent_writer import Writer
@@ -64,4 +64,4 @@ def believing(services: Services) -> BlueprintService:
     """A blueprint service on the same store, to which every artifact is in the repository."""
     clock = SystemClock()
     writer = Writer(services.store, clock=clock, new_id=lambda: secrets.token_hex(8))
-    return BlueprintService(services.store, writer, services.view, SaidArtifacts(), clock=clock, rng=random.Random(1))
+    return BlueprintService(services.store, writer, services.view, SaidArtifacts(), env_on(clock))

@@ -27,7 +27,7 @@ pytest.register_assert_rewrite(
 import dose  # noqa: E402
 import running  # noqa: E402
 from harness import artefacts, lanes  # noqa: E402
-from harness.pace import Pace  # noqa: E402
+from harness.pace import Pace, patience  # noqa: E402
 from harness.report import RunReport  # noqa: E402
 from hypothesis import HealthCheck, core, settings  # noqa: E402
 
@@ -95,13 +95,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep what is there before the first test out of garbage collection: looking through it takes 0.1 s each time."""
+    """Keep what is there before the first test out of garbage collection: looking through it takes 0.1 s each time.
+
+    Tests make little garbage in cycles. To look for it less often saves a twentieth of their processor time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
         gc.enable()
 
 
@@ -123,8 +127,9 @@ def _notes(folder: Path) -> Iterator[str]:
         yield f"what failed is kept in {folder}"
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     running.stop_all()
+    running.remove_packet_filters(session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -171,7 +176,7 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 def _settled(look: Callable[[], set[T]]) -> set[T]:
     """What is still there after some seconds: a thread that is ending needs a moment, on a busy machine several."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + patience(5)
     while (left := look()) and time.monotonic() < end:
         gc.collect()
         time.sleep(0.02)

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
+import re
+import subprocess
 import time
 import urllib.request
-from typing import Any, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pytest
 from harness.fork_server import ForkServer
+from harness.pace import patience
 from shared_server import SharedServer
 
 from hostler import open_ttl_storage
+from hostler.drivers.machines.qemu import firewall
 from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing
 from hostler.testing.ttl_servers import CassandraServer, DynamodbServer, RedisServer, TtlServer
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+def in_a_loop_of_its_own(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in a thread: the loop of a test may run in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
 
 _shared: dict[str, EtcdCluster] = {}
 PIDS: set[int] = set()
@@ -76,9 +93,7 @@ class _CassandraWithTable(CassandraServer):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        creating = threading.Thread(target=lambda: asyncio.run(self._create_table()))  # a test's loop may run here
-        creating.start()
-        creating.join()
+        in_a_loop_of_its_own(self._create_table())
         return self
 
     async def _create_table(self) -> None:
@@ -117,7 +132,7 @@ def _shared_one() -> TtlServer:
 
 async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
     """All tasks that were not there before have ended, or end soon: on a machine that is busy, one may need a while."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + patience(10)
     while left := asyncio.all_tasks() - before - {asyncio.current_task()}:
         if time.monotonic() > end:
             break
@@ -138,3 +153,14 @@ def stop_all() -> None:
             server.stop()
     _ttl_servers.clear()
     _shared_cassandra.release()
+
+
+def remove_packet_filters(folder: Path) -> None:
+    """Delete the packet filter tables of QEMU nodes below a folder: a node that was killed leaves its own."""
+    nft = firewall.find_nft()
+    if nft is None or firewall.why_not():
+        return
+    said = subprocess.run([nft, "list", "ruleset", "inet"], capture_output=True, text=True, check=False).stdout
+    below = re.escape(f"{folder}/")
+    for name in re.findall(rf'^table inet (hostler_\w+) {{\n\s*comment "[0-9]+ {below}', said, re.MULTILINE):
+        subprocess.run([nft, "delete", "table", "inet", name], capture_output=True, check=False)

@@ -46,7 +46,8 @@ class Place:
         }
         lab = Lab(**said)
         if lab.vm:
-            self.doubles.ports[lab.vm, Door.SSH] = self.guest.port
+            if lab.available:  # else the terminal could log in before it hears that the lab is not available
+                self.doubles.ports[lab.vm, Door.SSH] = self.guest.port
             await self.machine(user, lab.vm)
         await self.user(LabUser(user=user, generation=lab.generation, lab=lab, changed_at=0.0))
 

@@ -6,13 +6,14 @@ its images, QEMU, or what apt knows of packages.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import functools
 import hashlib
 import subprocess
 import sys
 from pathlib import Path
+
+import running
 
 import hostler.drivers.machines.qemu
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
@@ -46,7 +47,7 @@ def tiny_images() -> ImageFolder:
         fcntl.flock(turn, fcntl.LOCK_EX)
         turn.seek(0)
         if turn.read() != made_from() or not _has(images):
-            asyncio.run(images.build("tiny", NAME, progress=lambda *_: None))
+            running.in_a_loop_of_its_own(images.build("tiny", NAME, progress=lambda *_: None))
             turn.seek(0)
             turn.truncate()
             turn.write(made_from())

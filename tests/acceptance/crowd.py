@@ -93,7 +93,10 @@ class Member:
 
     async def _list(self) -> None:
         called_at = time.monotonic_ns()
-        page = await self._client.vms.list(ORG, PROJECT)
+        try:
+            page = await self._client.vms.list(ORG, PROJECT)
+        except Unavailable:  # as for `get`: it was told nothing
+            return
         ended_at = time.monotonic_ns()
         found = {view.name: view for view in page.items}
         assert len(found) == len(page.items), f"a name twice in {page}"

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from api_server import Api, serving
+from harness import pace
 
 import hostler
 from hostler.errors import Conflict, NotFound, Stale, Unavailable
@@ -23,7 +24,7 @@ def catalogue() -> LabCatalogue:
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with serving(catalogue=catalogue) as api:
+    async with serving(catalogue=catalogue()) as api:
         yield api
 
 
@@ -294,8 +295,9 @@ async def test_the_client_starts_waits_extends_and_stops(api: Api) -> None:
         stopped = await client.labs.stop("ada", 5, if_match=(await client.labs.get("ada")).revision)
         assert stopped.revision > extended.revision
         assert stopped.lab is not None
-        with pytest.raises(Unavailable, match="still stopping after 0.3 s"):
-            await client.labs.wait("ada", gone=True, within=0.3)
+        within = pace.patience(0.3)  # long enough for one answer
+        with pytest.raises(Unavailable, match=f"still stopping after {within:g} s"):
+            await client.labs.wait("ada", gone=True, within=within)
         gone = asyncio.create_task(client.labs.wait("ada", gone=True, within=60))
         await api.store.delete("/hostler/v1/labs/ada")
         assert await gone is None

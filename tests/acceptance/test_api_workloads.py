@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from api_server import Api, Reply, serving
+from harness import pace
 
 import hostler
 from hostler.errors import Conflict, NotFound, Stale, Unavailable
@@ -250,8 +251,9 @@ async def test_the_client_applies_waits_scales_and_deletes(api: Api) -> None:
         with pytest.raises(Stale):
             await client.workloads.scale("web", 4, if_match=view.revision)
         assert (await client.workloads.scale("web", enabled=False)).generation == scaled.generation + 1
-        with pytest.raises(Unavailable, match="still changing after 0.05 s"):
-            await client.workloads.wait("web", settled=True, within=0.05)
+        within = pace.patience(0.2)  # long enough for one answer
+        with pytest.raises(Unavailable, match=f"still changing after {within:g} s"):
+            await client.workloads.wait("web", settled=True, within=within)
         await client.workloads.delete("web")
         with pytest.raises(Conflict, match="being deleted"):
             await client.workloads.apply(wanted)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hostler
-from hostler.entry.bench.deployments import Plan, measure
-from hostler.entry.bench.deployments_bare import ROOT
+from bench.deployments import Plan, measure
+from bench.deployments_bare import ROOT
 from hostler.keys.deployment import ENDPOINT
 from hostler.testing.servers import EtcdServer
 

@@ -16,6 +16,7 @@ from blueprint_scene import SaidArtifacts
 
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli import main
+from hostler.entry.cli.blueprint import status
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.model.deployment import AlertMetric, AlertRule, SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Alert, AlertState, Deployment, Phase, Retries, RolloutControl
@@ -134,7 +135,7 @@ async def gone(api: Api) -> None:
     await api.services.view.refresh(api.services.view.slices, api.services.view.owners)
 
 
-def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(TOML)
     out, _ = place.hostler("blueprint", "validate", file)
@@ -203,7 +204,13 @@ def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path) -> N
     assert place.hostler("blueprint", "delete", "shop", "--yes")[0] == "shop: deleted; its slices end\n"
     out, _ = place.hostler("blueprint", "status", "shop")
     assert "removing: it was deleted; 1 slice still to go" in out
-    threading.Timer(0.2, lambda: place.do(gone)).start()
+    tell = status._Watched.tell
+
+    def told(watched: status._Watched, now: Any) -> None:
+        tell(watched, now)
+        place.do(gone)
+
+    monkeypatch.setattr(status._Watched, "tell", told)
     out, _ = place.hostler("blueprint", "status", "shop", "--watch")
     first, *_, last = out.splitlines()
     assert first.endswith("ready: it was deleted; 1 slice still to go")
@@ -287,10 +294,16 @@ def test_d31_an_aether_file_is_applied_with_warnings_and_deleted(place: Place, t
     out, err = place.hostler("blueprint", "apply", file, "--yes")
     assert "colour" in out + err
     name = place.json("blueprint", "list")[0]["name"]
-    timer = threading.Timer(0.3, place.do, (gone,))
-    timer.start()
+
+    async def gone_once_deleted(api: Api) -> None:
+        while (await BLUEPRINT.list(api.services.store)).entries:
+            await asyncio.sleep(0.01)
+        await gone(api)
+
+    leading = threading.Thread(target=place.do, args=(gone_once_deleted,))
+    leading.start()
     place.hostler("blueprint", "delete", name, "--yes", "--wait", "--timeout", "20s")
-    timer.join()
+    leading.join()
 
 
 def test_d33_orders_for_an_upgrade_that_is_under_way(place: Place, tmp_path: Path) -> None:

@@ -177,7 +177,6 @@ def test_the_benchmark_measures_everything_and_leaves_no_key(environ: dict[str, 
     assert all(row["ratio"] > 0 for row in found["rows"] if row["other"])
     assert (tmp_path / "t.md").read_text(encoding="utf-8").startswith("Median fdatasync")
     assert json.loads(hostler(environ, "store", "list", "--store", url, "-o", "json").stdout)["items"] == []
-    assert not list(tmp_path.glob("*.bare*"))
 
 
 def test_the_shell_is_told_how_to_complete(environ: dict[str, str]) -> None:

@@ -68,7 +68,7 @@ async def hostler(*arguments: str) -> tuple[int, str, str]:
 async def test_a_key_that_is_not_utf8_ends_copy_and_backup_with_its_name_and_others_can_move(
     tmp_path: Path,
 ) -> None:
-    from hostler.drivers.store.etcd.bare import BareEtcd
+    from bench.bare_etcd import BareEtcd
 
     target, file = f"sqlite://{tmp_path}/target.db", tmp_path / "backup.jsonl"
     with EtcdServer() as own:

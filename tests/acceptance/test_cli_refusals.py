@@ -271,11 +271,11 @@ async def test_a_server_that_is_none_of_ours_is_noticed(data: dict[str, str]) ->
 
 
 async def test_a_server_that_went_away_is_said_to_be(tmp_path: Path) -> None:
-    with socket.socket() as gone:
+    with socket.socket() as gone:  # it does not listen, and nobody else can while it is bound
         gone.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    asked = {"HOSTLER_SERVER": url, "HOSTLER_TOKEN": "t", "HOSTLER_DATA": str(tmp_path)}
-    for verb in (("list",), ("create", "web"), ("delete", "web")):
-        what, advice = sentence(await hostler("vm", *verb, **asked), 5)
-        assert f"server {url}: cannot be reached" in what
-        assert "check that it runs" in advice
+        asked = {"HOSTLER_SERVER": url, "HOSTLER_TOKEN": "t", "HOSTLER_DATA": str(tmp_path)}
+        for verb in (("list",), ("create", "web"), ("delete", "web")):
+            what, advice = sentence(await hostler("vm", *verb, **asked), 5)
+            assert f"server {url}: cannot be reached" in what
+            assert "check that it runs" in advice

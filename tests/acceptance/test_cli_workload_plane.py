@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from up_process import HostlerProcess, hostler, well
+from harness import pace
+from up_process import START, HostlerProcess, hostler, well
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +45,10 @@ async def test_a_workload_from_its_file_to_nothing(folder: Path) -> None:
     late = await hostler("workload", "scale", "web", 3, "--wait", "--timeout", "2s", **data)
     assert late.code != 0
     assert "work continues: hostler workload status web" in late.err
-    shown = (await well("workload", "status", "web", **data)).out
-    assert "2 nodes share a node with a machine labelled workload=web" in shown, "a pending instance says why"
+    why = "2 nodes share a node with a machine labelled workload=web"
+    async with asyncio.timeout(pace.patience(START)):  # a pending instance says why, once that was decided
+        while why not in (await well("workload", "status", "web", **data)).out:
+            await asyncio.sleep(0.1)
 
     file.write_text(FILE.replace("cpus: 1", "cpus: 2"))
     await well("workload", "apply", file, "--wait", **data)

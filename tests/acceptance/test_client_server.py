@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from api_server import Api, api_on, serving
+from api_server import Api, api_on, serving, stop_throttle
 from up_process import hostler as command
 
 import hostler
@@ -286,6 +286,7 @@ async def test_errors_are_those_of_the_services(api: Api, client: Client) -> Non
             await viewer.vms.start("acme", "web", "www")
         with pytest.raises(NotFound):
             await viewer.vms.get("other", "web", "www")
+    stop_throttle(api)
     async with Client(api.url) as nobody:
         with pytest.raises(Unauthenticated):
             await nobody.vms.list()
@@ -299,6 +300,7 @@ async def test_errors_are_those_of_the_services(api: Api, client: Client) -> Non
 
 
 async def test_a_token_that_was_guessed_a_hundred_times_is_let_in_nevertheless(api: Api, client: Client) -> None:
+    stop_throttle(api)
     async with Client(api.url, "hst_guess") as guesser:
         got = await asyncio.gather(*(guesser.users.me() for _ in range(100)), return_exceptions=True)
     kinds = [type(error) for error in got]

@@ -513,7 +513,7 @@ def test_stores_work_in_one_event_loop_after_another_and_many_at_once(server: Et
 
 
 async def test_a_key_that_is_not_utf8_can_be_read_and_paged_over(direct: Store, server: EtcdServer) -> None:
-    from hostler.drivers.store.etcd.bare import BareEtcd
+    from bench.bare_etcd import BareEtcd
 
     async with BareEtcd(server.endpoints[0]) as bare, direct.watch("foreign/") as watch:
         await bare.put(b"foreign/\xff", b"1")

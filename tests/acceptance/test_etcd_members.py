@@ -146,15 +146,18 @@ async def test_a_watch_moves_on_when_its_member_falls_silent(cluster: EtcdCluste
 
 async def test_a_lease_outlives_its_leader_and_ends_within_what_is_declared(cluster: EtcdCluster) -> None:
     async with open_store(cluster.url) as store:
+        asked = time.monotonic()
         lease = await store.grant(5)
         granted = time.monotonic()
         await store.put("leased", b"", lease=lease)
         cluster.kill(cluster.leader())
         while await _get(store, "leased") is not None:
             await asyncio.sleep(0.05)
-        lived = time.monotonic() - granted
-        safe(lease.ttl <= lived + 0.1, f"a lease of {lease.ttl} s lived for {lived:.2f} s")
-        pace.check(lived, lease.ttl + store.lease_lateness(lease.ttl), since=granted, what="the life of a lease")
+        ended = time.monotonic()
+        # The server granted it at some instant in between.
+        safe(ended - asked >= lease.ttl, f"a lease of {lease.ttl} s lived for {ended - asked:.2f} s at most")
+        most = lease.ttl + store.lease_lateness(lease.ttl)
+        pace.check(ended - granted, most, since=granted, what="the life of a lease")
 
 
 async def _write_until(store: Store, prefix: str, outcomes: dict[str, str], stopped: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from harness import pace
 from running import ttl_server
 
 from hostler.drivers.inbox.memory import ordered_user
@@ -266,7 +267,9 @@ async def test_closing_wakes_who_waits(calm: RedisLabDoor) -> None:
     inbox = calm.inbox()
     await inbox.__aenter__()
     waiting = asyncio.create_task(inbox.take("w1", limit=1, within=60))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(pace.patience(15)):  # closed during the script before that, it would be uncertain
+        while not (await calm.client.info("clients"))["blocked_clients"]:
+            await asyncio.sleep(0.01)
     await inbox.__aexit__(None, None, None)
     with pytest.raises(Closed):
         await asyncio.wait_for(waiting, 30)

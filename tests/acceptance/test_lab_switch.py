@@ -8,10 +8,12 @@ import json
 import random
 from contextlib import AsyncExitStack
 
+from environment import env_on
 from harness import pace
 from running import ttl_server
 
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import LabWorker
 from hostler.keys.lab import LAB
 from hostler.keys.mirror import Mirror
@@ -39,10 +41,8 @@ async def test_l25_users_who_switch_labs_in_one_transaction_of_redis_have_the_ne
                 store,
                 await stack.enter_async_context(door.inbox()),
                 labs,
-                catalogue=LabCatalogue,
-                clock=clock,
-                rng=random.Random(number),
-                new_id=lambda: f"w{next(ids)}",
+                env_on(clock, random.Random(number), new_id=lambda: f"w{next(ids)}"),
+                Rules(LabCatalogue),
                 width=8,
             )
             tasks.append(asyncio.create_task(worker.run()))

@@ -73,6 +73,10 @@ async def heard(redis: Any, user: str, event: str, reason: str) -> bool:
     return any((fields["event"], fields.get("reason")) == (event, reason) for fields in told)
 
 
+async def has_heard(redis: Any, user: str, events: set[str]) -> bool:
+    return events <= {fields["event"] for _, fields in await redis.xrange(f"vmmanager:events:{user}")}
+
+
 class Up:
     """One `hostler up`, and the command line beside it."""
 
@@ -109,10 +113,9 @@ async def test_up_takes_labs_from_redis_and_shows_them_there(tmp_path: Path, ser
         assert (ada["status"], ada["labId"], ada["webUserId"], ada["user"]) == ("running", 5, "ada", "student")
         await found(lambda: redis.zscore("vmmanager:waiting", "bob"), "bob waits")
         assert await redis.zrank("vmmanager:waiting", "bob") == 0
-        dead = json.loads(await redis.lindex("vmmanager:dead", 0))
+        dead = json.loads(await found(lambda: redis.lindex("vmmanager:dead", 0), "what is no request"))
         assert dead["request"] == "no json"
-        told = [fields for _, fields in await redis.xrange("vmmanager:events:ada")]
-        assert {"requested", "refused", "available"} <= {fields["event"] for fields in told}
+        await found(lambda: has_heard(redis, "ada", {"requested", "refused", "available"}), "what ada was told")
 
         shown = {view["user"]: view for view in await up.run("lab", "list")}
         assert (shown["ada"]["title"], shown["ada"]["available"]) == ("Files", True)

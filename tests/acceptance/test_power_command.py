@@ -14,7 +14,7 @@ from up_process import HostlerProcess, token_told, until, well
 
 from hostler.drivers.power.command import CommandPower
 from hostler.drivers.power.program import INHERITED
-from hostler.entry.control_plane import ControlPlane
+from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.doctor.power import power
 from hostler.errors import Unavailable, Uncertain
 from hostler.ports.finding import Level
@@ -185,7 +185,7 @@ def test_without_a_command_there_is_no_switch() -> None:
 async def test_the_leader_has_the_switch_that_the_settings_name() -> None:
     settings = load({}, {}, toml="power_command = ['/off', '{node}']\npower_grace = 7\npower_timeout = 9")
     async with open_store("memory://") as store:
-        plane = ControlPlane(store, settings)
+        plane = ControlPlaneProcess(store, settings)
         nodes = next(each for each in plane.controllers() if each.name == "nodes")
         assert isinstance(nodes._power, CommandPower)  # type: ignore[attr-defined]
         assert (nodes._power._command, nodes._power._timeout) == (("/off", "{node}"), 9.0)  # type: ignore[attr-defined]

@@ -62,6 +62,7 @@ GREET = """
 
     @method
     def nap(seconds: float) -> None:
+        print("napping", flush=True)
         time.sleep(seconds)
 
     @method
@@ -269,7 +270,8 @@ async def test_calls_under_way_have_the_grace_and_then_end(tmp_path: Path) -> No
             asyncio.create_task(short.call("nap", seconds=0.3)),
             asyncio.create_task(long.call("nap", seconds=30)),
         ]
-        await asyncio.sleep(0.2)
+        (log,) = (tmp_path / "slices/logs").glob("*.log")
+        await until(lambda: log.read_text().count("napping") == 2)
         assert (await slices.deactivate(run, grace=2)).life is Life.LOADED
         assert await answers[0] is None
         stopped = await answers[1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from up_process import HostlerProcess, hostler, well
 
-from hostler.entry.cli.slice.new import make
+from hostler.entry.cli.slice.project import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

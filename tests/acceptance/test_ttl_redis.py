@@ -207,7 +207,7 @@ async def test_all_who_wait_share_one_connection_and_leave_none(redis: TtlServer
         await until(lambda: say(redis, "PUBSUB", "CHANNELS", "hostler:ttl:0:many/*").startswith(b"*0"))
         for n in range(30):
             await storage.compare_and_delete(f"many/{n}", "value")
-    await until(lambda: say(redis, "CLIENT", "LIST").count(b"name=hostler") == before)
+    await until(lambda: say(redis, "CLIENT", "LIST").count(b"name=hostler") <= before)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -363,7 +363,8 @@ async def test_events_are_shown_as_they_happen_and_again_from_a_number_on(scene:
 
 async def _streams(url: str, token: str) -> None:
     """Until somebody listens."""
-    async with aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as http, asyncio.timeout(START):
+    headers, patience = {"Authorization": f"Bearer {token}"}, pace.patience(START)
+    async with aiohttp.ClientSession(url, headers=headers) as http, asyncio.timeout(patience):
         while True:
             async with http.get("/metrics") as answer:
                 if "hostler_event_streams 1" in await answer.text():
@@ -427,7 +428,7 @@ async def test_whoever_can_reach_the_store_gets_back_in_and_older_tokens_end(sce
     async def outcome(token: str) -> int:
         return (await hostler("vm", "list", HOSTLER_TOKEN=token, **data)).code
 
-    end = time.monotonic() + START
+    end = time.monotonic() + pace.patience(START)
     while (await outcome(fresh), await outcome(old)) != (0, 9):
         assert time.monotonic() < end, "the new token counts and the old one does not"
     assert stat.S_IMODE((scene.data / "admin.token").stat().st_mode) == 0o600

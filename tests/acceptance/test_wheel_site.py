@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", ".gitignore", "web", "src", "scenarios")
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", ".gitignore", "web", "src", "scenarios", "bench")
 NOT_COPIED = shutil.ignore_patterns("node_modules", "__pycache__", ".site-*")
 SITE = "hostler/site/"
 FIRST_LOAD = 150_000
@@ -74,6 +74,13 @@ def test_the_page_is_in_the_wheel_with_its_licences_and_nothing_that_it_was_buil
     assert ends <= {".html", ".js", ".css", ".svg", ".txt", ".png", ".woff2", ".br", ".gz"}, ends
     assert not [name for name in wheel if "node_modules" in name or name.endswith((".map", ".ts", ".tsx"))]
     assert not [name for name in site if b"sourceMappingURL" in site[name]]
+
+
+def test_the_wheel_has_the_package_and_its_scenarios_and_no_benchmarks(tree: Path, wheel: dict[str, bytes]) -> None:
+    assert (tree / "bench" / "__main__.py").exists()
+    roots = {re.sub(r"-[\d.]+\.", ".", name.partition("/")[0]) for name in wheel}
+    assert roots == {"hostler", "hostler.dist-info"}
+    assert any(name.startswith("hostler/scenarios/") for name in wheel)
 
 
 def test_each_file_that_compression_makes_smaller_is_there_compressed_as_well(site: dict[str, bytes]) -> None:

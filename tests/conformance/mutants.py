@@ -477,7 +477,7 @@ class AnswersFromTheGrave(MemoryStore):
 class LeavesATask(MemoryStore):
     async def aclose(self) -> None:
         await super().aclose()
-        self.task = asyncio.create_task(asyncio.sleep(3))
+        self.task = asyncio.create_task(asyncio.sleep(3600))
 
 
 @found_by("deleting_by_an_empty_prefix_is_refused")

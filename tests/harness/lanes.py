@@ -2,8 +2,8 @@
 
 `pytest --lanes` starts the workers of all lanes. A worker collects the folders of its lane and nothing else. The lane
 of virtual time is CPU-bound and runs at low priority: it takes what the others leave, so tests on a real clock are
-not slowed down. A lane with nothing left may help another one: its workers collect the folders of both. Inside a lane the tests that take longest start first (`tests/costs.json`), a file at a time where
-its tests share a fixture.
+not slowed down. A lane with nothing left may help another one: its workers collect the folders of both. Inside a lane
+the tests that take longest start first (`tests/costs.json`), a file at a time where its tests share a fixture.
 """
 
 from __future__ import annotations

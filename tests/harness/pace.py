@@ -99,6 +99,8 @@ def slowdown(since: float) -> float:
         found.append(late)
         if at < since:
             break
+    if not count:  # its first tick is not over
+        return 1.0
     silent = time.monotonic() - _last(data, count)
     if silent > 3 * SLEEP:  # the loop itself stands still: so does everything
         found.append(silent / SLEEP)
@@ -106,7 +108,7 @@ def slowdown(since: float) -> float:
 
 
 def _last(data: bytes, count: int) -> float:
-    return float(_TICK.unpack_from(data, _HEAD.size + (count - 1) % _TICKS * _TICK.size)[0]) if count else 0.0
+    return float(_TICK.unpack_from(data, _HEAD.size + (count - 1) % _TICKS * _TICK.size)[0])
 
 
 @contextlib.contextmanager

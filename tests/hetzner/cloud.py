@@ -172,7 +172,8 @@ class Cloud:
             raise ApiError(422, "invalid_input", "unknown location")
         if location not in TYPES[kind][4]:
             raise ApiError(422, "invalid_input", "unsupported location for server type")
-        if kind in self.withdrawn or self.ends.get(kind, _date()) < _date():
+        ends = self.ends.get(kind)
+        if kind in self.withdrawn or (ends is not None and ends < _date()):
             raise ApiError(422, "invalid_input", "server type is deprecated")
         for key in body.get("ssh_keys") or ():
             if key not in self.ssh_keys:

@@ -1,4 +1,4 @@
-"""Deliberate defects, put into a world through its makers (`hostler.sim.world.Parts`), and where each is found.
+"""Deliberate defects, put into a world through its constructors (`hostler.sim.world.Factories`), and what finds each.
 
 None of them can be switched on outside tests: what is broken is made of the product's own parts, with one rule of it
 ignored. A part is made as always, and then given a class that differs in one decision.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.status_reporter import Reports
 from hostler.engine.agent.worker import Workers
+from hostler.engine.control_plane import ControlPlane, build_agent
 from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
@@ -29,6 +30,7 @@ from hostler.engine.labs import state_machine
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.placement import Decision
+from hostler.engine.transfer.restore import restore
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
 from hostler.keys.mirror import Mirror
@@ -38,7 +40,7 @@ from hostler.kit.backoff import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState
 from hostler.ports.store import Version
-from hostler.sim.world import Factories, Making
+from hostler.sim.world import Factories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,25 +48,25 @@ if TYPE_CHECKING:
     from hostler.engine.agent.agent import Agent
     from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.status_reporter import ReportedMachine
+    from hostler.engine.control_plane import NodePorts
     from hostler.engine.controllers.decision import Duty
     from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.labs.transactions import LabSnapshot as LabSeen
     from hostler.engine.placement import NodeState, PlacementRequest
+    from hostler.engine.runtime.env import Env
     from hostler.engine.service import Service
     from hostler.engine.transfer.restore import Backup, Restored
-    from hostler.engine.view import View
+    from hostler.engine.workloads.controller import WorkloadController
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabUser
     from hostler.model.node import Arrival, NodeRecord, VmCommand
     from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.model.workload import Workload
-    from hostler.ports.machines import Machine, Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Machine
     from hostler.ports.store import Comparison, Store
 
 T = TypeVar("T")
-SOUND = Factories()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,40 +106,40 @@ def _turned(made: Any, kind: type[T]) -> T:
 
 
 def _machines(kind: type[MachineController]) -> Factories:
-    return Factories(machines=lambda making, view: _turned(_controller(making, view), kind))
+    return Factories(plane=_plane(machine_controller=lambda made: _turned(made, kind)))
 
 
-def _controller(making: Making, view: View) -> MachineController:
-    made = SOUND.machines(making, view)
-    if not isinstance(made, MachineController):
-        raise TypeError(type(made))
-    return made
+def _plane(**broken: Callable[[Any], object]) -> type[ControlPlane]:
+    """A control plane in which something is broken in what some methods return."""
+
+    def method(name: str, breaks: Callable[[Any], object]) -> Callable[..., Any]:
+        def made(plane: ControlPlane, *ports: Any) -> Any:
+            sound = getattr(ControlPlane, name)(plane, *ports)
+            breaks(sound)
+            return sound
+
+        return made
+
+    return type("Broken", (ControlPlane,), {name: method(name, breaks) for name, breaks in broken.items()})
 
 
 def _books(kind: type[Allocations]) -> Factories:
-    def machines(making: Making, view: View) -> Service:
-        made = _controller(making, view)
-        _turned(made.books, kind)
-        return made
-
-    return Factories(machines=machines)
+    return Factories(plane=_plane(machine_controller=lambda made: _turned(made.books, kind)))
 
 
 def _labs(kind: type[LabController], sight: type[LabCache] = LabCache) -> Factories:
-    def made(making: Making, view: View) -> Sequence[Service]:
-        services = SOUND.labs(making, view)
+    def broken(services: Sequence[Service]) -> None:
         for service in services:
             if isinstance(service, LabController):
                 _turned(service, kind)
                 _turned(service._sight, sight)
-        return services
 
-    return Factories(labs=made)
+    return Factories(plane=_plane(lab_controllers=broken))
 
 
 def _agents(broken: Callable[[Agent], object]) -> Factories:
-    def agent(making: Making, machines: Machines, plan: AgentConfig, peers: Peers | None) -> Agent:
-        made = SOUND.agent(making, machines, plan, peers)
+    def agent(store: Store, env: Env, ports: NodePorts, config: AgentConfig) -> Agent:
+        made = build_agent(store, env, ports, config)
         broken(made)
         return made
 
@@ -179,13 +181,13 @@ class _Deaf(Mirror[T]):
 def event_lost_on_reconnect() -> Factories:
     """A mirror that has missed something watches on from there, and does not read it all again."""
 
-    def view(making: Making) -> View:
-        made = SOUND.view(making)
-        for mirror in made.mirrors.values():
-            _turned(mirror, _Deaf)
-        return made
+    class Deaf(ControlPlane):
+        def __init__(self, *ports: Any) -> None:
+            super().__init__(*ports)
+            for mirror in self.view.mirrors.values():
+                _turned(mirror, _Deaf)
 
-    return Factories(view=view)
+    return Factories(plane=Deaf)
 
 
 class _Blindfolded(Allocations):
@@ -233,7 +235,7 @@ class _Tidy(Workers):
 def disk_given_up_unasked() -> Factories:
     """Machines that should wait are taken from unreachable nodes, which delete their disks when they are back."""
     agents = _agents(lambda agent: _turned(agent._workers, _Tidy))
-    return dataclasses.replace(_machines(_Credulous), agent=agents.agent)
+    return dataclasses.replace(agents, plane=_machines(_Credulous).plane)
 
 
 @found_by("node-back-after-recreate", "disks_kept")
@@ -248,7 +250,7 @@ class _Twice(MachineController):
         handle, command = seen.handle, seen.command
         if step.act is not Act.NOTHING or handle is None or command is None or handle.value.node != seen.node:
             return step
-        inherited = command.value.fence != self._writing.leader().fence
+        inherited = command.value.fence != self._writing.fence()
         return Step(Act.PLACE) if inherited and handle.value.state is not MachineState.RUNNING else step
 
 
@@ -329,14 +331,15 @@ class _Inherited(HeartbeatMonitor):
 def silence_counted_by_a_former_leader() -> Factories:
     """A new leader goes on counting a node's silence where the last one was."""
 
-    def machines(making: Making, view: View) -> Service:
-        made = _controller(making, view)
-        counted = _turned(made._silence, _Inherited)
-        world: Any = making.store
-        counted.known = _COUNTS.setdefault(world._store, {})
-        return made
+    class Inheriting(ControlPlane):
+        def machine_controller(self, brake: Brake | None) -> MachineController:
+            made = super().machine_controller(brake)
+            counted = _turned(made._silence, _Inherited)
+            world: Any = self.store
+            counted.known = _COUNTS.setdefault(world._store, {})
+            return made
 
-    return Factories(machines=machines)
+    return Factories(plane=Inheriting)
 
 
 class _NoBrake(Brake):
@@ -347,7 +350,7 @@ class _NoBrake(Brake):
 @found_by("mass-failure-with-power", "brake_kept")
 def no_brake() -> Factories:
     """Nodes are switched off, and machines taken from them, however many became unreachable together."""
-    return Factories(brake=lambda making, view: _turned(SOUND.brake(making, view), _NoBrake))
+    return Factories(plane=_plane(brake=lambda made: _turned(made, _NoBrake)))
 
 
 class _Forgetful(Janitor):
@@ -360,7 +363,7 @@ class _Forgetful(Janitor):
 @found_by("node-back-after-recreate", "disks_kept")
 def retention_ignored() -> Factories:
     """Retained machines are garbage-collected at once."""
-    return Factories(janitor=lambda making, view: _turned(SOUND.janitor(making, view), _Forgetful))
+    return Factories(plane=_plane(janitor=lambda made: _turned(made, _Forgetful)))
 
 
 @found_by("restore-under-load", "no_stale_leader_write")
@@ -368,7 +371,7 @@ def fence_reused_after_restore() -> Factories:
     """A restore writes the fences as the backup has them."""
 
     async def with_old_fences(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
-        done = await SOUND.restore(store, backup, prefix, **how)
+        done = await restore(store, backup, prefix, **how)
         async for kv in backup.entries():
             if FENCE.match(kv.key) is not None:
                 await store.put(kv.key, kv.value)
@@ -382,7 +385,7 @@ def commands_of_a_backup_obeyed() -> Factories:
     """A restore lets nodes create machines at once, though they may be on other nodes since the backup."""
 
     async def confirmed(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
-        done = await SOUND.restore(store, backup, prefix, **how)
+        done = await restore(store, backup, prefix, **how)
         for entry in (await COMMAND.list(store)).entries:
             await COMMAND.replace(store, entry, replace(entry.value, unconfirmed=False))
         return done
@@ -402,12 +405,7 @@ class _Unaimed(Targets):
 def target_left_behind() -> Factories:
     """The target of an instance stays as it is when its machine is handed over to another node."""
 
-    def workloads(making: Making, view: View) -> Service:
-        made: Any = SOUND.workloads(making, view)
-        _turned(made._targets, _Unaimed)
-        return made  # type: ignore[no-any-return]
-
-    return Factories(workloads=workloads)
+    return Factories(plane=_plane(workload_controller=lambda made: _turned(made._targets, _Unaimed)))
 
 
 class _Unbounded:
@@ -431,12 +429,14 @@ class _Unbounded:
 def updated_all_at_once() -> Factories:
     """An update takes all instances away before the new ones serve, whatever the rollout says."""
 
-    def workloads(making: Making, view: View) -> Service:
-        unbounded: Any = copy(view)
-        unbounded.workloads = _Unbounded(view.workloads)
-        return SOUND.workloads(making, unbounded)
+    class Unbounded(ControlPlane):
+        def workload_controller(self) -> WorkloadController:
+            other, unbounded = copy(self), cast("Any", copy(self.view))
+            unbounded.workloads = _Unbounded(self.view.workloads)
+            other.view = unbounded
+            return ControlPlane.workload_controller(other)
 
-    return Factories(workloads=workloads)
+    return Factories(plane=Unbounded)
 
 
 class _Ahead:
@@ -456,11 +456,13 @@ class _Ahead:
 def ended_before_its_time() -> Factories:
     """Machines that expire are deleted too early."""
 
-    def janitor(making: Making, view: View) -> Service:
-        ahead: Any = _Ahead(making.clock)
-        return SOUND.janitor(dataclasses.replace(making, clock=ahead), view)
+    class Early(ControlPlane):
+        def janitor(self) -> Janitor:
+            other, ahead = copy(self), cast("Any", _Ahead(self.env.clock))
+            other.env = dataclasses.replace(self.env, clock=ahead)
+            return ControlPlane.janitor(other)
 
-    return Factories(janitor=janitor)
+    return Factories(plane=Early)
 
 
 class _Generous(LabController):
@@ -513,7 +515,7 @@ class _Hasty(Workers):
         await super()._expect(vm, arrival)
         with suppress(HostlerError):
             await self._machines.start(vm)
-        self.agenda.later(vm, self._clock.now() + 0.2)
+        self.queue.add_at(vm, self._clock.now() + 0.2)
 
 
 @found_by("handovers-on-a-bad-network", "no_vm_twice")

@@ -14,17 +14,14 @@ from hostler.engine.deployments import controller, instance_index, rebalance, sp
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.slices.decide import Show
 from hostler.engine.slices.status_writer import StatusWriter
-from hostler.sim.world import Factories, Making
+from hostler.sim.world import Factories
 
-from .defects import SOUND, _agents, _NoGuard, _turned
+from .defects import _agents, _NoGuard, _plane, _turned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-    from hostler.engine.service import Service
-    from hostler.engine.view import View
 
     Breaking = Callable[[pytest.MonkeyPatch], Factories]
 
@@ -56,10 +53,7 @@ def found_by(scenario: str, invariant: str) -> Callable[[Breaking], Breaking]:
 
 
 def _deployments(kind: type[DeploymentController]) -> Factories:
-    def made(making: Making, view: View) -> Service:
-        return _turned(SOUND.deployments(making, view), kind)
-
-    return Factories(deployments=made)
+    return Factories(plane=_plane(deployment_controller=lambda made: _turned(made, kind)))
 
 
 def _ledgers(kind: type[StatusWriter]) -> Factories:

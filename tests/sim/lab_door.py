@@ -14,10 +14,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from environment import env_on
 from harness.artefacts import keep
 
 from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import LabWorker
 from hostler.keys.lab import LAB, user_of_request
 from hostler.keys.mirror import Mirror
@@ -120,13 +122,14 @@ class Host:
             self.store,  # type: ignore[arg-type]
             InboxWire(door.client, self.inbox),
             labs,
-            catalogue=LabCatalogue,
-            clock=door.clock,
-            rng=self.rng,
-            new_id=lambda: f"{self.name}-{self.rng.getrandbits(64):016x}",
-            tell=door.said.append,
+            env_on(
+                door.clock,
+                self.rng,
+                new_id=lambda: f"{self.name}-{self.rng.getrandbits(64):016x}",
+                tell=door.said.append,
+            ),
+            Rules(LabCatalogue, limits=door.limits),
             width=door.width,
-            limits=door.limits,
         )
         try:
             await run_together(self.process, {"labs": labs.run(), "worker": self.worker.run()})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.inbox.memory import MemoryLabRecords, MemoryRedis
+from hostler.engine.control_plane import LeaderPorts
 from hostler.engine.labs import state_machine
-from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.decide import kept_until
-from hostler.engine.labs.projector import LabProjector
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
@@ -19,9 +19,10 @@ from hostler.model.lab import LAB_LABEL, ORG, LabCatalogue, LabEvent, LabPhase, 
 from .plane import PATIENCE, Host, Plane, Wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from hostler.engine.view import View
+    from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.service import Service
 
 LIFE, GRACE, WARN = 1800.0, 60.0, 300.0
 SMALL = LabTemplate(cpus=1, memory_mib=256, life=LIFE, grace=GRACE, warn=WARN)
@@ -53,19 +54,9 @@ class LabPlane(Plane):
         super().__post_init__()
         self.door = MemoryRedis()
 
-    def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:
-        clock, rng = self.clock, host.rng
-        labs = LabController(
-            host.wire,
-            view,
-            clock=clock,
-            rng=rng,
-            new_id=host.new_id,
-            catalogue=self.catalogue,
-            keys=("ssh-ed25519 T",),
-            tracer=host.tracer("labs"),
-        )
-        return (labs, LabProjector(HostBoard(self, host), view, clock=clock, rng=rng))
+    def more_controllers(self, host: Host, graph: ControlPlane) -> Sequence[Service]:
+        graph.config = dataclasses.replace(graph.config, catalogue=self.catalogue)  # as it is by now
+        return graph.lab_controllers(LeaderPorts(lab_records=HostBoard(self, host), lab_keys=("ssh-ed25519 T",)))
 
     def run(self, scenario: Any) -> Any:
         """The scenario; meanwhile, at every instant of the store, each user has one machine at most."""

@@ -1,8 +1,9 @@
 """The whole control plane as processes in virtual time: replicas, agents, and machines that outlive them.
 
-A replica is what `hostler replica` runs: view, services, elections, controllers. An agent is what `hostler agent` runs,
-on simulated machines. Each has a wire to one store, and can be killed at any point of what it does: before a request
-is sent, after it was done and before it is answered, and between any two steps inside a machine driver.
+The composition root (`hostler.engine.control_plane`) builds both: a replica is that of `hostler replica`, and an agent
+that of `hostler agent`, on simulated machines. Each has a wire to one store, and can be killed at any point of what it
+does: before a request is sent, after it was done and before it is answered, and between any two steps inside a machine
+driver.
 """
 
 from __future__ import annotations
@@ -17,18 +18,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, SimulatedMachines
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
-from hostler.engine.controllers.janitor import Janitor
-from hostler.engine.controllers.machines import MachineController
-from hostler.engine.controllers.nodes import NodeController
-from hostler.engine.decision_recorder import Tracer
-from hostler.engine.idempotent_writer import Writer
-from hostler.engine.quotas import quota_release
+from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, NodePorts, Ports, build_agent
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.view import View
-from hostler.engine.vms import VmService
+from hostler.engine.runtime.env import Env
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
@@ -36,13 +30,16 @@ from hostler.kit.simulated_process import ProcessLoop, outside
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, Power
 from hostler.sim.faulty_link import FaultyLink, Weather
+from hostler.sim.world.artifacts import EveryArtifact
 
 from .evidence import name_run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from hostler.engine.elections import Leadership
+    from hostler.engine.service import Service
+    from hostler.engine.vms import VmService
     from hostler.model.vm import VirtualMachine
     from hostler.ports.machines import Channel, Door
 
@@ -61,6 +58,8 @@ HALF_CUT = 3.0
 PATIENCE = 240.0
 """Virtual seconds in which everything must have settled."""
 ORG, PROJECT = "acme", "shop"
+CONFIG = ControlPlaneConfig(lock_ttl=LOCK_TTL)
+PORTS = Ports(artifacts=EveryArtifact(), threads=False)
 
 
 class Wrong(AssertionError):
@@ -145,9 +144,8 @@ class Host:
     def new_id(self) -> str:
         return f"{self.rng.getrandbits(64):016x}"
 
-    def tracer(self, actor: str) -> Tracer:
-        """By which a controller of this process tells of its decisions."""
-        return Tracer(self.plane.clock, self.new_id, actor)
+    def env(self) -> Env:
+        return Env(self.plane.clock, self.rng, self.new_id, self.new_id)
 
 
 class ReplicaHost(Host):
@@ -158,37 +156,27 @@ class ReplicaHost(Host):
         super().__init__(plane, name, "replica")
 
     async def main(self) -> None:
-        view = View(self.wire, clock=self.plane.clock, rng=self.rng)
-        watching = asyncio.create_task(view.run(), name=f"{self.name}: view")
+        graph = ControlPlane(self.wire, self.env(), PORTS, self.plane.config)
+        watching = asyncio.create_task(graph.view.run(), name=f"{self.name}: view")
         try:
-            await view.ready()
-            writer = Writer(self.wire, clock=self.plane.clock, new_id=self.new_id, healthy=view.healthy)
-            self.vms = VmService(
-                self.wire, writer, view, clock=self.plane.clock, rng=self.rng, new_id=self.new_id, lock_ttl=LOCK_TTL
-            )
+            await graph.view.ready()
+            graph.holder = self.new_id()
+            self.vms = graph.vms
             while True:
-                await self._lead(view)
+                await self._lead(graph)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _lead(self, view: View) -> None:
-        clock = self.plane.clock
-        machines = MachineController(
-            self.wire, view, clock=clock, rng=self.rng, release=quota_release, tracer=self.tracer("machines")
-        )
+    async def _lead(self, graph: ControlPlane) -> None:
         replica = Replica(
             ReplicaConfig(ip=self.name),
             StoreTtlStorage(self.wire),
             (),
-            controllers=(
-                machines,
-                self.plane.nodes_controller(self, view),
-                self.plane.janitor(self, view),
-                *self.plane.more_controllers(self, view),
-            ),
-            clock=clock,
+            controllers=self.plane.controllers(self, graph),
+            clock=self.plane.clock,
             killer=NoKiller(),
+            holder=graph.holder,
             rng=self.rng,
         )
         try:
@@ -231,15 +219,8 @@ class AgentHost(Host):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(machines)
             self.machines = machines
-            agent = Agent(
-                self.wire,
-                machines,
-                plan,
-                clock=plane.clock,
-                rng=self.rng,
-                new_id=self.new_id,
-                peers=PlanePeers(plane) if plane.hands_over else None,
-            )
+            peers = PlanePeers(plane) if plane.hands_over else None
+            agent = build_agent(self.wire, self.env(), NodePorts(machines=machines, peers=peers), plan)
             await agent.run()
 
     def kill(self) -> None:
@@ -310,6 +291,7 @@ class Plane:
     """Nodes hand machines to each other; otherwise a drain destroys them and has them made elsewhere."""
     crash: Crash | None = None
     loss: Loss | None = None
+    config: ControlPlaneConfig = CONFIG
     loop: ProcessLoop = field(init=False)
     store: MemoryStore = field(init=False)
     places: dict[str, MemoryHost] = field(init=False)
@@ -330,15 +312,12 @@ class Plane:
 
     # What differs between tests
 
-    def nodes_controller(self, host: Host, view: View) -> Any:
-        return NodeController(host.wire, view, clock=self.clock, rng=host.rng, tracer=host.tracer("nodes"))
+    def controllers(self, host: Host, graph: ControlPlane) -> Sequence[Service]:
+        """Without the brake: in these few nodes every failure is one of too many."""
+        machines, nodes = graph.machine_controller(None), graph.node_controller(None, None)
+        return (machines, nodes, graph.janitor(), *self.more_controllers(host, graph))
 
-    def janitor(self, host: Host, view: View) -> Any:
-        return Janitor(
-            host.wire, view, clock=self.clock, rng=host.rng, new_id=host.new_id, tracer=host.tracer("janitor")
-        )
-
-    def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:  # noqa: ARG002 - for who overrides it
+    def more_controllers(self, host: Host, graph: ControlPlane) -> Sequence[Service]:  # noqa: ARG002 - for who overrides it
         return ()
 
     # Running

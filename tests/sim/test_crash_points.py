@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from dose import every_nth
+from environment import env_on
 
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
@@ -158,8 +159,8 @@ async def ask_restore(plane: Plane, wanted: RetainedRestore) -> None:
     node, name = entry.parts["node"], entry.parts["name"]
 
     def asked(vms: VmService, request: Request) -> Awaitable[Written[VmView]]:
-        new_id = vms._new_id
-        retained = RetainedService(vms._store, vms._writer, vms._view, vms, clock=plane.clock, new_id=new_id)
+        env = env_on(plane.clock, new_id=vms._new_id)
+        retained = RetainedService(vms._store, vms._writer, vms._view, vms, env)
         return retained.restore(request, node, name, wanted)
 
     await plane.wish(asked)

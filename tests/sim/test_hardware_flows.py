@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from dose import every_nth
 
-from hostler.engine.inventory.flow_controller import FlowController
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli.rack import flow_words
 from hostler.keys.inventory import BLADE, BLADE_FLOW, RACK, RACK_FLOW
@@ -28,14 +28,16 @@ from .plane import ORG, PROJECT, Crash, Plane
 from .world_scene import plan
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from hostler.engine.view import View
+    from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.service import Service
     from hostler.sim.world import World
 
     from .plane import Host
 
 PERIOD = 300.0
+CONFIG = dataclasses.replace(Plane.config, burn_in=PERIOD)
 MOST = 200
 POINTS = every_nth(range(1, MOST), 7)
 
@@ -43,11 +45,8 @@ POINTS = every_nth(range(1, MOST), 7)
 class FlowPlane(Plane):
     """Two blades, `r1/1` and `r1/2`, in an inventory."""
 
-    def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:
-        flows = FlowController(
-            host.wire, view, clock=self.clock, rng=host.rng, burn_in=PERIOD, tracer=host.tracer("hardware")
-        )
-        return (flows,)
+    def more_controllers(self, host: Host, graph: ControlPlane) -> Sequence[Service]:  # noqa: ARG002 - as in Plane
+        return (graph.flow_controller(),)
 
     async def rack(self, condition: Condition) -> None:
         old = await RACK.get(self.store, rack="r1")
@@ -141,7 +140,7 @@ VERBS = {"burn-in": (begin_nothing, burn_in), "retirement": (begin_retire, retir
 def test_i48_with_the_leader_killed_at_any_point_the_flow_comes_to_its_end(verb: str, point: int) -> None:
     begin, do = VERBS[verb]
     crash = Crash(watched="replica", victims=("replica",), at=point)
-    plane = FlowPlane(seed=point, crash=crash)
+    plane = FlowPlane(config=CONFIG, seed=point, crash=crash)
 
     async def scenario(_: Plane) -> None:
         await begin(plane)
@@ -152,7 +151,7 @@ def test_i48_with_the_leader_killed_at_any_point_the_flow_comes_to_its_end(verb:
 
 
 def test_i48_a_blade_that_becomes_unreachable_in_its_burn_in_is_out_for_repair_with_the_reason() -> None:
-    plane = FlowPlane(seed=1)
+    plane = FlowPlane(config=CONFIG, seed=1)
 
     async def scenario(_: Plane) -> None:
         await plane.until(lived(plane, "r1-1"))
@@ -180,7 +179,7 @@ def test_i48_a_blade_that_becomes_unreachable_in_its_burn_in_is_out_for_repair_w
 
 
 def test_i48_an_agent_that_was_restarted_begins_its_burn_in_anew_also_while_nobody_leads() -> None:
-    plane = FlowPlane(seed=2)
+    plane = FlowPlane(config=CONFIG, seed=2)
 
     async def scenario(_: Plane) -> None:
         await plane.until(lived(plane, "r1-1"))
@@ -202,7 +201,7 @@ def test_i48_an_agent_that_was_restarted_begins_its_burn_in_anew_also_while_nobo
 
 
 def test_i48_a_rack_is_operational_when_its_blades_have_passed_and_retired_when_they_are() -> None:
-    plane = FlowPlane(seed=3)
+    plane = FlowPlane(config=CONFIG, seed=3)
 
     async def scenario(_: Plane) -> None:
         await plane.until(lived(plane, "r1-1"))
@@ -220,7 +219,7 @@ def test_i48_a_rack_is_operational_when_its_blades_have_passed_and_retired_when_
 
 
 def test_i48_a_rack_of_more_blades_than_a_transaction_compares_is_retired() -> None:
-    plane = FlowPlane(seed=3)
+    plane = FlowPlane(config=CONFIG, seed=3)
 
     async def scenario(_: Plane) -> None:
         await plane.until(lived(plane, "r1-1"))
@@ -258,7 +257,7 @@ def test_i48_the_step_its_reason_and_since_when_are_shown_and_why_explains_them(
 
 
 def test_i48_what_cannot_be_handed_over_blocks_a_retirement_and_stays() -> None:
-    plane = FlowPlane(seed=4, hands_over=False)
+    plane = FlowPlane(config=CONFIG, seed=4, hands_over=False)
 
     async def scenario(_: Plane) -> None:
         await begin_retire(plane)
@@ -276,7 +275,7 @@ def test_i48_what_cannot_be_handed_over_blocks_a_retirement_and_stays() -> None:
 
 
 def test_i48_a_retirement_that_is_called_off_puts_the_node_on_duty_again() -> None:
-    plane = FlowPlane(seed=5)
+    plane = FlowPlane(config=CONFIG, seed=5)
 
     async def scenario(_: Plane) -> None:
         await begin_retire(plane)

@@ -16,19 +16,19 @@ from msgspec.structs import replace
 
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.pool import PER_NODE, LabPool
-from hostler.engine.labs.projector import LabProjector
 from hostler.keys.lab import LAB_CATALOGUE
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG, POOL_ORG, SHAPE_LABEL, LabCatalogue, LabPhase, LabTemplate
 from hostler.model.vm import MachineState, Power, Step
 
-from .labs import SMALL, HostBoard, LabPlane
+from .labs import SMALL, LabPlane
 from .plane import PATIENCE, Crash, Host, Loss, Wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from hostler.engine.view import View
+    from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.service import Service
 
 BOOT = 20.0
 """Seconds that a machine takes to start."""
@@ -47,23 +47,12 @@ class PoolPlane(LabPlane):
     catalogue: LabCatalogue = field(default_factory=lambda: LabCatalogue(labs={"5": of(1), "6": of(0)}))
     pools: list[LabPool] = field(default_factory=list)
 
-    def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:
-        clock, rng, keys = self.clock, host.rng, ("ssh-ed25519 T",)
-        tracer = host.tracer("labs")
-        pool = LabPool(host.wire, view, clock=clock, rng=rng, new_id=host.new_id, keys=keys, tracer=tracer)
-        self.pools.append(pool)
-        labs = LabController(
-            host.wire,
-            view,
-            clock=clock,
-            rng=rng,
-            new_id=host.new_id,
-            catalogue=self.catalogue,
-            keys=keys,
-            pool=pool,
-            tracer=tracer,
-        )
-        return (labs, LabProjector(HostBoard(self, host), view, clock=clock, rng=rng))
+    def more_controllers(self, host: Host, graph: ControlPlane) -> Sequence[Service]:
+        labs, projector = super().more_controllers(host, graph)
+        assert isinstance(labs, LabController)
+        assert labs._pool is not None
+        self.pools.append(labs._pool)
+        return (labs, projector)
 
     def check_one_each(self) -> None:
         users = [row.label.project for row in self.rows() if row.label.org == ORG]

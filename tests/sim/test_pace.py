@@ -11,10 +11,12 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import pytest
+from harness.pace import check, patience
 
 from hostler.errors import Conflict, Invalid, TooManyTries
 from hostler.kit.simulated_process import PROCESS
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, Mode
+from hostler.sim import time_control
 from hostler.sim.time_control import MOST_STEPS, Over, Pace, PacedLoop, PacedThread
 
 T = TypeVar("T")
@@ -255,7 +257,7 @@ def test_calls_are_served_soon_in_every_mode(mode: Mode) -> None:
     world.to(mode)
     if mode is Mode.MANUAL:
         world.grant(MOST_SECONDS)
-    medians: list[float] = []
+    medians, began = list[float](), time.monotonic()
     while not medians or (min(medians) >= 0.010 and len(medians) < 20):  # others may need the processor for a while
         waits = []
         for _ in range(100):
@@ -263,13 +265,18 @@ def test_calls_are_served_soon_in_every_mode(mode: Mode) -> None:
             world.now()
             waits.append(time.perf_counter() - asked)
         medians.append(sorted(waits)[50])
-    assert min(medians) < 0.010, medians
+    check(min(medians), 0.010, since=began, what="a call")
     before = world.now()
     until(lambda: world.now() > before)  # and those who ask all the time do not keep the world from going on
     world.thread.stop(within=SOON)
 
 
-def test_what_comes_from_outside_belongs_to_no_process_and_one_request_finds_one_instant(world: World) -> None:
+def test_what_comes_from_outside_belongs_to_no_process_and_one_request_finds_one_instant(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LINGER", "LINGER_MOST"):  # a request takes longer between two calls where the machine is slow
+        monkeypatch.setattr(time_control, name, patience(getattr(time_control, name) / 2))
+
     def named() -> str | None:
         return PROCESS.get()
 

@@ -112,7 +112,7 @@ def hasty(patch: pytest.MonkeyPatch) -> None:
         await expect(self, vm, arrival)
         with suppress(HostlerError):
             await self._machines.start(vm)
-        self.agenda.later(vm, self._clock.now() + 0.2)
+        self.queue.add_at(vm, self._clock.now() + 0.2)
 
     patch.setattr(worker.Workers, "_expect", start)
 

@@ -85,7 +85,7 @@ def service(plane: Plane) -> RetainedService:
     assert isinstance(host, ReplicaHost)
     assert host.vms is not None
     writer = Writer(plane.store, clock=plane.clock, new_id=host.new_id)
-    return RetainedService(plane.store, writer, host.vms._view, host.vms, clock=plane.clock, new_id=host.new_id)
+    return RetainedService(plane.store, writer, host.vms._view, host.vms, host.env())
 
 
 @pytest.mark.parametrize("loss", list(OnNodeLoss))

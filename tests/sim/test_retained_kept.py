@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
 
 import msgspec
 
 from hostler.drivers.machines.simulated import MemoryHost, Odds
-from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.request import HOSTLER, Request
 from hostler.keys.node import COMMAND, RETAINED
 from hostler.keys.vm import HANDLE, VM
@@ -20,24 +19,12 @@ from .plane import Plane
 from .test_plane_nodes import created, plane_of, reaches, shown, until
 from .test_retained import AT, A, B, disks, kept, lose, retained, service, write
 
-if TYPE_CHECKING:
-    from hostler.engine.view import View
-
-    from .plane import Host
-
 RETENTION = 100.0
 
 
-class Brief(Plane):
-    """Retained machines are kept for `RETENTION`."""
-
-    def janitor(self, host: Host, view: View) -> Any:
-        tools: dict[str, Any] = {"clock": self.clock, "rng": host.rng, "new_id": host.new_id}
-        return Janitor(host.wire, view, retention=RETENTION, **tools)
-
-
 def brief(*nodes: str) -> Plane:
-    plane = Brief(seed=1, nodes=0)
+    """Retained machines are kept for `RETENTION`."""
+    plane = Plane(seed=1, nodes=0, config=dataclasses.replace(Plane.config, retention=RETENTION))
     plane.places = {node: MemoryHost(f"place of {node}") for node in nodes}
     return plane
 

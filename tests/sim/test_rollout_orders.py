@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from environment import env_on
 
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.idempotent_writer import Writer
@@ -70,7 +71,7 @@ class Desk:
         ids = (f"w{number:06d}" for number in itertools.count())
         writer = Writer(self.store, clock=stage.clock, new_id=lambda: next(ids), rng=random.Random(1))
         unused: Any = None
-        self.service = BlueprintService(self.store, writer, view, unused, clock=stage.clock, rng=random.Random(2))
+        self.service = BlueprintService(self.store, writer, view, unused, env_on(stage.clock, random.Random(2)))
         self.stage = stage
 
     async def order(self, verb: RolloutVerb, caller: Caller = ADMIN, **more: Any) -> BlueprintStatus:

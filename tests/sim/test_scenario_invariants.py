@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from hostler.engine import vm_changes as machine_wish
 from hostler.engine.controllers import janitor
 from hostler.engine.controllers.allocations import Allocations
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.labs import decide as labs_decide
 from hostler.engine.labs import state_machine as labs
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.nodes import NodeService
+from hostler.engine.runtime.guarded_writer import Txn
 from hostler.engine.workloads import changes, decide, transactions
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.keys.inventory import INSTANCE

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from dose import part
 
+from hostler.engine.control_plane import ControlPlane
 from hostler.keys.inventory import BLADE, RACK, REGION, ZONE
 from hostler.keys.node import COMMAND
 from hostler.keys.replica import LEADER
@@ -224,11 +225,12 @@ def test_a_fault_of_something_that_is_gone_by_then_happens_to_nothing() -> None:
 
 
 def test_a_process_that_ends_by_an_error_is_a_finding_and_no_accident() -> None:
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("a defect")
+    class Broken(ControlPlane):
+        def node_controller(self, *_: Any) -> Any:
+            raise RuntimeError("a defect")
 
     short = read_scenario(HEAD.replace("length: 60", "length: 8") + "settle: 2\n")
-    outcome = run_scenario(short, parts=Factories(nodes=broken))
+    outcome = run_scenario(short, parts=Factories(plane=Broken))
     assert "nothing_broke" in outcome.broken
     assert "RuntimeError: a defect" in [
         found.text for verdict in outcome.verdicts for found in verdict.violations if found.invariant == "nothing_broke"

@@ -578,12 +578,12 @@ def test_a_node_at_rest_asks_nobody_anything_of_its_slices() -> None:
         await it.active(*range(1, 51))
         await it.clock.sleep(5)
         listings, steps = it.keeper.sight.listings, it.keeper.workers.steps
-        turns, written = it.keeper.workers.agenda.turns, it.keeper.ledger.transactions
+        turns, written = it.keeper.workers.queue.turns, it.keeper.ledger.transactions
         await it.clock.sleep(250)
         assert it.keeper.sight.listings == listings
         assert (it.keeper.workers.steps, it.keeper.ledger.transactions) == (steps, written)
-        assert it.keeper.workers.agenda.turns == turns
-        assert it.keeper.workers.agenda.waiting == 0
+        assert it.keeper.workers.queue.turns == turns
+        assert it.keeper.workers.queue.waiting == 0
 
     played(play)
 

@@ -360,7 +360,7 @@ def test_what_breaks_inside_a_process_is_kept_and_the_process_started_again() ->
         await world.sleep(10)
         assert world.failures or any(host.lives > 1 for host in world.replicas.values())
 
-    run_world(plan(), story, parts=Factories(more=(lambda _, __: Broken(),)))
+    run_world(plan(), story, parts=Factories(more=(lambda _: Broken(),)))
 
 
 def test_names_of_the_inventory_are_matched_without_regard_to_case() -> None:

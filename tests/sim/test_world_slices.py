@@ -4,10 +4,12 @@ slices find. Nobody leads here: the test is the leader, and writes what it likes
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from hostler.engine.control_plane import ControlPlane
 from hostler.engine.deployments.state_machine import moved
 from hostler.keys.deployment import BLUEPRINT, ENDPOINT, SLICE
 from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceRecord, SliceState
@@ -36,7 +38,14 @@ class Idle:
     async def stop(self) -> None: ...
 
 
-NOBODY = Factories(deployments=lambda _making, _view: Idle())
+class Undeployed(ControlPlane):
+    """Its leaders deploy nothing."""
+
+    def deployment_controller(self, _: Any) -> Any:
+        return Idle()
+
+
+NOBODY = Factories(plane=Undeployed)
 
 
 async def tell(world: World, state: SliceState, *numbers: int, node: str = NODE, artifact: str = CART) -> None:

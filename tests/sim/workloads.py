@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from environment import env_on
+
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.service import WorkloadService
 from hostler.engine.workloads.vm_template import tune_of, tune_of_machine
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
@@ -22,8 +23,10 @@ from hostler.model.workload_api import WorkloadApply, WorkloadScale
 from .plane import PATIENCE, Host, Plane, Wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.service import Service
     from hostler.model.workload import Actual, Target, WorkloadInstance
     from hostler.model.workload_api import WorkloadView
     from hostler.ports.store import Event
@@ -43,9 +46,8 @@ class WorkloadPlane(Plane):
     """Machines that there may be at any instant."""
     seen_most: int = 0
 
-    def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:
-        tracer = host.tracer("workloads")
-        return (WorkloadController(host.wire, view, clock=self.clock, rng=host.rng, new_id=host.new_id, tracer=tracer),)
+    def more_controllers(self, host: Host, graph: ControlPlane) -> Sequence[Service]:  # noqa: ARG002 - as in Plane
+        return (graph.workload_controller(),)
 
     def spawn(self, name: str) -> None:
         super().spawn(name)
@@ -124,7 +126,7 @@ class WorkloadPlane(Plane):
         new_id = next(iter(self.hosts.values())).new_id
         writer = Writer(self.store, clock=self.clock, new_id=new_id)
         view = view or View(self.store, clock=self.clock)
-        return WorkloadService(self.store, writer, view, clock=self.clock, rng=self.rng)
+        return WorkloadService(self.store, writer, view, env_on(self.clock, self.rng))
 
     async def apply(self, *, view: View | None = None, **fields: Any) -> WorkloadView:
         wanted = WorkloadApply(**{"name": "web", "spec": SPEC, "on_node_loss": OnNodeLoss.RECREATE, **fields})

@@ -7,6 +7,8 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from environment import env_on
+
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.idempotent_writer import Writer
@@ -60,12 +62,11 @@ class Scene:
         self.writer = Writer(
             store, clock=clock, new_id=self.new_id, healthy=lambda: self.healthy, rng=random.Random(seed)
         )
-        self.vms = VmService(
-            store, self.writer, self.view, clock=clock, rng=self.rng, new_id=self.new_id, lock_ttl=30.0
-        )
+        self.env = env_on(clock, self.rng, new_id=self.new_id)
+        self.vms = VmService(store, self.writer, self.view, self.env, lock_ttl=30.0)
         self.nodes = NodeService(store, self.writer, self.view, clock=clock)
         self.quotas = QuotaService(store, self.writer)
-        self.workloads = WorkloadService(store, self.writer, self.view, clock=clock, rng=self.rng)
+        self.workloads = WorkloadService(store, self.writer, self.view, self.env)
 
     def another(self) -> Scene:
         """The services of a second replica on the same store; its view is not run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import random
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,11 @@ from dose import seeds
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
+from hostler.engine.agent import session
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.calendar import READ_EVERY
+from hostler.engine.cluster_id import read_identity
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
@@ -29,7 +32,9 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.engine.cluster_id import Identity
     from hostler.ports.machines import Offer
+    from hostler.ports.store import Store
 
 RUNNING, STOPPED = MachineState.RUNNING, MachineState.STOPPED
 replace = msgspec.structs.replace
@@ -131,6 +136,60 @@ def test_a_node_takes_no_command_from_an_older_or_foreign_control_plane(
         await a.leave()
         b = await it.agent(place=a.place, memory=kept, accept=True)
         await registered(it, b)
+
+    staged(play)
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_node_ends_its_session_when_its_store_is_put_back_with_its_heartbeat_in_it(heartbeat: bool) -> None:
+    async def play(it: Stage) -> None:
+        kept = Kept()
+        a = await it.agent(memory=kept)
+        await registered(it, a)
+        snapshot = copy.deepcopy(it.bare._state)  # as `etcdctl snapshot save`, with the lease
+        await it.command()
+        await it.reaches("v", MachineState.RUNNING)
+        if heartbeat:
+            await asyncio.sleep(TTL / 2)
+        it.bare._state = snapshot
+        await a.agent.commands.refresh()  # as after every interruption
+        for lease in snapshot.leases.values():
+            lease.deadline = it.clock.now() + TTL  # etcd extends it
+        for number in range(50):  # others write to it
+            await it.bare.put("/other", str(number).encode())
+            await asyncio.sleep(TTL / 10)
+        assert "older (" in a.agent.state().waits_for
+        assert await it.alive() is None
+        machine = await a.machine()
+        assert machine is not None
+        assert machine.state is MachineState.RUNNING, "the older store knows no command for it"
+        await a.leave()
+        b = await it.agent(place=a.place, memory=kept)
+        await asyncio.sleep(100.0)
+        assert not b.agent.state().registered, "a supervisor starts the agent again"
+        await b.leave()
+        c = await it.agent(place=a.place, memory=kept, accept=True)
+        await registered(it, c)
+
+    staged(play)
+
+
+def test_an_answer_that_was_overtaken_by_a_newer_one_is_no_older_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+
+        async def overtaken(store: Store) -> Identity:
+            found = await read_identity(store)
+            a.agent.session.saw(await it.bare.put("/other", b"x"))  # a command, on the watch
+            return found
+
+        monkeypatch.setattr(session, "read_identity", overtaken)
+        alive = await it.alive()
+        assert alive is not None
+        await it.bare.delete(alive.key)
+        await asyncio.sleep(2 * TTL)
+        assert a.agent.state().registered
 
     staged(play)
 
@@ -566,7 +625,7 @@ def test_a_restart_without_goodbye_is_noticed_by_nobody() -> None:
 def test_leaving_leaves_nothing_running_even_if_the_store_is_away(away: bool) -> None:
     async def play(it: Stage) -> None:
         def ours() -> list[str]:
-            parts = ("agent", "agenda", "session", "machine")
+            parts = ("agent", "session", "machine")
             return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(parts)]
 
         a = await it.agent(faults=MachineFaults(delays={"start": 50.0}))

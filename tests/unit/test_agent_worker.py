@@ -499,7 +499,7 @@ def test_nothing_is_destroyed_while_the_store_does_not_say_for_certain_that_nobo
         await asyncio.sleep(60.0)
         assert await a.machine() is not None
         it.store.down()
-        a.agent._agenda.kick("v")
+        a.agent._queue.add("v")
         await asyncio.sleep(10.0)
         assert await a.machine() is not None
         a.agent.commands.entries[entry.key] = entry

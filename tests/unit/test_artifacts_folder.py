@@ -9,16 +9,14 @@ import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from hostler.drivers.artifacts import folder
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.ports.artifacts import ArtifactInfo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE = "org.example:greeting:1.0.0"
 
@@ -141,6 +139,23 @@ async def test_of_many_publishers_one_wins_and_all_of_it_is_theirs(there: Folder
     assert {one.sha256 for one in won} == {fetched.sha256}
 
 
+async def test_a_publisher_that_finishes_while_another_one_begins_is_no_trouble_for_it(
+    there: FolderArtifacts, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.root.mkdir(exist_ok=True)
+    (there.root / f"{folder._DRAFT}0").mkdir()
+    is_dir = Path.is_dir
+
+    def removed_meanwhile(path: Path) -> bool:
+        answer = is_dir(path)
+        if path.name.startswith(folder._DRAFT) and answer:
+            path.rmdir()
+        return answer
+
+    monkeypatch.setattr(Path, "is_dir", removed_meanwhile)
+    assert (await there.publish(described(source), source)).artifact == ONE
+
+
 async def test_a_file_that_is_not_the_one_described_is_not_published(there: FolderArtifacts, source: Path) -> None:
     for wrong in (
         {"sha256": "0" * 64},
@@ -206,6 +221,7 @@ async def test_a_spoiled_description_is_told_of_and_hides_no_other(there: Folder
 KILLED = """
 import hashlib, os, signal, sys
 from pathlib import Path
+from hostler.drivers.artifacts import folder
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.ports.artifacts import ArtifactInfo
 

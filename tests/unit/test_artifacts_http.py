@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 from api_server import serving
+from harness.pace import patience
 
 from hostler.client import Client
 from hostler.drivers.artifacts import http as http_module
@@ -330,7 +331,7 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
             assert (await api.call("GET", path, token=other)).status == 200  # half of the places are not theirs
             monkeypatch.setattr(module + "WAIT_WITHIN", 0.2)
             assert (await api.call("GET", path, token=greedy)).status == 503
-        monkeypatch.setattr(module + "GRACE", 2.0)
+        monkeypatch.setattr(module + "GRACE", patience(1.0))  # enough for who reads
         monkeypatch.setattr(module + "SLOWEST", 64 * 1024 * 1024)
         monkeypatch.setattr(module + "WAIT_WITHIN", 60.0)
 

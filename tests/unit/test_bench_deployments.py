@@ -10,16 +10,16 @@ import pytest
 from dose import rotates
 
 import hostler
+from bench.__main__ import main
+from bench.deployments import Plan, measure
+from bench.deployments_bare import Noted, Shape, noted_on
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.bench.deployments import Plan, measure
-from hostler.entry.bench.deployments_bare import Noted, Shape, noted_on
-from hostler.entry.cli import main
 from hostler.errors import Invalid
 from hostler.ports.store import Delete, Get, Put, Version
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_every_instance_becomes_active_and_a_dead_node_is_replaced() -> None:
     said: list[str] = []
     plan = Plan(parts=("embedded", "loss"), nodes=6, instances=40, blueprints=3, curve=(8, 16))
@@ -36,7 +36,7 @@ def test_every_instance_becomes_active_and_a_dead_node_is_replaced() -> None:
 
 
 def test_parts_that_there_are_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "deployments", "--parts", "some"]) == 2
+    assert main(["deployments", "--parts", "some"]) == 2
     assert "embedded,etcd,loss" in capsys.readouterr().err
 
 

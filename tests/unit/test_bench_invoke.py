@@ -1,4 +1,4 @@
-"""`hostler bench invoke` measures what it says, at a small size."""
+"""`python -m bench invoke` measures what it says, at a small size."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from dose import rotates
 
-from hostler.entry.bench.invoke import _rates
-from hostler.entry.bench.plane_side import Side
-from hostler.entry.cli import main
+from bench.__main__ import main
+from bench.invoke import _rates
+from bench.plane_http import MeasuredServer
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_calls_stand_beside_a_bare_framework_and_beside_the_worker_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, page = tmp_path / "found.json", tmp_path / "found.md"
-    assert main(["bench", "invoke", "--seconds", "0.2", "--json", str(found), "--markdown", str(page)]) == 0
+    assert main(["invoke", "--seconds", "0.2", "--json", str(found), "--markdown", str(page)]) == 0
     rate, share, way, over = json.loads(found.read_text())["rows"]
     assert rate["found"] > 0
     assert rate["other"] > 0
@@ -38,7 +38,7 @@ async def test_a_round_that_takes_less_than_a_tick_of_the_processor_has_a_ratio_
             return 1.0
 
     idle: Any = Idle()
-    sides = [Side(idle, [], b""), Side(idle, [], b"")]
+    sides = [MeasuredServer(idle, [], b""), MeasuredServer(idle, [], b"")]
     for side in sides:
         for _ in range(2):
             await side.round(0.01)

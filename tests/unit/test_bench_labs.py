@@ -1,4 +1,4 @@
-"""`hostler bench labs` measures what it says, at a small size, and refuses what it cannot measure."""
+"""`python -m bench labs` measures what it says, at a small size, and refuses what it cannot measure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dose import rotates
 from harness.fork_server import ForkedProcess
 from redis.asyncio import Redis
 
-from hostler.entry.bench import labs_claim, labs_live, labs_queue, labs_worker
-from hostler.entry.bench.labs_live import Change
-from hostler.entry.bench.labs_worker import Pace, at_work, drained
-from hostler.entry.cli import main
+from bench import labs_claim, labs_live, labs_queue, labs_worker
+from bench.__main__ import main
+from bench.labs_live import Change
+from bench.labs_worker import Pace, at_work, drained
 from hostler.errors import Unavailable
 from hostler.testing.ttl_servers import RedisServer
 
@@ -52,14 +52,14 @@ def _forked(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Fo
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_ours_are_measured_on_a_redis_that_is_empty_afterwards(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(labs_worker, "_started", _forked)
     found, page = tmp_path / "found.json", tmp_path / "found.md"
     arguments = ("--redis", server.url, "--parts", "queue,live,sweep", *SMALL)
-    assert main(["bench", "labs", *arguments, "--json", str(found), "--markdown", str(page)]) == 0
+    assert main(["labs", *arguments, "--json", str(found), "--markdown", str(page)]) == 0
     rows = {row["what"]: row for row in json.loads(found.read_text())["rows"]}
     names = (labs_queue.UP, labs_queue.LATER, labs_queue.MIXED, labs_queue.ALONE, labs_queue.TWO)
     for name in names:
@@ -74,27 +74,27 @@ def test_ours_are_measured_on_a_redis_that_is_empty_afterwards(
     assert "| 200 labs: full pass and sweep |" in page.read_text()
     assert "labs" in capsys.readouterr().out
     # It refuses one that somebody uses, and leaves it alone; this one is empty again, so it is not refused.
-    assert main(["bench", "labs", "--redis", server.url, "--parts", "sweep", "--labs", "10"]) == 0
+    assert main(["labs", "--redis", server.url, "--parts", "sweep", "--labs", "10"]) == 0
 
 
 async def test_a_redis_that_somebody_uses_is_left_alone(
     redis: Any, server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await redis.set("theirs", "1")
-    code = await asyncio.to_thread(main, ["bench", "labs", "--redis", server.url, "--parts", "sweep"])
+    code = await asyncio.to_thread(main, ["labs", "--redis", server.url, "--parts", "sweep"])
     assert code != 0
     assert "it holds 1 key\n  next: give an empty one" in capsys.readouterr().err
     assert await redis.get("theirs") == b"1"
 
 
 def test_what_is_missing_is_said(tmp_path: Path, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "labs"]) != 0
+    assert main(["labs"]) != 0
     assert "name an empty Redis" in capsys.readouterr().err
-    assert main(["bench", "labs", "--redis", "redis://127.0.0.1:1/0"]) != 0
+    assert main(["labs", "--redis", "redis://127.0.0.1:1/0"]) != 0
     assert "start one that is empty" in capsys.readouterr().err
-    assert main(["bench", "labs", "--redis", server.url, "--peers", str(tmp_path)]) != 0
+    assert main(["labs", "--redis", server.url, "--peers", str(tmp_path)]) != 0
     assert "has no environment for arq, rq, celery, dramatiq" in capsys.readouterr().err
-    assert main(["bench", "labs", "--parts", "queue,nothing"]) == 2
+    assert main(["labs", "--parts", "queue,nothing"]) == 2
     assert "queue,live,sweep,claim" in capsys.readouterr().err
 
 
@@ -102,7 +102,7 @@ def test_without_qemu_warm_claims_are_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["bench", "labs", "--parts", "claim"]) == 0
+    assert main(["labs", "--parts", "claim"]) == 0
     out = capsys.readouterr().out
     assert "warm claims on QEMU: not measured: qemu-system-x86_64, redis-server, unshare, ip not installed" in out
 

@@ -1,4 +1,4 @@
-"""The parts of `hostler bench machines`: what is compared with what, and how it is judged."""
+"""The parts of `python -m bench machines`: what is compared with what, and how it is judged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hostler.entry.bench import machines
-from hostler.entry.bench.machines_bare import Recipe, boot, command_line
-from hostler.entry.bench.machines_many import IDLE_BYTES, idle_disk
-from hostler.entry.bench.machines_plane import Way, kill_below, working_in
-from hostler.entry.bench.machines_start import Pair, at_once_rows, one_rows
-from hostler.entry.cli import main
-from hostler.entry.cli.bench_machines import PARTS
+from bench import machines
+from bench.__main__ import main
+from bench.machines import PARTS
+from bench.machines_bare import Recipe, boot, command_line
+from bench.machines_many import IDLE_BYTES, idle_disk
+from bench.machines_plane import Way, kill_below, working_in
+from bench.machines_start import Pair, at_once_rows, one_rows
 from hostler.errors import Invalid, NotFound, Unavailable
 
 ARGV = (
@@ -134,11 +134,11 @@ def test_the_guest_that_rests_is_on_a_disk_that_images_take() -> None:
 
 @pytest.mark.parametrize("parts", ["", "all", "one,", "one,nothing"])
 def test_a_part_that_does_not_exist_is_refused(parts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "machines", "--parts", parts]) == 2
+    assert main(["machines", "--parts", parts]) == 2
     assert ",".join(PARTS) in capsys.readouterr().err
     assert PARTS == machines.PARTS
 
 
 def test_a_folder_without_the_tiny_guest_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "machines", "--parts", "make", "--images", str(tmp_path)]) != 0
+    assert main(["machines", "--parts", "make", "--images", str(tmp_path)]) != 0
     assert "build it there" in capsys.readouterr().err

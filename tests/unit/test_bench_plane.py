@@ -1,4 +1,4 @@
-"""`hostler bench plane` measures what it says, at a small size, and refuses what it cannot measure."""
+"""`python -m bench plane` measures what it says, at a small size, and refuses what it cannot measure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from dose import rotates
 
-from hostler.entry.bench import plane_side
-from hostler.entry.bench.plane_fill import machine, wish
-from hostler.entry.bench.plane_http import Line
-from hostler.entry.bench.plane_row import Row, cells, markdown
-from hostler.entry.bench.plane_shape import Recorder
-from hostler.entry.cli import main
+from bench import plane_http
+from bench.__main__ import main
+from bench.plane_fill import machine, wish
+from bench.plane_http import Line
+from bench.plane_shape import Recorder
+from bench.report import Row, cells, markdown
 from hostler.errors import Conflict
 from hostler.keys.vm import VM
 from hostler.ports.store import Put, Version
@@ -26,12 +26,12 @@ SMALL = ("--seconds", "0.2", "--machines", "120", "--nodes", "4", "--agents", "5
 
 def measured(tmp_path: Path, parts: str, *more: str) -> dict[str, dict[str, Any]]:
     found = tmp_path / "found.json"
-    assert main(["bench", "plane", "--parts", parts, *SMALL, "--json", str(found), *more]) == 0
+    assert main(["plane", "--parts", parts, *SMALL, "--json", str(found), *more]) == 0
     return {row["what"]: row for row in json.loads(found.read_text())["rows"]}
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_creates_and_durable_placement_stand_beside_the_bare_transaction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,7 +48,7 @@ def test_creates_and_durable_placement_stand_beside_the_bare_transaction(
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_a_get_over_http_stands_beside_the_bare_framework(tmp_path: Path) -> None:
     rows = measured(tmp_path, "get")
     first, ratio = rows.values()
@@ -59,7 +59,7 @@ def test_a_get_over_http_stands_beside_the_bare_framework(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_a_full_store_is_started_again_and_listed(tmp_path: Path) -> None:
     rows = measured(tmp_path, "many")
     assert all(what.startswith("120 VMs: ") and row["found"] > 0 for what, row in rows.items())
@@ -69,14 +69,14 @@ def test_a_full_store_is_started_again_and_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_one_change_wakes_one_of_several_agents(tmp_path: Path) -> None:
     rows = measured(tmp_path, "wake")
     assert rows["5 agents on sqlite: woken by one change, at most"]["found"] == 1
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_help_is_measured_beside_a_python_that_does_nothing(tmp_path: Path) -> None:
     rows = measured(tmp_path, "help")
     assert list(rows) == ["hostler --help", "hostler vm list --help"]
@@ -85,7 +85,7 @@ def test_help_is_measured_beside_a_python_that_does_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("parts", ["", "all", "create,", "create,nothing"])
 def test_a_part_that_does_not_exist_is_refused(parts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "plane", "--parts", parts]) == 2
+    assert main(["plane", "--parts", parts]) == 2
     assert "create,place,get,many,wake,help" in capsys.readouterr().err
 
 
@@ -93,7 +93,7 @@ async def test_a_store_that_somebody_uses_is_left_alone(tmp_path: Path, capsys: 
     url = f"sqlite://{tmp_path}/used.db"
     async with open_store(url) as store:
         await wish(store, range(1))
-    code = await asyncio.to_thread(main, ["bench", "plane", "--parts", "help", "--etcd", url])
+    code = await asyncio.to_thread(main, ["plane", "--parts", "help", "--etcd", url])
     assert code != 0
     assert "give an empty one" in capsys.readouterr().err
     async with open_store(url) as store:
@@ -163,8 +163,8 @@ async def test_a_round_in_which_nothing_was_answered_has_a_rate(monkeypatch: pyt
         def cpu(self) -> float:
             return 1.0
 
-    monkeypatch.setattr(plane_side, "loaded", none_in_time)
-    side = plane_side.Side(Idle(), [], b"")  # type: ignore[arg-type]
+    monkeypatch.setattr(plane_http, "loaded", none_in_time)
+    side = plane_http.MeasuredServer(Idle(), [], b"")  # type: ignore[arg-type]
     await side.round(0.1)
     assert side.rates == [10.0]
     assert side.cpu_us[0] > 0

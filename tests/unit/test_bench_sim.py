@@ -1,4 +1,4 @@
-"""`hostler bench sim` measures what it says, at a small size."""
+"""`python -m bench sim` measures what it says, at a small size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from dose import rotates
 
-from hostler.entry.cli import main
+from bench.__main__ import main
 
 SMALL = (
     *("--blades", "20", "--machines", "40", "--ratio-blades", "3", "--ratio-seconds", "60"),
@@ -26,10 +26,10 @@ def _frozen() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@rotates(3, "src/hostler/entry/bench")
+@rotates(3, "bench")
 def test_every_part_is_measured_beside_what_was_wanted(tmp_path: Path) -> None:
     found, page = tmp_path / "found.json", tmp_path / "found.md"
-    assert main(["bench", "sim", *SMALL, "--json", str(found), "--markdown", str(page)]) == 0
+    assert main(["sim", *SMALL, "--json", str(found), "--markdown", str(page)]) == 0
     rows = {row["what"]: row for row in json.loads(found.read_text())["rows"]}
     end = rows["20 blades, 40 machines: run in the end"]
     assert (end["found"], end["wanted"]) == (40, 40)
@@ -41,5 +41,5 @@ def test_every_part_is_measured_beside_what_was_wanted(tmp_path: Path) -> None:
 
 
 def test_sizes_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "sim", "--curve", "1,x"]) == 2
+    assert main(["sim", "--curve", "1,x"]) == 2
     assert "whole numbers" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from blueprint_scene import SaidArtifacts, blueprint, spec
+from environment import env_on
 from service_scene import ADMIN, Scene, asked, play
 
 from hostler.engine.deployments.service import BlueprintService
@@ -22,7 +23,7 @@ FIRST, SECOND = blueprint(spec("web:1")), blueprint(spec("web:2"))
 def damaged(check: Callable[[Scene, BlueprintService], Awaitable[None]]) -> None:
     async def scene_of(scene: Scene) -> None:
         service = BlueprintService(
-            scene.store, scene.writer, scene.view, SaidArtifacts(), clock=scene.clock, rng=random.Random(3)
+            scene.store, scene.writer, scene.view, SaidArtifacts(), env_on(scene.clock, random.Random(3))
         )
         for one in (FIRST, SECOND):
             await service.apply(asked(ADMIN), "shop", one)

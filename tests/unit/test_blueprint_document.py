@@ -133,7 +133,8 @@ def test_the_contracts_own_example_is_taken_and_kept_as_it_is() -> None:
         ('{"slices": [], "hostler:unknown": {}}', "shop: unknown field 'hostler:unknown'"),
         ('{"slices": []}', "shop: slices: must contain at least one"),
         ('{"slices": [],\n "slices": []}', "shop: field 'slices' is given twice"),
-        ('{"slices": [1,\n  ]}', "shop: not JSON: Expecting value (at line 2, column 3)"),
+        ('{"slices": [1,\n  ]}', "shop: not JSON: "),  # Python 3.13 says more of it
+        ('{"slices": [1,\n  ?]}', "shop: not JSON: Expecting value (at line 2, column 3)"),
         ('{"name": "Shop"}', "shop: name: expected str of at most 63 lower-case letters"),
         ("slices = [\n  {artifact = }\n]", "shop: not TOML: Invalid value (at line 2, column 15)"),
         ("[[slices]]\ninstances = nan\nartifact = 'a:b:1'", "shop: slices[0].instances: must be a finite number"),

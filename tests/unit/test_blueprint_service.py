@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from blueprint_scene import SaidArtifacts, blueprint, changed, spec
+from environment import env_on
 from service_scene import ADMIN, MEMBER_OF_ACME, STRANGER, VIEWER, Scene, asked, contents, play
 
 from hostler.engine.deployments import queries
@@ -43,7 +44,7 @@ DB, API, WEB = spec("db:1"), spec("api:1", 2, "db"), spec("web:1", 1, "api")
 
 def service(scene: Scene, *lacks: str) -> BlueprintService:
     return BlueprintService(
-        scene.store, scene.writer, scene.view, SaidArtifacts(*lacks), clock=scene.clock, rng=random.Random(3)
+        scene.store, scene.writer, scene.view, SaidArtifacts(*lacks), env_on(scene.clock, random.Random(3))
     )
 
 
@@ -200,9 +201,7 @@ def test_who_may_not_deploy_sees_neither_values_of_environments_nor_what_slices_
 def test_only_artifacts_that_are_new_to_it_are_looked_for() -> None:
     async def story(scene: Scene) -> None:
         artifacts = SaidArtifacts()
-        mine = BlueprintService(
-            scene.store, scene.writer, scene.view, artifacts, clock=scene.clock, rng=random.Random(1)
-        )
+        mine = BlueprintService(scene.store, scene.writer, scene.view, artifacts, env_on(scene.clock))
         await mine.apply(asked(ADMIN), "shop", blueprint(DB, API))
         artifacts.lacks.add("org:db:1")
         await mine.apply(asked(ADMIN), "shop", blueprint(DB, changed(API, artifact="org:api:2")))

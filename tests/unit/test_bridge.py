@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
+from harness.pace import patience
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Lagged, Unavailable, Uncertain
@@ -130,7 +131,7 @@ async def test_who_does_not_read_a_watch_lags_and_whoever_does_gets_all_of_it() 
 @pytest.mark.slow
 async def test_a_world_that_is_busy_makes_reads_unavailable_and_writes_that_were_begun_uncertain(world: World) -> None:
     patient = world.open()
-    async with BridgedStore(world.store, world.loop, timeout=0.3) as store, patient:
+    async with BridgedStore(world.store, world.loop, timeout=patience(0.15)) as store, patient:
         release, busy = threading.Event(), threading.Event()
 
         async def hold() -> None:

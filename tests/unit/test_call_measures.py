@@ -9,6 +9,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from environment import env_on
 from service_scene import play
 
 from hostler.drivers.calling.listener import Listener, TcpQuestions
@@ -312,8 +313,10 @@ async def test_over_tcp_only_routers_may_ask_and_a_lost_connection_is_made_anew(
 async def test_a_process_that_calls_is_known_while_it_runs_and_tells_others_of_its_kind() -> None:
     clock, rng = SystemClock(), random.Random(1)
     async with MemoryStore(clock=clock) as store:
-        first = Calling(store, clock=clock, rng=rng, name="one", token="t1", host="127.0.0.1", node="n1")
-        second = Calling(store, clock=clock, rng=rng, name="two", token="t2", host="127.0.0.1")
+        first = Calling(
+            store, env_on(clock, rng, new_id=lambda: "one", new_secret=lambda: "t1"), host="127.0.0.1", node="n1"
+        )
+        second = Calling(store, env_on(clock, rng, new_id=lambda: "two", new_secret=lambda: "t2"), host="127.0.0.1")
         async with first, second:
             async with asyncio.timeout(30):
                 while len(found := (await ROUTER.list(store)).entries) < 2:

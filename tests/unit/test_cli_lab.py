@@ -14,12 +14,14 @@ import msgspec
 import pytest
 
 from hostler.drivers.redis_client import RedisLink
+from hostler.engine.control_plane import LabCaches
 from hostler.entry.cli import main
 from hostler.entry.cli.failure import NotYet
 from hostler.entry.cli.lab import change, read, render
 from hostler.entry.cli.lab.change import Minutes
 from hostler.entry.cli.value import natural
-from hostler.entry.labs import catalogue_in_use, own_catalogue
+from hostler.entry.control_plane import config_of
+from hostler.entry.labs import own_catalogue
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB_CATALOGUE
@@ -253,10 +255,10 @@ def test_ones_own_catalogue_counts_then_the_leaders_then_none(tmp_path: Path) ->
     ):
         assert own_catalogue(settings) == own
         known.entry = None
-        catalogue = catalogue_in_use(settings, own, known)
-        assert catalogue() == first
+        caches, config = LabCaches(labs=known, catalogues=known), config_of(settings)
+        assert caches.catalogue(config) == first
         known.entry = leaders
-        assert catalogue() == second
+        assert caches.catalogue(config) == second
 
 
 def test_a_catalogue_that_is_not_there_is_told() -> None:

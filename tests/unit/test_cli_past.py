@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.cli import events, main, why
+from hostler.entry.cli import events, main
 from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
 
 
@@ -48,9 +48,8 @@ def run(server: Server, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     async def reached(_: object) -> AsyncIterator[Any]:
         yield server
 
-    for module in (events, why):
-        monkeypatch.setattr(module, "reached", reached)
-        monkeypatch.setattr(module, "chosen_server", lambda: None)
+    monkeypatch.setattr(events, "reached", reached)
+    monkeypatch.setattr(events, "chosen_server", lambda: None)
     assert main([*words]) == 0
 
 

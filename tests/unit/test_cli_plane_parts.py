@@ -78,7 +78,7 @@ def test_labels_have_a_name_and_a_value() -> None:
             labels([text])
 
 
-# Which server, and as whom
+# Server and account
 
 
 def reached(folder: Path, *arguments: str, **environ: str) -> Server | HostlerError:

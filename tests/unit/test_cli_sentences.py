@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hostler.entry.cli.demo import Show
 from hostler.entry.cli.plane_options import called
 from hostler.entry.cli.sim.control import line
-from hostler.entry.demo import Show
 from hostler.model.sim_api import SimLogEntry
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hostler.entry.cli import main
-from hostler.entry.cli.workload import change, read, render
+from hostler.entry.cli.workload import change, read
 from hostler.errors import NotFound, Unavailable
 from hostler.model.api import Phase
 from hostler.model.reason import Reason
@@ -94,7 +94,7 @@ def seen(**changes: Any) -> WorkloadView:
     ],
 )
 def test_a_workload_is_told_of_in_a_line(view: WorkloadView, text: str) -> None:
-    assert render.described(view) == text
+    assert read.described(view) == text
 
 
 def test_a_pending_instance_says_why_and_a_placed_one_why_there() -> None:

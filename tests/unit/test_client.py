@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from harness.pace import patience
 
 import hostler
 from hostler.client import Client, transport, wait
@@ -412,7 +413,7 @@ async def test_https_to_a_server_of_http_is_not_taken_for_a_bad_certificate(serv
 
 async def test_a_server_that_never_answers_is_given_up(server: StandIn) -> None:
     server.script = ["never"]
-    async with Client(server.url, TOKEN, timeout=0.1, retries=1) as client:
+    async with Client(server.url, TOKEN, timeout=patience(0.15), retries=1) as client:  # enough to send the request
         with pytest.raises(Unavailable, match="no answer"):
             await client.vms.get("acme", "web", "www")
         with pytest.raises(Uncertain):

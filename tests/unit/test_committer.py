@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
+from harness.pace import patience
 
 from hostler.drivers.store.committer import Committer, Request
 from hostler.errors import Closed, Conflict, Unavailable, Uncertain
 
 WITHIN = 30.0
-SOON = 0.7
-"""A deadline that passes, and that the thread has begun before."""
+SOON = 0.35
+"""A deadline that passes, and that the thread has begun before (`patience`)."""
 
 
 class Disk:
@@ -101,7 +102,7 @@ async def test_a_writer_who_returns_finds_its_batch_published() -> None:
 
 @pytest.mark.slow
 async def test_a_deadline_that_passes_before_the_turn_is_unavailable_and_really_not_written() -> None:
-    async with opened(SOON) as disk:
+    async with opened(patience(SOON)) as disk:
         disk.turn.clear()
         with pytest.raises(Unavailable):
             await disk.committer.submit("late")
@@ -113,7 +114,7 @@ async def test_a_deadline_that_passes_before_the_turn_is_unavailable_and_really_
 
 @pytest.mark.slow
 async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_really_not_written() -> None:
-    async with opened(SOON) as disk:
+    async with opened(patience(SOON)) as disk:
         disk.batch.clear()
         first = asyncio.ensure_future(disk.committer.submit("first"))
         await until(disk.running.is_set)
@@ -126,7 +127,7 @@ async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_re
 
 @pytest.mark.slow
 async def test_a_deadline_that_passes_inside_the_batch_is_uncertain() -> None:
-    async with opened(SOON) as disk:
+    async with opened(patience(SOON)) as disk:
         disk.batch.clear()
         with pytest.raises(Uncertain):
             await disk.committer.submit("a")

@@ -223,7 +223,7 @@ async def test_without_a_file_accepting_pauses_drops_who_waits_and_goes_on(
         monkeypatch.setattr(port.accepting, "_listener", starved)
         began = time.monotonic()
         peer = await port.peer("127.0.0.2")
-        await until(lambda: starved.asked == 3)
+        await until(lambda: starved.asked >= 3)
         assert time.monotonic() - began >= 0.1, "it pauses between two tries"
         assert (await first.says(b"here"), await proven.says(b"here")) == (b"", b"here")
         starved.starves = False

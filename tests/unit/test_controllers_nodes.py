@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 from typing import Any
 
 import pytest
@@ -13,9 +11,8 @@ from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 from hostler.drivers.power import BmcPower, PowerByNode
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.view import View
-from hostler.errors import Conflict, LeadershipLost, Unavailable
+from hostler.errors import LeadershipLost, Unavailable
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
@@ -396,128 +393,3 @@ def test_a_machine_that_comes_with_an_earlier_end_while_another_expires_is_not_f
         assert await world.keys("/plasmavmc/") == []
 
     play(story)
-
-
-# The queue
-
-
-def queue_story(work: Any, story: Any, **options: Any) -> None:
-    async def main() -> None:
-        told: list[str] = []
-        queue = Queue(work, clock=VirtualClock(), rng=random.Random(1), tell=told.append, counters={}, **options)
-        running = asyncio.create_task(queue.run(), name="queue")
-        try:
-            await story(queue, running)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    run_virtual(main)
-
-
-def test_a_name_is_worked_on_once_at_a_time_and_once_more_if_it_was_added_meanwhile() -> None:
-    log: list[str] = []
-
-    async def work(name: str) -> None:
-        log.append(f"{name} begins")
-        await asyncio.sleep(1)
-        log.append(f"{name} ends")
-
-    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
-        for _ in range(3):
-            queue.add("a")
-        await asyncio.sleep(0.5)
-        for _ in range(3):
-            queue.add("a")
-        await asyncio.sleep(10)
-        assert log == ["a begins", "a ends"] * 2
-
-    queue_story(work, story)
-
-
-def test_no_more_than_its_width_is_worked_on_at_once_and_the_patient_are_not_forgotten() -> None:
-    now: set[str] = set()
-    order: list[str] = []
-
-    async def work(name: str) -> None:
-        now.add(name)
-        order.append(name)
-        assert len(now) <= 4
-        await asyncio.sleep(1)
-        now.discard(name)
-
-    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
-        for number in range(100):
-            queue.add(f"p{number}", patient=True)
-        for number in range(100):
-            queue.add(f"u{number}")
-        await asyncio.sleep(20)
-        share = sum(name.startswith("p") for name in order) / len(order)
-        assert 0.05 < share < 0.2
-        await asyncio.sleep(100)
-        assert len(order) == 200
-
-    queue_story(work, story, width=4)
-
-
-def test_a_name_that_fails_waits_longer_each_time_and_the_others_go_on() -> None:
-    tries: list[float] = []
-    good: list[float] = []
-    errors = itertools.cycle((Conflict("c"), Unavailable("u"), ValueError("a bug")))
-
-    async def work(name: str) -> None:
-        if name == "bad":
-            tries.append(asyncio.get_running_loop().time())
-            raise next(errors)
-        good.append(asyncio.get_running_loop().time())
-
-    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
-        queue.add("bad")
-        await asyncio.sleep(100)
-        queue.add("good")
-        await asyncio.sleep(1)
-        assert len(good) == 1
-        assert 8 <= len(tries) <= 16
-        assert not running.done()
-
-    queue_story(work, story)
-
-
-def test_a_lost_leadership_ends_all_of_it() -> None:
-    cancelled: list[str] = []
-
-    async def work(name: str) -> None:
-        if name == "last":
-            raise LeadershipLost("lost")
-        try:
-            await asyncio.sleep(1000)
-        except asyncio.CancelledError:
-            cancelled.append(name)
-            raise
-
-    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
-        queue.add("a")
-        await asyncio.sleep(1)
-        queue.add("last")
-        await asyncio.wait((running,))
-        assert isinstance(running.exception(), LeadershipLost)
-        assert cancelled == ["a"]
-
-    queue_story(work, story)
-
-
-def test_what_is_due_later_comes_in_time_and_the_sooner_wins() -> None:
-    log: list[tuple[str, float]] = []
-
-    async def work(name: str) -> None:
-        log.append((name, asyncio.get_running_loop().time()))
-
-    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
-        queue.add("a", after=50)
-        queue.add("a", after=10)
-        queue.add("a", after=70)
-        queue.add("b", after=5)
-        await asyncio.sleep(100)
-        assert log == [("b", 5.0), ("a", 10.0)]
-
-    queue_story(work, story)

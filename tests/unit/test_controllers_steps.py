@@ -1,4 +1,4 @@
-"""What each step of the leader compares: everything it was decided from, and always its own leadership."""
+"""What each step of the leader compares: everything it was decided from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller_world import node, vm
 
 from hostler.engine.controllers.decision import Act, Step
 from hostler.engine.controllers.snapshot import VmSnapshot
-from hostler.engine.controllers.transactions import Leader, pending, placed, trimmed, written
+from hostler.engine.controllers.transactions import pending, placed, trimmed, written
 from hostler.engine.placement import Decision
 from hostler.keys.entry import Entry
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
@@ -18,8 +18,7 @@ from hostler.model.node import VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec
 from hostler.ports.store import ModRevision, Version
 
-GUARD = Version("leader") > 0
-LEADER = Leader(GUARD, 7)
+FENCE = 7
 IDS = {"org": "o", "project": "p", "vm": "a"}
 COMMANDED = VmCommand(org="o", project="p", vm="a", spec=VmSpec(cpus=1, memory_mib=1))
 
@@ -74,24 +73,24 @@ CASES: list[tuple[Act, VmSnapshot, list[Any]]] = [
 
 @pytest.mark.parametrize(("act", "seen", "compared"), CASES, ids=lambda value: getattr(value, "name", ""))
 def test_a_step_compares_what_it_was_decided_from(act: Act, seen: VmSnapshot, compared: list[Any]) -> None:
-    txn = written(Step(act, COMMANDED if act is Act.INSTRUCT else None), seen, LEADER, 0.0)
+    txn = written(Step(act, COMMANDED if act is Act.INSTRUCT else None), seen, FENCE, 0.0)
     assert txn.then
-    for condition in (GUARD, *compared):
+    for condition in compared:
         assert condition in txn.when
 
 
 def test_a_fence_is_asked_for_only_under_the_handle_that_was_seen() -> None:
     fenced = VmCommand(org="o", project="p", vm="a", spec=COMMANDED.spec, fenced=True)
-    assert HANDLED in written(Step(Act.INSTRUCT, fenced), SEEN, LEADER, 0.0).when
+    assert HANDLED in written(Step(Act.INSTRUCT, fenced), SEEN, FENCE, 0.0).when
 
 
 def test_a_machine_is_drained_away_only_under_the_handle_that_was_seen() -> None:
     going = VmCommand(org="o", project="p", vm="a", spec=COMMANDED.spec, deleting=True)
-    assert HANDLED in written(Step(Act.INSTRUCT, going), SEEN, LEADER, 0.0).when
+    assert HANDLED in written(Step(Act.INSTRUCT, going), SEEN, FENCE, 0.0).when
 
 
 def test_who_is_told_again_is_not_told_how_it_came_to_be_there() -> None:
-    txn = written(Step(Act.TELL_AGAIN), without(command=None), LEADER, 0.0)
+    txn = written(Step(Act.TELL_AGAIN), without(command=None), FENCE, 0.0)
     (told,) = [COMMAND.decode(put.value, where=put.key) for put in txn.then if "/vms/" in put.key]  # type: ignore[union-attr]
     assert told.arrived is None
 
@@ -101,21 +100,21 @@ def test_a_node_is_told_only_as_it_was_chosen_and_alive() -> None:
     decision = Decision(node="n1", score=1.0, reasons=(), summary="")
     assert SEEN.vm is not None
     assert SEEN.member is not None
-    txn = placed(seen, SEEN.vm, SEEN.member, decision, leader=LEADER, at=0.0)
+    txn = placed(seen, SEEN.vm, SEEN.member, decision, fence=FENCE, at=0.0)
     for condition in (
-        *(GUARD, WISH, RECORD, Version(HANDLE.fill(**IDS)) == 0),
+        *(WISH, RECORD, Version(HANDLE.fill(**IDS)) == 0),
         *(Version(COMMAND.fill(node="n1", vm="a")) == 0, Version(ALIVE.fill(node="n1")) > 0),
     ):
         assert condition in txn.when
     assert len(txn.then) == 2
-    waiting = pending(seen, SEEN.vm, decision, LEADER, 0.0)
-    assert waiting.when == [GUARD, WISH, Version(HANDLE.fill(**IDS)) == 0]
+    waiting = pending(seen, SEEN.vm, decision, 0.0)
+    assert waiting.when == [WISH, Version(HANDLE.fill(**IDS)) == 0]
 
 
 def test_what_was_told_wrongly_is_deleted_as_it_was_seen() -> None:
     other = entry(COMMAND.fill(node="n2", vm="a"), COMMANDED, 20)
     seen = VmSnapshot(**{**{name: getattr(SEEN, name) for name in SEEN.__struct_fields__}, "extra": (other,)})
-    txn = trimmed(seen, LEADER)
-    assert {GUARD, HANDLED} <= set(txn.when)
+    txn = trimmed(seen)
+    assert HANDLED in txn.when
     assert (ModRevision(other.key) == 20) in txn.when
     assert [operation.key for operation in txn.then] == [other.key]  # type: ignore[union-attr]

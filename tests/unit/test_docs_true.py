@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import click
+import pytest
 
+from bench.__main__ import group as benchmarks
 from hostler.entry.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -56,33 +58,34 @@ def test_every_page_is_linked_from_another() -> None:
     assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page not in linked] == []
 
 
-def shown(text: str) -> Iterator[str]:
+def shown(text: str, program: str = "hostler") -> Iterator[str]:
     """Commands that somebody could type: in blocks, and in the text where they are marked."""
     blocks = "".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)) + "".join(
         re.findall(r"^    .*\n", text, re.MULTILINE)
     )
-    yield from re.findall(r"^(?:[#$] +| +|)hostler ([a-z].*)$", blocks, re.MULTILINE)
-    yield from re.findall(r"`hostler ([a-z][^`\n]*)`", SAID_TO_HOSTLER.sub("``", prose(text)))
+    yield from re.findall(rf"^(?:[#$] +| +|){program} ([a-z].*)$", blocks, re.MULTILINE)
+    yield from re.findall(rf"`{program} ([a-z][^`\n]*)`", SAID_TO_HOSTLER.sub("``", prose(text)))
 
 
-def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
-    command, rest, context = app, list(words), click.Context(app)
+def command_of(words: list[str], root: click.Command = app) -> tuple[click.Command, list[str]]:
+    command, rest, context = root, list(words), click.Context(root)
     while rest and isinstance(command, click.Group) and (inner := command.get_command(context, rest[0])):
         command, context, rest = inner, click.Context(inner, parent=context), rest[1:]
     return command, rest
 
 
-def test_every_command_that_is_shown_exists_with_its_options() -> None:
+@pytest.mark.parametrize(("program", "root", "enough"), [("hostler", app, 200), ("python -m bench", benchmarks, 8)])
+def test_every_command_that_is_shown_exists_with_its_options(program: str, root: click.Command, enough: int) -> None:
     wrong: list[str] = []
     seen = 0
     for page in PAGES:
-        for line in shown(page.read_text(encoding="utf-8")):
+        for line in shown(page.read_text(encoding="utf-8"), program):
             seen += 1
-            command, rest = command_of(ENDS.split(line)[0].split())
+            command, rest = command_of(ENDS.split(line)[0].split(), root)
             known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | EVERYWHERE
             ours = " ".join(rest).partition(" -- ")[0]
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", ours))
-            if command is app or not named <= known:
-                wrong.append(f"{page.relative_to(ROOT)}: hostler {line}")
-    assert seen > 200
+            if command is root or not named <= known:
+                wrong.append(f"{page.relative_to(ROOT)}: {program} {line}")
+    assert seen > enough
     assert wrong == []

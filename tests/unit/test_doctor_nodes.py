@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.control_plane_file import ControlPlaneFile
+from hostler.entry.backend import ControlPlaneFile
 from hostler.entry.doctor.examination import identity, nodes
 from hostler.entry.doctor.machines import shared_hosts
 from hostler.keys.node import CLUSTER, MEMBER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -379,13 +380,15 @@ async def test_a_process_that_served_a_control_plane_starts_on_no_empty_store() 
     async with MemoryStore() as store:
         await fill_plane(store)
         await guard_of(store, kept).check()
-    assert kept.last == LastControlPlane(cluster="c1", fence=8)
+    assert kept.last is not None
+    assert kept.last == LastControlPlane(cluster="c1", fence=8, revision=kept.last.revision)
     async with MemoryStore() as empty:
         with pytest.raises(Refused, match="was emptied, or it is a different store"):
             await guard_of(empty, kept).check()
         assert not (await empty.range("")).items
         await guard_of(empty, kept, accept=True).check()
-        assert kept.last == LastControlPlane(cluster="new")
+        assert kept.last is not None
+        assert kept.last == LastControlPlane(cluster="new", revision=kept.last.revision)
 
 
 @pytest.mark.parametrize(
@@ -414,6 +417,50 @@ async def test_a_running_process_notices_that_its_store_became_another_one(what:
             await guard.run()
 
 
+async def at_revision(store: Store, revision: int) -> None:
+    """Fill the store as that of one and the same control plane, under one fence."""
+    await fill_plane(store)
+    while await store.put("/other", b"x") < revision:
+        pass
+
+
+async def test_an_older_store_with_the_same_fence_is_refused_also_after_a_restart() -> None:
+    kept = Kept()
+    async with MemoryStore() as store, MemoryStore() as older:
+        await at_revision(store, 40)
+        await at_revision(older, 20)
+        await guard_of(store, kept).check()
+        with pytest.raises(Refused, match=r"older \(revision 20\) than .* \(revision 40\)"):
+            await guard_of(older, kept).check()
+        await activate(older, "older")
+        await guard_of(older, kept).check()
+        assert kept.last is not None
+        assert kept.last.revision < 40, "the new epoch counts its own revisions"
+
+
+async def test_the_successor_of_a_process_whose_store_went_back_refuses_it_too() -> None:
+    kept = Kept()
+    async with MemoryStore() as store, MemoryStore() as older:
+        await at_revision(store, 10)
+        await at_revision(older, 20)
+        guard = guard_of(store, kept)
+        await guard.check()
+        await at_revision(store, 40)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(guard.run(), 0.05)
+        assert kept.last is not None
+        assert kept.last.revision < 20, "a revision alone is written once a minute"
+        guard._store = older
+        with pytest.raises(Refused, match="went back from revision 4. to 20"):
+            await guard.run()
+        for revision in (20, 60):  # processes that do not know better write to it
+            await at_revision(older, revision)
+            with pytest.raises(Refused, match="older .it was put back to an older state. than .* .revision 4"):
+                await guard_of(older, kept).check()
+        await guard_of(older, kept, accept=True).check()
+        await guard_of(older, kept).check()
+
+
 async def test_no_leadership_has_a_lower_fence_than_one_that_was_seen() -> None:
     from hostler.wiring import ttl_storage_on
 
@@ -436,4 +483,4 @@ async def test_a_newer_epoch_counts_its_fences_by_itself() -> None:
         await store.txn([], [CLUSTER.put(Cluster(id="c1", created_at=1.0, epoch=2)), FENCE.put(3, n=1)])
         identity = await read_identity(store)
         assert objection(last, identity) == ""
-        assert seen_now(identity, last) == LastControlPlane(cluster="c1", epoch=2, fence=3)
+        assert seen_now(identity, last) == LastControlPlane(cluster="c1", epoch=2, fence=3, revision=identity.revision)

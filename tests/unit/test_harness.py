@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 import running
-from harness import artefacts, lanes, pace
+from _pytest.assertion import rewrite
+from harness import artefacts, lanes, pace, precompile
 from harness.fork_server import ForkedProcess
 
 from hostler.testing import servers
@@ -112,6 +114,18 @@ def test_a_worker_with_nothing_left_in_its_lane_helps_another_and_that_lane_alon
     assert made._waiting["virtual"] == [[sim[0]]]
 
 
+def test_files_that_one_worker_collects_have_names_of_their_own() -> None:
+    for lane in lanes.LANES:
+        folders = [TESTS / folder for one in lanes.lanes_of(lane) for folder in lanes.LANES[one].folders]
+        names = [
+            path.stem
+            for folder in folders
+            if not (folder / "__init__.py").exists()
+            for path in folder.rglob("test_*.py")
+        ]
+        assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+
+
 def lane_number(lane: str) -> int:
     """The number of the first worker of a lane."""
     return next(number for number in range(20) if lanes.lane_of_worker(f"gw{number}") == lane)
@@ -147,6 +161,16 @@ def test_a_test_with_the_parameters_of_another_commit_costs_what_the_others_did(
 
 
 # The pace
+
+
+def test_before_its_first_tick_the_loop_says_nothing_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pace"
+    file.write_bytes(bytes(1 << 20))
+    monkeypatch.setenv(pace.VARIABLE, str(file))
+    assert pace.slowdown(time.monotonic() - 1.0) == 1.0
+    assert pace.patience(1.0) == 2.0
 
 
 def test_a_limit_holds_at_the_pace_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +264,31 @@ def test_a_forked_process_is_killed_suspended_and_waited_for_as_any_other(output
     process.kill()
     assert process.wait(20) == -signal.SIGKILL
     assert process.pid not in running.forked()
+
+
+# What is compiled before a run
+
+
+def test_pytest_rewrites_no_test_that_was_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "test_compiled_before.py"
+    path.write_text("def test() -> None:\n    answer = 41\n    assert answer == 42\n")
+    precompile.compile_rewritten(path)
+    monkeypatch.setattr(rewrite, "_rewrite_test", lambda *_: pytest.fail("it is rewritten again"))
+    hook = next(each for each in sys.meta_path if isinstance(each, rewrite.AssertionRewritingHook))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=hook)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    hook.exec_module(module)
+    with pytest.raises(AssertionError, match="assert 41 == 42"):
+        module.test()
+
+
+def test_every_file_that_pytest_rewrites_is_compiled_before_a_run() -> None:
+    found = set(precompile.rewritten_files())
+    hook = next(each for each in sys.meta_path if isinstance(each, rewrite.AssertionRewritingHook))
+    ours = {path for path in hook._rewritten_names.values() if path.is_relative_to(TESTS.parent / "tests")}
+    assert Path(__file__) in ours
+    assert ours - found == set()
 
 
 # Artefacts

@@ -122,8 +122,8 @@ class Child(NamedTuple):
         return f"{self.record()} {self.process.stderr.read(65536).decode(errors='replace')}"
 
     def ended(self, within: float) -> float:
-        """When it had ended, on the clock of its record."""
-        self.process.wait(patience(within))
+        """When it had ended, on the clock of its record. Whether that was in time is judged by the record."""
+        self.process.wait(patience(within + START))
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from environment import env_on
 from service_scene import ADMIN, STRANGER, Scene, asked, play
 
 from hostler.engine.labs import state_machine
@@ -41,8 +41,8 @@ CATALOGUE = LabCatalogue(
 
 def with_labs(story: Callable[[Scene, LabService], Awaitable[T]], **more: Any) -> T:
     async def whole(scene: Scene) -> T:
-        fields: dict[str, Any] = {"catalogue": lambda: CATALOGUE, "clock": scene.clock, "rng": random.Random(1)}
-        return await story(scene, LabService(scene.store, scene.writer, scene.view, **{**fields, **more}))
+        fields: dict[str, Any] = {"catalogue": lambda: CATALOGUE, **more}
+        return await story(scene, LabService(scene.store, scene.writer, scene.view, env_on(scene.clock), **fields))
 
     return play(whole)
 
@@ -370,9 +370,7 @@ def test_positions_are_known_of_labs_that_were_there_before() -> None:
         await scene.clock.sleep(1.0)
         await labs.start(asked(TEACHER), "bert", 3)
         await scene.settle()
-        later = LabService(
-            scene.store, scene.writer, scene.view, catalogue=LabCatalogue, clock=scene.clock, rng=random.Random(1)
-        )
+        later = LabService(scene.store, scene.writer, scene.view, env_on(scene.clock), catalogue=LabCatalogue)
         assert (await later.get(VIEWER, "bert")).position == 2
 
     with_labs(story)

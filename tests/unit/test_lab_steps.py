@@ -21,7 +21,7 @@ from hostler.ports.store import Put
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.controllers.transactions import Txn
+    from hostler.engine.runtime.guarded_writer import Txn
 
 CATALOGUE = LabCatalogue()
 WAITS = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=0.0, switch=False)

@@ -7,13 +7,16 @@ import itertools
 import json
 import random
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
+from environment import env_on
 
 from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import RECLAIM_EVERY, TTL, LabWorker
 from hostler.errors import Closed, Damaged, Forbidden, Invalid, TooLarge, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
@@ -45,15 +48,10 @@ class Scene:
         self.worker = self.another()
 
     def another(self, **more: Any) -> LabWorker:
-        fields: dict[str, Any] = {
-            "catalogue": lambda: LabCatalogue(labs={"3": LabTemplate(), "5": LabTemplate()}),
-            "clock": self.clock,
-            "rng": random.Random(3),
-            "new_id": lambda: f"worker-{next(self._ids)}",
-            "source": "here",
-            "tell": self.said.append,
-        }
-        return LabWorker(self.store, self.inbox, self.labs, **{**fields, **more})
+        ids, warn = (lambda: f"worker-{next(self._ids)}"), more.pop("warn", self.said.append)
+        env = replace(env_on(self.clock, random.Random(3), new_id=ids, tell=self.said.append), warn=warn)
+        rules = Rules(**{"catalogue": lambda: LabCatalogue(labs={"3": LabTemplate(), "5": LabTemplate()}), **more})
+        return LabWorker(self.store, self.inbox, self.labs, env, rules, source="here")
 
     def begin(self, worker: LabWorker | None = None) -> asyncio.Task[None]:
         task = asyncio.create_task((worker or self.worker).run(), name="worker")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from environment import env_on
 from service_scene import ADMIN, ORG, PROJECT, SMALL, Scene, asked, contents, play
 
 from hostler.engine.inventory.check import name_fault
@@ -32,7 +32,7 @@ MAKERS: dict[str, Callable[[Scene, str, str, str], Awaitable[Any]]] = {
 
 
 def workloads(scene: Scene) -> WorkloadService:
-    return WorkloadService(scene.store, scene.writer, scene.view, clock=scene.clock, rng=random.Random(1))
+    return WorkloadService(scene.store, scene.writer, scene.view, env_on(scene.clock))
 
 
 @pytest.mark.parametrize("name", ["web", "Straße 7", "a b", "日本", "*", "-", "é"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
+from harness.pace import patience
 from redfish_board import SYSTEM, RedfishBoardStandIn
 
 from hostler.drivers.power import BmcPower
@@ -36,12 +37,18 @@ class Bench:
         return f"{scheme}://{place}{path}?password_file={self.password_file}{more}"
 
     def switch(
-        self, more: str = "", *, within: float = 5.0, timeout: float = 30.0, scheme: str = "redfish+http"
+        self,
+        more: str = "",
+        *,
+        within: float = 5.0,
+        timeout: float = 30.0,
+        every: float = 0.05,
+        scheme: str = "redfish+http",
     ) -> BmcPower:
         by_url: Any = open_power((), {NODE: self.url(more, scheme=scheme)}, timeout=1.0, tell=self.told.append)
         power = by_url.power_of(NODE)
         assert isinstance(power, BmcPower)
-        return BmcPower(power.board, timeout=timeout, request_within=within, every=0.05, tell=self.told.append)
+        return BmcPower(power.board, timeout=timeout, request_within=within, every=every, tell=self.told.append)
 
 
 @pytest.fixture
@@ -115,14 +122,15 @@ NEVER_SEEN_OFF = {
 
 @pytest.mark.slow
 async def test_a_node_that_was_not_read_as_off_may_be_on(tmp_path: Path) -> None:
+    answers = patience(0.75)
+
     async def play(prepare: Callable[[RedfishBoardStandIn], None]) -> tuple[str, int]:
         bench = Bench(tmp_path)
         prepare(await bench.stand_in.start())
         try:
-            off = await bench.switch("&uuid=4c4c4544-0042-3510-8051-b4c04f4b4d32", within=1.5, timeout=3).switch_off(
-                NODE
-            )
-            return f"{off}", len(bench.stand_in.resets)
+            uuid = "&uuid=4c4c4544-0042-3510-8051-b4c04f4b4d32"
+            switch = bench.switch(uuid, within=answers, timeout=2 * answers, every=answers / 15)
+            return f"{await switch.switch_off(NODE)}", len(bench.stand_in.resets)
         except Uncertain as error:
             return str(error).rpartition("; ")[2], len(bench.stand_in.resets)
         finally:
@@ -205,7 +213,7 @@ async def test_a_board_that_does_not_come_to_an_end_is_given_up(bench: Bench, fa
 
 async def test_a_request_whose_answer_never_comes_counts_if_the_node_is_read_as_off(bench: Bench) -> None:
     bench.stand_in.faults = {"POST": "hangs"}
-    assert await bench.switch(within=1.0).switch_off(NODE) is True
+    assert await bench.switch(within=patience(0.5)).switch_off(NODE) is True
     assert len(bench.stand_in.resets) == 1
 
 

@@ -10,7 +10,7 @@ from redfish_board import SYSTEM, RedfishBoardStandIn
 
 from hostler.drivers.power import CommandPower, IpmiBmc, RedfishBmc
 from hostler.entry.cli import main
-from hostler.entry.control_plane import ControlPlane
+from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.doctor.power import boards, power
 from hostler.errors import Invalid
 from hostler.ports.finding import Level
@@ -106,7 +106,7 @@ def test_two_nodes_cannot_have_the_same_system() -> None:
 async def test_the_leader_has_the_switches_of_the_settings() -> None:
     settings = load({}, {}, toml=f"[power]\n'r1-*' = '{REDFISH}'")
     async with open_store("memory://") as store:
-        plane = ControlPlane(store, settings)
+        plane = ControlPlaneProcess(store, settings)
         nodes: Any = next(each for each in plane.controllers() if each.name == "nodes")
         assert nodes._power.reaches("r1-b3")
         assert not nodes._power.reaches("r2-b3")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from harness import pace
 from qemu_opened import Opened, empty_images, plan
 from qemu_record import image
 
@@ -274,13 +275,13 @@ async def test_fifty_machines_are_looked_at_in_no_time(opened: Opened) -> None:
         names = [machine.label.vm for machine in await machines.list()]
         assert len(names) == 50
         loop = asyncio.get_running_loop()
-        best = 1.0
+        best, since = float("inf"), loop.time()
         for _ in range(5):
             began = loop.time()
             for name in names:
                 assert await machines.inspect(name) is not None
             best = min(best, loop.time() - began)
-        assert best < 0.1
+        pace.check(best, 0.1, since=since, what="looking at 50 machines")
 
 
 @pytest.mark.parametrize("seeding", list(Seeding))

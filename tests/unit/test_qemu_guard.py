@@ -78,10 +78,11 @@ async def test_a_hold_that_is_renewed_goes_on_and_one_that_is_shortened_is_over(
     place: NodeFolder, folder: MachineFolder
 ) -> None:
     run = await guarded(place, folder)
-    place.hold(now() + 0.25)
+    short = pace.patience(0.25)  # a guard that has read it must be able to read the next one before it is over
+    place.hold(now() + short)
     place.hold(now() + 600)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(short + 0.25):
             await process.ended(folder, run)
     place.hold(0)
     async with asyncio.timeout(PATIENCE):
@@ -188,7 +189,7 @@ async def test_a_guard_that_cannot_read_its_hold_kills_in_time(
     place: NodeFolder, folder: MachineFolder, timer: str
 ) -> None:
     run = await guarded(place, folder)
-    until = timer_now(timer) + 1.0
+    until = timer_now(timer) + pace.patience(0.5)
     await hold_and_await_read(place, run, until)
     blocking = place.path / "blocking"
     os.mkfifo(blocking)
@@ -203,7 +204,7 @@ async def test_a_guard_that_is_stopped_kills_before_anything_else(
     place: NodeFolder, folder: MachineFolder, timer: str
 ) -> None:
     run = await guarded(place, folder)
-    guard_pid, until = parent_of(run), timer_now(timer) + 1.0
+    guard_pid, until = parent_of(run), timer_now(timer) + pace.patience(0.5)
     await hold_and_await_read(place, run, until)
     servers.suspend(guard_pid)
     place.hold(timer_now(timer) + 600)  # too late: it has not been read

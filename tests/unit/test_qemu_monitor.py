@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.pace import patience
 from qemu_scene import PATIENCE, Peer, listening
 
 from hostler.drivers.machines.qemu import socket_io
@@ -362,7 +363,7 @@ async def test_a_job_that_fails_says_why_and_is_gone(qemu: Qemu, jobs: Jobs) -> 
 async def test_a_job_that_takes_too_long_is_uncertain_and_can_be_settled_later(qemu: Qemu, jobs: Jobs) -> None:
     jobs.jobs["departure"] = {"id": "departure", "status": "running"}
     with pytest.raises(Uncertain, match="not finished within"):
-        await qemu.monitor.job("snapshot-save", {"tag": "s1"}, 0.02)
+        await qemu.monitor.job("snapshot-save", {"tag": "s1"}, patience(0.1))  # enough to be told that it has begun
     with pytest.raises(Unavailable, match="still running"):
         await qemu.monitor.settle_jobs(within=0.02)
     asyncio.get_running_loop().call_later(0.02, jobs.end)

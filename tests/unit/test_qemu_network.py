@@ -213,3 +213,23 @@ async def test_tables_of_other_places_and_of_others_are_nobody_of_ours(monkeypat
 
     monkeypatch.setattr(firewall, "_nft", answer)
     assert await firewall.machine_tables("a") == {7: firewall.table_name("a", 7)}
+
+
+async def test_tables_whose_folders_were_deleted_are_found_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [tmp_path / str(number) for number in range(20)]
+    for place in places[:15]:
+        place.mkdir()
+    rules = [firewall.loopback_rules(firewall.table_name(str(place)), range(9), place) for place in places]
+    tables = [text.partition("delete ")[2].partition("\n")[2] for text in rules]
+    foreign = "table inet filter {\n\tchain input {\n\t}\n}\n"
+    asked: list[tuple[str, ...]] = []
+
+    async def nft(*words: str, said: str = "") -> tuple[str, str]:
+        asked.append(words)
+        return foreign + "".join(tables), ""
+
+    monkeypatch.setattr(firewall, "_nft", nft)
+    assert await firewall.abandoned() == [firewall.table_name(str(place)) for place in places[15:]]
+    assert asked == [("list", "ruleset", "inet")]

@@ -63,6 +63,29 @@ async def test_it_lives_exactly_as_long_as_its_process(folder: MachineFolder) ->
     assert not Path(f"/proc/{run.pid}").exists()  # reaped
 
 
+def test_the_folder_of_a_foreign_process_is_not_touched(
+    folder: MachineFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on a file system that does not answer."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    touched: list[object] = []
+    stat = os.stat
+
+    def noted(path: object, *args: object, **options: object) -> os.stat_result:
+        touched.append(path)
+        return stat(path, *args, **options)  # type: ignore[arg-type]
+
+    with subprocess.Popen(SLEEP, cwd=elsewhere) as other:
+        try:
+            monkeypatch.setattr(os, "stat", noted)
+            assert list(pid_lookup.holders(folder)) == []
+        finally:
+            monkeypatch.undo()
+            other.kill()
+    assert f"/proc/{other.pid}/cwd" not in touched
+
+
 async def test_who_started_it_holds_nothing_of_it(folder: MachineFolder) -> None:
     before = set(os.listdir("/proc/self/fd"))
     run = await process.spawn(folder, SLEEP)
@@ -269,11 +292,16 @@ os.execvp("sleep", ["sleep", "600"])
 """Lets go of the lock that says that it lives, and goes elsewhere."""
 
 
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+
+
 async def escaped(folder: MachineFolder, to: str, uid: int | None = None) -> Run:
     def wrap(argv: list[str]) -> list[str]:
         return argv if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *argv]
 
-    run = await process.spawn(folder, [sys.executable, "-I", "-S", "-c", FREE, to], wrap=wrap)
+    # The interpreter of the tests may be in a folder that only its owner can enter.
+    python = sys.executable if uid is None or not SYSTEM_PYTHON.exists() else str(SYSTEM_PYTHON)
+    run = await process.spawn(folder, [python, "-I", "-S", "-c", FREE, to], wrap=wrap)
     await eventually(lambda: folder.said() == "free" and Path(f"/proc/{run.pid}/comm").read_text() == "sleep\n")
     assert not process.alive(folder)
     return run

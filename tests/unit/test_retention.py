@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from controller_world import Leader, World, ids, play
+from environment import env_on
 
 from hostler.engine.controllers.janitor import WHO
-from hostler.engine.controllers.retention import RETENTION
+from hostler.engine.controllers.retention import LISTS_WITHIN, RETENTION
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
@@ -119,6 +119,36 @@ def test_the_only_disk_of_a_vm_is_kept_however_old_it_is() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_pending_vm_waits_for_what_its_node_lists_when_that_is_back(has_it: bool) -> None:
+    async def story(world: World) -> None:
+        n1 = await world.node("n1")
+        await world.leader()
+        await world.create("a")
+        await world.until_state("a", MachineState.RUNNING)
+        await n1.fall_silent()
+        await world.clock.sleep(20.0)  # its lease ends
+        await world.confirm_off("n1")
+        await world.until_state("a", MachineState.PENDING)
+        await keeper(world)  # n1 is back, takes no machine, and has not listed anything yet
+        await world.node("n2")
+        await world.clock.sleep(20.0)
+        if has_it:
+            await keep(world, "old", 0.0)
+        await world.clock.sleep(LISTS_WITHIN - 30.0)
+        handle = await world.handle("a")
+        assert handle is not None
+        assert (handle.state, handle.node) == (MachineState.PENDING, ""), "it would get a new disk on n2"
+        await world.clock.sleep(60.0)
+        handle = await world.handle("a")
+        assert handle is not None
+        assert handle.node == ("" if has_it else "n2")
+        if has_it:
+            assert "its disk is retained on node n1" in str(handle.reasons)
+
+    play(story)
+
+
 def test_a_disk_that_a_vm_waits_for_is_kept() -> None:
     async def story(world: World) -> None:
         await keeper(world)
@@ -201,9 +231,9 @@ def test_a_disk_that_is_restored_while_it_is_collected_is_kept() -> None:
 
         leader.store.txn = txn  # type: ignore[method-assign]
         writer = Writer(world.raw, clock=world.clock, new_id=lambda: "w")
-        tools: dict[str, Any] = {"clock": world.clock, "new_id": lambda: "again"}
-        vms = VmService(world.raw, writer, leader.view, rng=random.Random(1), **tools)
-        restores = RetainedService(world.raw, writer, leader.view, vms, **tools)
+        env = env_on(world.clock, new_id=lambda: "again")
+        vms = VmService(world.raw, writer, leader.view, env)
+        restores = RetainedService(world.raw, writer, leader.view, vms, env)
         await leader.lead()
         await world.clock.sleep(130.0)
         assert restored == ["again"]

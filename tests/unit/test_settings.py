@@ -159,7 +159,9 @@ def test_variables_of_the_client_and_of_others_are_no_settings() -> None:
 def test_every_variable_of_ours_in_the_tree_is_known_to_the_settings() -> None:
     root = Path(__file__).parents[2]
     files = [root / "Makefile", *(root / "scripts").iterdir()]
-    files += [file for folder in ("src", "tests") for file in (root / folder).rglob("*.py") if file != Path(__file__)]
+    files += [
+        file for folder in ("src", "bench", "tests") for file in (root / folder).rglob("*.py") if file != Path(__file__)
+    ]
     texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     named = {name for text in texts for name in re.findall(r"(?<![A-Z_])HOSTLER_[A-Z_]*[A-Z]\b", text)}
     assert {"HOSTLER_STORE", "HOSTLER_DOSE"} <= named, "nothing was found: it looks in the wrong place"

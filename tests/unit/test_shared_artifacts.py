@@ -17,7 +17,7 @@ import pytest
 import hostler
 from hostler.engine.replica_registration import Presence
 from hostler.engine.tickets import ARTIFACTS, FILE
-from hostler.entry.control_plane import ControlPlane, peer_tickets
+from hostler.entry.control_plane import ControlPlaneProcess, ProcessState, peer_tickets
 from hostler.entry.server.pin import read_pinned
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Conflict, NotFound, Unavailable
@@ -58,11 +58,11 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def replica(store: Store, data: Path, **more: str) -> AsyncIterator[ControlPlane]:
+async def replica(store: Store, data: Path, **more: str) -> AsyncIterator[ControlPlaneProcess]:
     """A replica's services and API, and its record; nothing leads."""
     settings = load({"data": str(data), "listen": "127.0.0.1:0", "store": "memory://", **more}, {})
     async with AsyncExitStack() as stack:
-        plane = await stack.enter_async_context(ControlPlane(store, settings))
+        plane = await stack.enter_async_context(ControlPlaneProcess(store, settings))
         server = await stack.enter_async_context(plane.served())
         record = ReplicaRecord(address=server.url, holder=data.name, ttl=20.0, started_at=0.0)
         presence = Presence(store, record, url=plane.api_url)
@@ -242,13 +242,13 @@ async def test_a_replica_on_every_address_is_reached_where_it_was_told(
 ) -> None:
     settings = load({"data": str(tmp_path), "listen": listen, "store": "memory://", "insecure": True}, {})
     async with hostler.open_store("memory://") as store:
-        plane = ControlPlane(store, settings, address=address)
+        plane = ControlPlaneProcess(store, settings, process=ProcessState(address=address))
         assert plane.api_url() == ""
         async with plane, plane.served():
             assert re.fullmatch(url, plane.api_url())
 
 
-def own(plane: ControlPlane) -> Artifacts:
+def own(plane: ControlPlaneProcess) -> Artifacts:
     return own_of(plane.services.artifacts)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pytest
 from blueprint_scene import SaidArtifacts
+from environment import env_on
 from service_scene import ADMIN, MEMBER_OF_ACME, Scene, play
 
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
@@ -283,7 +284,7 @@ def test_a_node_that_says_nothing_sensible_is_told_of(said: tuple[bytes | None, 
 
 def service(scene: Scene) -> BlueprintService:
     return BlueprintService(
-        scene.store, scene.writer, scene.view, SaidArtifacts(), clock=scene.clock, rng=random.Random(3)
+        scene.store, scene.writer, scene.view, SaidArtifacts(), env_on(scene.clock, random.Random(3))
     )
 
 

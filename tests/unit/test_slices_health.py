@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from harness.pace import patience
 from slicing import TOKENS, Caller
 
 from hostler.model.deployment import SliceSettings
@@ -104,7 +105,7 @@ async def test_hooks_may_raise_whatever_they_like(hook: str, kind: str, is_plain
     async def raises_later() -> None:
         raises()
 
-    till = Till({hook: raises if is_plain else raises_later}, healthy_within=0.2)
+    till = Till({hook: raises if is_plain else raises_later}, healthy_within=patience(0.1))
     async with asyncio.timeout(60):
         with pytest.raises(NotDone, match=f"{hook} raised .*{kind}"):
             await till.up_and_down()
@@ -141,7 +142,7 @@ async def test_an_answer_that_is_none_counts_as_unwell(answer: Any, why: str) ->
         found = answer()
         return await found if asyncio.iscoroutine(found) else found
 
-    till = Till({"healthy": healthy}, healthy_every=0.01)
+    till = Till({"healthy": healthy}, healthy_every=patience(0.02))  # an answer that is late has another reason
     await till.instance.activate()
     assert await till.ended() == f"unhealthy: {why}"
     assert len(looks) == 4
@@ -164,7 +165,7 @@ async def test_logs_that_want_its_words_do_not_end_the_looking() -> None:
     wordy, log = Wordy(), logging.getLogger("hostler.slices")
     log.addHandler(wordy)
     try:
-        till = Till({"healthy": healthy}, healthy_every=0.01)
+        till = Till({"healthy": healthy}, healthy_every=patience(0.02))
         await till.instance.activate()
         assert await till.ended() == "unhealthy: healthy raised Unspeakable"
     finally:
@@ -232,7 +233,7 @@ async def test_one_whose_places_are_held_by_calls_of_nobody_ends(
     await till.instance.activate()
     caller = await caller_of(till)
     for number in range(3):
-        late = await caller.call("blocks", number=number, within=0.1)
+        late = await caller.call("blocks", number=number, within=patience(0.05))  # enough to begin
         assert isinstance(late, Failed)
         assert late.fault is Fault.DEADLINE
     assert await till.ended() == (
@@ -249,7 +250,7 @@ async def test_one_whose_threads_are_all_held_ends_though_it_has_places_left(
     await till.instance.activate()
     caller = await caller_of(till)
     for number in range(2):
-        assert isinstance(await caller.call("blocks", number=number, within=0.1), Failed)
+        assert isinstance(await caller.call("blocks", number=number, within=patience(0.05)), Failed)
     assert "by 2 calls that no caller waits for" in await till.ended()
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from harness.pace import patience
 from slicing import TOKENS, Caller
 
 from hostler.model.deployment import SliceSettings
@@ -124,7 +125,7 @@ async def test_a_search_that_finds_nothing_is_told(till: Till) -> None:
 
 @pytest.mark.parametrize("hook", ["start", "stop", "healthy"])
 async def test_a_hook_that_finds_nothing_is_told(hook: str) -> None:
-    till = Till({hook: finds_nothing}, healthy_within=0.2)
+    till = Till({hook: finds_nothing}, healthy_within=patience(0.1))
     async with asyncio.timeout(60):
         with pytest.raises(NotDone, match=f"{hook} raised RuntimeError: finds_nothing raised StopIteration"):
             await till.up_and_down()

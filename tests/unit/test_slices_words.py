@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from harness.pace import patience
 from slicing import TOKENS, Caller
 
 from hostler.kit.frames import frame, read_frame
@@ -133,7 +134,8 @@ class Asking:
         self._numbers = iter(range(1, 100))
 
     def order(self, module: str, **more: Any) -> Order:
-        return Order(artifact="shop:till:1", instance=3, module=module, healthy_within=0.2, healthy_every=0.02, **more)
+        more |= {"healthy_within": patience(0.1), "healthy_every": patience(0.02)}
+        return Order(artifact="shop:till:1", instance=3, module=module, **more)
 
     async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_unix_connection(self.path)

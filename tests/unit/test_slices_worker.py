@@ -319,6 +319,7 @@ async def test_strangers_are_few_and_do_not_stay(till: Till, monkeypatch: pytest
     for reader, writer in silent:
         assert await _end_of(reader)
         writer.close()
+    monkeypatch.undo()  # on a busy machine who calls may need longer, too
     assert await (await till.caller()).call("add", a=1) == 3
 
 

@@ -131,9 +131,9 @@ def test_whatever_a_leader_knows_of_a_transfer_it_does_nothing_because_of_it(cas
         controller._writing.standing = Led()  # type: ignore[assignment]
         await controller.books.load()
         there = await dump(store)
-        await controller._look(OLD)
+        await controller.reconcile(OLD)
         assert await dump(store) == there, "something was done under the old name"
-        await controller._look(NEW)
+        await controller.reconcile(NEW)
         now = await dump(store)
         if case.startswith("its node lives") or case == "its node is silent":
             assert now == there, "something was done under the new name"

@@ -40,7 +40,7 @@ async def test_a_disk_that_is_full_for_a_while_does_not_end_it(tmp_path: Path, m
     monkeypatch.setattr(one._folder, "write", full)
     monkeypatch.setattr(up, "stand", stand)
     monkeypatch.setattr(up, "STAND_AGAIN", 0.01)
-    plane: Any = SimpleNamespace(controllers=tuple, api_url="")
+    plane: Any = SimpleNamespace(controllers=tuple, api_url="", graph=SimpleNamespace())
     async with asyncio.timeout(60):
         await one._stand(
             MemoryStore(), plane, "127.0.0.1:1", StoreGuard(MemoryStore(), None, clock=SystemClock(), new_id=str)

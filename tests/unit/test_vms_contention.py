@@ -309,9 +309,7 @@ def test_v6_a_lock_names_the_holder_of_the_replica() -> None:
             scene.store,
             scene.writer,
             scene.view,
-            clock=scene.clock,
-            rng=scene.rng,
-            new_id=scene.new_id,
+            scene.env,
             holder=lambda: "replica-holder",
         )
         inner, seen = scene.store.txn, []

@@ -10,9 +10,8 @@ import pytest
 from hostler import Invalid, Store, open_store, settings
 from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.drivers.machines.qemu.options import QemuOptions
-from hostler.drivers.store.etcd.bare import BareEtcd
 from hostler.model.inventory import Capacity
-from hostler.wiring import Options, open_bare, open_machines
+from hostler.wiring import Options, open_machines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,15 +73,6 @@ def test_an_option_given_twice_or_empty_is_an_error() -> None:
 def test_a_number_is_finite_and_large_enough(text: str) -> None:
     with pytest.raises(Invalid, match="at least 1"):
         Options(urlsplit(f"x://?n={text}")).number("n", 5, least=1)
-
-
-@pytest.mark.parametrize(
-    ("place", "endpoint"), [("host", "host:2379"), ("host:1", "host:1"), ("[::1]", "[::1]:2379"), ("a,b:2", "a:2379")]
-)
-def test_bare_etcd_has_the_same_default_port_as_the_store(place: str, endpoint: str) -> None:
-    bare = open_bare(f"etcd://{place}")
-    assert isinstance(bare, BareEtcd)
-    assert bare._endpoint == endpoint
 
 
 def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from environment import env_on
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
@@ -66,7 +67,7 @@ class Scene:
             tell=self.told.append,
         )
         writer = Writer(raw, clock=clock, new_id=self.new_id)
-        self.service = WorkloadService(raw, writer, self.view, clock=clock, rng=random.Random(1))
+        self.service = WorkloadService(raw, writer, self.view, env_on(clock))
         self.leadership: Any = None
 
     async def apply(self, name: str = "web", **fields: Any) -> None:

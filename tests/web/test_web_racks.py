@@ -232,6 +232,7 @@ async def test_the_picture_lets_the_page_scroll_and_has_room_for_a_finger(
     await cheap_plane.call("PUT", "/v1/inventory", DOCUMENT)
     await page.set_viewport_size({"width": 1280, "height": 560})
     await enter(page, cheap_plane, at="#/racks/r1")
+    await expect(aside(page).get_by_role("region", name="What is in r1")).to_be_visible()  # the page has its height
     picture = page.get_by_role("application", name="Picture of the racks")
     box = await picture.bounding_box()
     assert box is not None
@@ -247,6 +248,7 @@ async def test_the_picture_lets_the_page_scroll_and_has_room_for_a_finger(
 
     await page.set_viewport_size({"width": 360, "height": 740})
     await page.goto(f"{cheap_plane.url}/#/racks/r1/b2")
+    await expect(page.get_by_role("heading", name="Blade r1/b2")).to_be_visible()
     await picture.scroll_into_view_if_needed()
     box = await picture.bounding_box()
     assert box is not None

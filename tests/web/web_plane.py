@@ -148,6 +148,7 @@ class Planes:
                 await plane.process.says(told, pace.patience(START))
                 plane.url = await serving_at(plane.process, "serving")
                 plane.admin = token_told(plane.process.text)
+                await plane.process.says("leading with fence", pace.patience(START))  # and none of the others
         plane.others = [await serving_at(process, "serving") for process in plane.processes[1:replicas]]
         self._hosts.update(urlsplit(url).netloc for url in (plane.url, *plane.others))
         return plane

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FIRST_PASSWORD = "nobody has this one"  # noqa: S105 - not a secret
+_SALT_BYTES, _DIGEST_BYTES = 16, 32
 
 
 class Argon2Hasher:
@@ -35,7 +37,7 @@ class Argon2Hasher:
         self._count = threading.Lock()
         self._under_way = 0
         self._closed = False
-        self._stand_in: str | None = None
+        self._stand_in = _hash_of_nothing(cost, memory_kib)
 
     async def hash(self, password: str) -> str:
         return await self._off_loop(lambda: self._hashed(password))
@@ -57,8 +59,6 @@ class Argon2Hasher:
             raise Unavailable(f"password: could not be hashed ({error}); try again") from None
 
     def _verified(self, kept: str, password: str) -> bool:
-        if self._stand_in is None:
-            self._stand_in = self._hashed(_FIRST_PASSWORD)
         if not _is_hash(kept):
             self._matches(self._stand_in, password)
             return False
@@ -94,6 +94,15 @@ class Argon2Hasher:
     def _done(self, _: object) -> None:
         with self._count:
             self._under_way -= 1
+
+
+def _hash_of_nothing(cost: int, memory_kib: int) -> str:
+    """Return a hash that no password has, and that takes as long to check as any other.
+
+    It is made of random bytes: to make it of a password would take a process a tenth of a second.
+    """
+    salt, digest = (base64.b64encode(os.urandom(size)).decode().rstrip("=") for size in (_SALT_BYTES, _DIGEST_BYTES))
+    return f"$argon2id$v=19$m={memory_kib},t={cost},p=1${salt}${digest}"
 
 
 def _is_hash(kept: str) -> bool:

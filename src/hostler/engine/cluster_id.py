@@ -89,8 +89,11 @@ def seen_now(identity: Identity, last: LastControlPlane | None) -> LastControlPl
         return None
     cluster = identity.cluster.value
     same = last is not None and (last.cluster, last.epoch) == (cluster.id, cluster.epoch)
-    fence = max(identity.fence, last.fence) if same and last is not None else identity.fence
-    fields = {"cluster": cluster.id, "epoch": cluster.epoch, "copy_id": cluster.copy_id, "fence": fence}
+    fence, revision = identity.fence, identity.revision
+    if same and last is not None:
+        fence, revision = max(fence, last.fence), max(revision, last.revision)
+    numbers = {"epoch": cluster.epoch, "fence": fence, "revision": revision, "went_back": False}
+    fields = {"cluster": cluster.id, "copy_id": cluster.copy_id, **numbers}
     return LastControlPlane(**fields) if last is None else msgspec.structs.replace(last, **fields)  # type: ignore[arg-type]
 
 
@@ -135,12 +138,27 @@ def objection(last: LastControlPlane | None, identity: Identity) -> str:
         )
     if cluster.epoch == last.epoch and cluster.copy_id != last.copy_id:
         return f"the store is a different copy of epoch {cluster.epoch} than the one that this folder last obeyed"
-    if cluster.epoch == last.epoch and identity.fence < last.fence:
-        return (
-            f"the store is older (fence {identity.fence}) than when this folder last obeyed it (fence {last.fence}):"
-            " a backup was restored; make it the newest with: hostler store activate"
-        )
-    return ""
+    if not is_older(last, identity):
+        return ""
+    then, now = f"revision {last.revision}", f"revision {identity.revision}"
+    if last.went_back:
+        now = "it was put back to an older state"  # always the same words, because its numbers grow
+    elif identity.fence < last.fence:
+        then, now = f"fence {last.fence}", f"fence {identity.fence}"
+    return (
+        f"the store is older ({now}) than when this folder last obeyed it ({then}): a backup was restored; make it the"
+        " newest with: hostler store activate"
+    )
+
+
+def is_older(last: LastControlPlane | None, identity: Identity) -> bool:
+    """Return whether the store was put back to an older state of the epoch that was last obeyed."""
+    if last is None or identity.cluster is None:
+        return False
+    cluster = identity.cluster.value
+    if (cluster.id, cluster.epoch, cluster.copy_id) != (last.cluster, last.epoch, last.copy_id):
+        return False
+    return last.went_back or identity.fence < last.fence or identity.revision < last.revision
 
 
 async def remembered(memory: Memory) -> LastControlPlane | None:
@@ -154,24 +172,47 @@ async def remembered(memory: Memory) -> LastControlPlane | None:
         raise Unavailable(f"{error}; if this store is the right one, start once with {ACCEPT}") from None
 
 
-async def remember(memory: Memory | None, identity: Identity, last: LastControlPlane | None) -> LastControlPlane | None:
+async def remember(
+    memory: Memory | None, identity: Identity, last: LastControlPlane | None, *, with_revision: bool = True
+) -> LastControlPlane | None:
     """Return what is remembered from now on, after it is durable.
 
-    Unavailable: another control plane or epoch could not be recorded. A higher fence alone does not justify an outage:
-    it is written next time.
+    `with_revision`: also if nothing but the revision has changed. Unavailable: another control plane or epoch could not
+    be recorded. A higher fence or revision alone does not justify an outage: it is written next time.
     """
     now = seen_now(identity, last)
     if now is None or now == last:
+        return last
+    if not with_revision and last is not None and msgspec.structs.replace(now, revision=last.revision) == last:
         return last
     if memory is not None:
         try:
             await memory.write(now)
         except Unavailable as error:
-            if last is None or msgspec.structs.replace(now, fence=last.fence) != last:
+            if last is None or msgspec.structs.replace(now, fence=last.fence, revision=last.revision) != last:
                 raise
             _log.warning("could not record the highest fence: %s", error)
             return last
     return now
+
+
+async def remember_refusal(
+    memory: Memory | None, identity: Identity, last: LastControlPlane | None
+) -> LastControlPlane | None:
+    """Return what is remembered from now on if the store is refused. Nothing changes unless it was put back.
+
+    The number that betrays an older store grows past the remembered one while others write to it. So the refusal itself
+    is remembered, also for the process that a supervisor starts next.
+    """
+    if last is None or last.went_back or not is_older(last, identity):
+        return last
+    last = msgspec.structs.replace(last, went_back=True)
+    if memory is not None:
+        try:
+            await memory.write(last)
+        except Unavailable as error:
+            _log.warning("could not record that the store was put back to an older state: %s", error)
+    return last
 
 
 def next_epoch(at: float, *known: int) -> int:

@@ -113,7 +113,7 @@ class Writer:
         except Uncertain as uncertain:
             return await self._looked_up(audit.key, uncertain)
         if not result.succeeded:
-            raise Beaten(f"{subject}: changed meanwhile; read it again", result.responses)
+            raise Beaten(f"{subject}: changed in the meantime; read it again", result.responses)
         return result.revision
 
     async def remember(

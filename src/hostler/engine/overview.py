@@ -96,7 +96,7 @@ class OverviewService:
         return Overview(
             at=self._clock.wall(),
             ready=ready and self._view.writable(),
-            control=control,
+            control=control if self._view.healthy() else None,  # read before the last wait
             store=self._store_seen(),
             nodes=nodes,
             vms=vms,

@@ -20,15 +20,13 @@ from hostler.model.retained_api import RetainedPage, RetainedView
 from hostler.model.vm import Reinstatement, VirtualMachine, has_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
+    from hostler.engine.runtime.env import Env
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.retained import Retained
     from hostler.model.retained_api import RetainedRestore
     from hostler.model.vm import VmHandle
@@ -47,13 +45,12 @@ class RetainedService:
         writer: Writer,
         view: View,
         vms: VmService,
+        env: Env,
         *,
-        clock: Clock,
-        new_id: Callable[[], str],
         retention: float = RETENTION,
     ) -> None:
         self._store, self._writer, self._view, self._vms = store, writer, view, vms
-        self._clock, self._new_id, self._retention = clock, new_id, retention
+        self._clock, self._new_id, self._retention = env.clock, env.new_id, retention
 
     async def list(self, caller: Caller) -> RetainedPage:
         """Return all that the caller sees, from the cache of this process, newest first."""

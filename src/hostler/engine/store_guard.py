@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hostler.engine.cluster_id import (
     ACCEPT,
@@ -11,6 +14,7 @@ from hostler.engine.cluster_id import (
     objection,
     read_identity,
     remember,
+    remember_refusal,
     remembered,
 )
 from hostler.errors import Refused, Unavailable, Uncertain
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 LOOK_EVERY = 1.0
+WRITE_EVERY = 60.0
+"""Seconds after which a higher revision alone is written to the memory."""
 ANSWER_WITHIN = 5.0
 
 
@@ -48,6 +54,7 @@ class StoreGuard:
         self._accept, self._every = accept, look_every
         self._last: LastControlPlane | None = None
         self._revision = 0
+        self._write_at = -math.inf
 
     def least_fence(self) -> int:
         """Return the fence that a new leadership must exceed."""
@@ -80,12 +87,23 @@ class StoreGuard:
     async def _looked(self, identity: Identity) -> None:
         why = self._why_not(identity)
         if why:
+            self._last = await remember_refusal(self._memory, identity, self._reached())
             raise Refused(
                 f"store: {why}; nothing is written to it. Configure the store that is in service, or, if this one is,"
                 f" start once with {ACCEPT}"
             )
         self._revision = max(self._revision, identity.revision)
-        self._last = await remember(self._memory, identity, self._last)
+        now = self._clock.now()
+        is_due = now >= self._write_at
+        if is_due:
+            self._write_at = now + WRITE_EVERY
+        self._last = await remember(self._memory, identity, self._last, with_revision=is_due)
+
+    def _reached(self) -> LastControlPlane | None:
+        """Return what is remembered, with the highest revision that this process has seen."""
+        if self._last is None or self._revision <= self._last.revision:
+            return self._last
+        return msgspec.structs.replace(self._last, revision=self._revision)
 
     def _why_not(self, identity: Identity) -> str:
         if identity.revision < self._revision:

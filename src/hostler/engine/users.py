@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hostler.engine.access.account_cache import Mirrors
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Request, Written
-    from hostler.kit.clock import Clock
+    from hostler.engine.runtime.env import Env
     from hostler.model.api import (
         Login,
         TokenCreate,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class UserService:
     """Accounts, sessions and tokens.
 
-    `secret` makes the random part of a token: 32 random bytes as text. `view` is read for every request, so that tokens
+    The random part of a token is a secret of the environment. `view` is read for every request, so that tokens
     are valid while the store is unreachable; it need not run for `first_admin` and `recover_admin`.
     """
 
@@ -48,22 +48,15 @@ class UserService:
         store: Store,
         writer: Writer,
         view: Mirrors,
-        *,
-        clock: Clock,
-        new_id: Callable[[], str],
-        secret: Callable[[], str],
+        env: Env,
         hasher: Hasher,
     ) -> None:
-        self._door = Authenticator(store, clock=clock, hasher=hasher)
+        self._door = Authenticator(store, clock=env.clock, hasher=hasher)
         self._known = AccountCache(view, self._door.changed)
-        self._tokens = Tokens(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
-        self._admin = Admin(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
+        self._tokens = Tokens(store, writer, self._known, env)
+        self._admin = Admin(store, writer, self._known, env)
         self._accounts = Accounts(
-            *(store, writer, self._known, self._tokens),
-            clock=clock,
-            new_id=new_id,
-            hasher=hasher,
-            prove=self._door.prove,
+            *(store, writer, self._known, self._tokens, env), hasher=hasher, prove=self._door.prove
         )
 
     # Accounts

@@ -1,6 +1,7 @@
 """Changes of a VM record by each request. Pure: takes the record and returns the changed one, or raises the reason.
 
-A function that changes nothing returns the same record. The caller sets `generation`.
+A function that changes nothing returns the same record. `changed` returns the write of a record with its next
+`generation`; for the other functions the caller sets it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from msgspec import UNSET
 
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.segment import check_home, check_new
+from hostler.keys.vm import VM
 from hostler.model.access import HIDDEN
 from hostler.model.api import MAX_NAME
 from hostler.model.name import fold
@@ -28,8 +30,10 @@ from hostler.model.vm import (
     ready_snapshots,
 )
 from hostler.model.workload import instance_parts
+from hostler.ports.store import Put
 
 if TYPE_CHECKING:
+    from hostler.keys.entry import Entry
     from hostler.model.api import MoveRequest, VmCreate, VmUpdate
     from hostler.model.node import NodeRecord
     from hostler.model.vm import VmHandle, VmSpec
@@ -275,3 +279,9 @@ def _check_ready(vm: VirtualMachine, handle: VmHandle | None, name: str, done: s
     if taken.state is not SnapshotState.READY:
         why = f" ({taken.detail})" if taken.detail else ""
         raise Conflict(f"vm {vm.name}: snapshot {name!r} has failed{why}; another one can be {done}")
+
+
+def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
+    """Return the write of a changed spec."""
+    new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
+    return Put(vm.key, VM.encode(new))

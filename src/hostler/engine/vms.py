@@ -34,15 +34,14 @@ from hostler.ports.store import CreateRevision, KeyValue
 
 if TYPE_CHECKING:
     import asyncio
-    import random
     from collections.abc import AsyncIterator, Callable
 
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
+    from hostler.engine.runtime.env import Env
     from hostler.engine.view import View
     from hostler.engine.vm_queries import VmQuery
-    from hostler.kit.clock import Clock
     from hostler.model.api import MoveRequest, VmCreate, VmPage, VmRowPage, VmUpdate, Why
     from hostler.model.vm import VmSpec
     from hostler.ports.store import Comparison, Operation, Store
@@ -61,21 +60,20 @@ class VmService:
         store: Store,
         writer: Writer,
         view: View,
+        env: Env,
         *,
-        clock: Clock,
-        rng: random.Random,
-        new_id: Callable[[], str],
         lock_ttl: float = LOCK_TTL,
         holder: Callable[[], str] | None = None,
     ) -> None:
         """`holder`: the replica's holder id, as `hostler leader` shows it; locks contain it."""
-        self._store, self._writer, self._clock, self._rng, self._new_id = store, writer, clock, rng, new_id
+        self._store, self._writer = store, writer
+        self._clock, self._rng, self._new_id = env.clock, env.rng, env.new_id
         self._view, self._reader = view, VmReader(store, view)
         self._lock_ttl = lock_ttl
-        own = new_id()
+        own = env.new_id() if holder is None else ""
         self._holder = holder or (lambda: own)
         self._turns = Turns()
-        self.projects = Projects(store, writer, view, clock=clock)
+        self.projects = Projects(store, writer, view, clock=env.clock)
         self._limited: set[Bound] = set()  # projects and orgs that had a quota at the last check
 
     # Reading

@@ -6,18 +6,17 @@ import asyncio
 import ipaddress
 import os
 import platform
-import random
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.agent.session import NOT_YET
+from hostler.engine.control_plane import NodePorts, build_agent
 from hostler.engine.labs.vm_template import MACHINES_LABEL
 from hostler.engine.slices.logs import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
 from hostler.entry.cli.store_option import redacted
-from hostler.entry.control_plane import check_address, new_id, new_secret, peer_tickets, slice_limits
+from hostler.entry.control_plane import check_address, environment, peer_tickets, slice_limits
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.host_watchdog import watched_host
 from hostler.entry.open_files import raise_open_files
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
+    from hostler.engine.agent.agent import Agent
     from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
@@ -159,20 +159,9 @@ async def running_agent(
         await stack.enter_async_context(slices)
         if router is not None and isinstance(slices, CpuTimes):
             stack.enter_context(router.measures.cpu.counting(slices.cpu_seconds))
-        rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
-        limits = slice_limits(settings)
-        agent = Agent(
-            store,
-            machines,
-            plan,
-            clock=clock,
-            rng=rng,
-            new_id=new_id,
-            peers=peers,
-            slices=slices,
-            limits=limits,
-            memory=control_plane_of(settings, folder),
-            accept=accept_cluster,
+        ports = NodePorts(machines=machines, peers=peers, slices=slices, memory=control_plane_of(settings, folder))
+        agent = build_agent(
+            *(store, environment(clock), ports, plan), limits=slice_limits(settings), accept_cluster=accept_cluster
         )
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")
         try:
@@ -270,10 +259,7 @@ def _calling(store: Store, settings: Settings, plan: AgentConfig, clock: Clock) 
     check_slice_listen(settings)
     return Calling(
         store,
-        clock=clock,
-        rng=random.Random(),  # noqa: S311 - spreads retries; guards nothing
-        name=new_id(),
-        token=new_secret(),
+        environment(clock),
         host=settings.slice_listen,
         node=plan.node,
         local=(plan.node,),

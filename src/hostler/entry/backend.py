@@ -7,6 +7,7 @@ a store whose records were moved or copied to another store.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,10 +17,12 @@ from hostler.engine.cluster_id import moved_away
 from hostler.engine.store_guard import StoreGuard
 from hostler.engine.transfer.import_keys import MARKER, check_complete
 from hostler.entry.cli.store_option import local_path, redacted
-from hostler.entry.control_plane_file import ControlPlaneFile
-from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
+from hostler.entry.data_dir import DataFolder
+from hostler.errors import Damaged, HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter
 from hostler.keys.transfer import MOVED
+from hostler.kit.fsync import sync_folder
+from hostler.model.node import LastControlPlane
 from hostler.wiring import is_shared_store, open_store
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.settings import Settings
+
+
+CONTROL_PLANE = "control-plane.json"
 
 
 def is_cluster(url: str) -> bool:
@@ -144,6 +150,42 @@ async def guarded_backend(
         guard = StoreGuard(store, memory, clock=clock, new_id=lambda: uuid4().hex, accept=accept)
         await guard.check()
         yield store, guard
+
+
+class ControlPlaneFile:
+    """A `Memory` (`engine.cluster_id`) in a file of a data folder: the control plane that it last obeyed or served."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / CONTROL_PLANE
+
+    async def read(self) -> LastControlPlane | None:
+        """Return the content of the file; None if it does not exist. Damaged: the content is not readable."""
+        try:
+            data = await asyncio.to_thread(self.path.read_bytes)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unavailable("read", error) from None
+        try:
+            return LastControlPlane.decode(data)
+        except Invalid as error:
+            raise Damaged(f"{self.path}: {error}") from None
+
+    async def write(self, last: LastControlPlane) -> None:
+        """Replace the file; a reader sees the old one or the new one, also after a power failure."""
+        try:
+            await asyncio.to_thread(self._replace, last.encode().decode())
+        except OSError as error:
+            raise self._unavailable("written", error) from None
+
+    def _replace(self, text: str) -> None:
+        folder = self.path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        DataFolder(folder).write(self.path, text)
+        sync_folder(folder)
+
+    def _unavailable(self, what: str, error: OSError) -> Unavailable:
+        return Unavailable(f"{self.path}: cannot be {what}: {error.strerror}; check the disk and its permissions")
 
 
 def control_plane_of(settings: Settings, folder: Path) -> ControlPlaneFile | None:

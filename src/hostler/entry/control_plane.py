@@ -1,6 +1,6 @@
-"""Composition root of every process that serves or leads: store view, services, controllers, server.
+"""A process that serves or leads: its control plane with ports from the settings, its server, its tasks.
 
-`up`, `replica` and `agent` are assembled from these parts. This module takes no decisions.
+`up`, `replica` and `sim serve` use it. This module takes no decisions.
 """
 
 from __future__ import annotations
@@ -12,42 +12,23 @@ import random
 import secrets
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from hostler.engine.access.budget import BudgetConfig
-from hostler.engine.controllers.brake import Brake
-from hostler.engine.controllers.compaction import Compaction
-from hostler.engine.controllers.janitor import Janitor
-from hostler.engine.controllers.machines import MachineController
-from hostler.engine.controllers.nodes import NodeController
-from hostler.engine.decision_history import TraceService
-from hostler.engine.decision_recorder import Tracer
-from hostler.engine.deployments.controller import DeploymentController
-from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, LeaderPorts, Ports, build_user_service
 from hostler.engine.deployments.timeouts import Limits
-from hostler.engine.idempotent_writer import Writer
-from hostler.engine.inventory.flow_controller import FlowController
-from hostler.engine.inventory.service import InventoryService
-from hostler.engine.invocation.metrics_collector import Collector
 from hostler.engine.invocation.metrics_feed import CallWatch
 from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.invocation.service import InvokeService
-from hostler.engine.labs.service import LabService
-from hostler.engine.nodes import NodeService
-from hostler.engine.overview import OverviewService
-from hostler.engine.quotas import QuotaService, quota_release
-from hostler.engine.retained import RetainedService
-from hostler.engine.tickets import PeerTickets, Tickets
-from hostler.engine.users import UserService
-from hostler.engine.view import WRITE_EVERY, View
-from hostler.engine.vms import VmService
-from hostler.engine.workloads.controller import WorkloadController
-from hostler.engine.workloads.service import WorkloadService
+from hostler.engine.runtime.env import Env
+from hostler.engine.tickets import PeerTickets
+from hostler.engine.view import WRITE_EVERY
 from hostler.entry.backend import opened_backend
 from hostler.entry.inventory_reader import read_aside
-from hostler.entry.labs import Counting, catalogue_in_use, lab_controllers, lab_keys, opened_door, own_catalogue
+from hostler.entry.labs import lab_keys, opened_door, own_catalogue
 from hostler.entry.open_files import api_limits
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.router_process import Calling
@@ -57,7 +38,6 @@ from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig, Services
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Invalid
-from hostler.keys.namespaced import maintained
 from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.settings.value import split_address
@@ -67,13 +47,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
-    from hostler.engine.service import Service
+    from hostler.engine.control_plane import MeteredService
     from hostler.engine.store_guard import StoreGuard
+    from hostler.engine.users import UserService
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.labs import LabQueueService
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
-    from hostler.ports.hasher import Hasher
     from hostler.ports.peers import NodeChannels
     from hostler.ports.power import Power
     from hostler.ports.store import Store
@@ -134,8 +114,29 @@ def _metrics(settings: Settings) -> str:
     return "token" if from_here is not None and from_here() else "nearby"
 
 
-class ControlPlane:
-    """The store view and the services over an open store; an async context manager that runs the view."""
+@dataclass(frozen=True, kw_only=True)
+class ProcessState:
+    """What a control plane asks the process that it is a part of."""
+
+    leads: Callable[[], bool] = lambda: False
+    """Whether the process leads now."""
+    stopping: Callable[[], bool] = lambda: False
+    """Whether the process was asked to end."""
+    counters: Callable[[], Mapping[str, float]] = dict
+    """Its further counters, for `/metrics`."""
+    local: Collection[str] = ()
+    """Its nodes, by folded name; the collection may grow later."""
+    machines_of: Callable[[str], NodeChannels | None] = lambda _: None
+    """Returns the channels of one of its nodes, by folded name."""
+    address: str | None = None
+    """Where others reach the API, `HOST:PORT`; None: the listen address."""
+
+
+class ControlPlaneProcess:
+    """The control plane of a process, and what the process runs around it; an async context manager that runs the view.
+
+    The object graph is that of `engine/control_plane.py`. This class opens its ports from the settings.
+    """
 
     def __init__(
         self,
@@ -143,107 +144,55 @@ class ControlPlane:
         settings: Settings,
         *,
         clock: Clock | None = None,
-        leads: Callable[[], bool] = lambda: False,
-        machines_of: Callable[[str], NodeChannels | None] = lambda _: None,
-        counters: Callable[[], Mapping[str, float]] = dict,
+        process: ProcessState = ProcessState(),  # noqa: B008 - it is immutable
         sim: Simulation | None = None,
-        local: Collection[str] = (),
         artifacts: Artifacts | None = None,
         guard: StoreGuard | None = None,
-        address: str | None = None,
-        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build the object graph.
 
-        `local`: the nodes of this process, by folded name; the collection may grow later. `artifacts`: the artifact
-        repository; by default the one of the settings. `guard`: detects that the store was replaced. `address`: where
-        others reach the API, `HOST:PORT`; None: the listen address. `stopping`: whether this process was asked to end.
+        `artifacts`: the artifact repository; by default the one of the settings. `guard`: detects that the store was
+        replaced.
         """
-        self.store, self.settings = store, settings
-        self.holder = new_id()
-        """The holder id of this process's candidacy for leadership; locks of machines name it."""
-        self.clock: Clock = clock or SystemClock()
-        self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self.settings = settings
+        env = self._env = environment(clock or SystemClock())
+        self.clock = env.clock
         # The controller never powers off simulated nodes.
         self._power = None if sim is not None else _power(settings)
         self._hasher = open_hasher()
-        self.view = View(store, clock=self.clock, rng=self._rng, write_every=WRITE_EVERY)
-        self.view.calendar.own = local
-        writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
-        self.users = _users(store, writer, self.view, self.clock, self._hasher)
-        self.peer_tickets = peer_tickets(store, self.clock, by="replica")
-        self._own_catalogue = own_catalogue(settings)
-        self._catalogue = catalogue_in_use(settings, self._own_catalogue, self.view.catalogues)
+        self.peer_tickets = peer_tickets(store, env.clock, by="replica")
         self._door: LabQueueService | None = None
         self._lab_keys: tuple[str, ...] = ()
-        self._controllers: Sequence[Counting] = ()
-        self._more_counters = counters
-        self._address = address
+        self._controllers: Sequence[MeteredService] = ()
+        self._process = process
         if artifacts is None:
-            artifacts = open_shared(store, settings, self.peer_tickets, clock=self.clock, url=self.api_url)
-        self._audit_files = open_audit_files(settings.data) if sim is None else None
+            artifacts = open_shared(store, settings, self.peer_tickets, clock=env.clock, url=self.api_url)
+        ports = Ports(
+            artifacts=artifacts,
+            hasher=self._hasher,
+            audit_files=open_audit_files(settings.data) if sim is None else None,
+            read_inventory=read_aside,
+        )
+        self.graph = ControlPlane(store, env, ports, config_of(settings))
+        self.graph.holder = new_id()
+        self.graph.view.calendar.own = process.local
+        self.store, self.view, self.users = store, self.graph.view, self.graph.users
         self.calling = Calling(
             store,
-            clock=self.clock,
-            rng=self._rng,
-            name=new_id(),
-            token=new_secret(),
+            env,
             host=settings.slice_listen,
-            local=local,
-            why=Why(store, self.view),
+            local=process.local,
+            why=Why(store, self.view, clock=env.clock),
             routers=self.view.routers,
         )
-        self._watch = CallWatch(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
-        blueprints = BlueprintService(store, writer, self.view, artifacts, clock=self.clock, rng=self._rng)
-        vms = VmService(
-            store,
-            writer,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            new_id=new_id,
-            lock_ttl=settings.lock_ttl,
-            holder=lambda: self.holder,
-        )
-        self.services = Services(
-            store=store,
-            view=self.view,
-            vms=vms,
-            retained=RetainedService(
-                store,
-                writer,
-                self.view,
-                vms,
-                clock=self.clock,
-                new_id=new_id,
-                retention=settings.retention,
-            ),
-            labs=LabService(
-                store,
-                writer,
-                self.view,
-                catalogue=self._catalogue,
-                clock=self.clock,
-                rng=self._rng,
-                switch=settings.lab_switch,
-            ),
-            workloads=WorkloadService(store, writer, self.view, clock=self.clock, rng=self._rng),
-            blueprints=blueprints,
-            nodes=NodeService(store, writer, self.view, clock=self.clock),
-            inventory=InventoryService(store, writer, self.view, read=read_aside, aside=True),
-            quotas=QuotaService(store, writer),
-            users=self.users,
-            tickets=Tickets(store, writer, clock=self.clock, secret=new_secret),
-            traces=TraceService(store, self.view, clock=self.clock, files=self._audit_files),
-            overview=OverviewService(store, self.view, blueprints, clock=self.clock),
-            peers=ProcessPeers(store, self.peer_tickets, machines_of),
-            artifacts=artifacts,
+        self._watch = CallWatch(self.view, self.calling.questions, clock=env.clock, rng=env.rng)
+        self.services = Services.of(
+            self.graph,
+            peers=ProcessPeers(store, self.peer_tickets, process.machines_of),
             own_artifacts=artifacts.own if isinstance(artifacts, SharedArtifacts) else None,
             peer_tickets=self.peer_tickets,
-            audit_files=self._audit_files,
-            clock=self.clock,
-            stopping=stopping,
-            leads=leads,
+            stopping=process.stopping,
+            leads=process.leads,
             counters=self._counters,
             calls=InvokeService(self.calling.router, self.view) if sim is None else None,
             watch=self._watch if sim is None else None,
@@ -305,7 +254,7 @@ class ControlPlane:
         scheme, _, rest = self._server.pinned_url.partition("://")
         listens, mark, pin = rest.partition("#")
         host, _ = split_address(self.settings.listen)
-        reached = self._address or ("" if host in WILDCARDS else listens)
+        reached = self._process.address or ("" if host in WILDCARDS else listens)
         return f"{scheme}://{reached}{mark}{pin}" if reached else ""
 
     @asynccontextmanager
@@ -342,128 +291,22 @@ class ControlPlane:
         Controllers created while the context is open also write lab records to Redis.
         """
         self._lab_keys = await asyncio.to_thread(lab_keys, self.settings, tell)
-        async with opened_door(
-            self.store,
-            self.settings,
-            self.view.labs,
-            self._catalogue,
-            clock=self.clock,
-            rng=self._rng,
-            new_id=new_id,
-            tell=tell,
-        ) as self._door:
+        async with opened_door(self.store, self.settings, self._env, self.graph.lab_worker, tell) as self._door:
             yield None if self._door is None else self._door.task
 
-    def controllers(self) -> Sequence[Service]:
+    def controllers(self) -> Sequence[MeteredService]:
         """Return new controllers for one leadership; no state of an earlier leadership is reused."""
-        log = logger(part="controllers")
-        settings = self.settings
-        brake = Brake(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            share=settings.brake_share,
-            window=settings.brake_window,
-            fence_every=settings.fence_every,
-            tracer=self._tracer("brake"),
-            tell=log.warning,
-        )
-        machines = MachineController(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            brake=brake,
-            release=quota_release,
-            tracer=self._tracer("machines"),
-            tell=log.info,
-        )
-        nodes = NodeController(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            brake=brake,
+        ports = LeaderPorts(
             power=self._power,
-            power_grace=settings.power_grace,
-            tracer=self._tracer("nodes"),
-            tell=log.info,
+            lab_records=None if self._door is None else self._door.board,
+            lab_keys=self._lab_keys,
+            routers=self.calling.questions,
         )
-        flows = FlowController(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            burn_in=settings.burn_in,
-            tracer=self._tracer("hardware"),
-            tell=log.info,
-        )
-        janitor = Janitor(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            new_id=new_id,
-            audit_kept=self.settings.audit_days * 86400.0,
-            traces_kept=self.settings.trace_days * 86400.0,
-            retention=self.settings.retention,
-            most_audit=self.settings.audit_lines,
-            most_traces=self.settings.trace_lines,
-            files=self._audit_files,
-            tracer=self._tracer("janitor"),
-            tell=log.info,
-        )
-        workloads = WorkloadController(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            new_id=new_id,
-            tracer=self._tracer("workloads"),
-            tell=log.info,
-        )
-        labs = lab_controllers(
-            self.store,
-            self.view,
-            None if self._door is None else self._door.board,
-            catalogue=self._own_catalogue,
-            keys=self._lab_keys,
-            clock=self.clock,
-            rng=self._rng,
-            new_id=new_id,
-            tracer=self._tracer("labs"),
-            tell=log.info,
-        )
-        measures = Collector(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
-        deployments = DeploymentController(
-            self.store,
-            self.view,
-            clock=self.clock,
-            rng=self._rng,
-            measured=measures.measured,
-            limits=slice_limits(self.settings),
-            tracer=self._tracer("deployments"),
-            tell=log.info,
-        )
-        upkeep = self._compaction(log.info)
-        self._controllers = measures, brake, machines, nodes, flows, workloads, janitor, *upkeep, *labs, deployments
+        self._controllers = self.graph.controllers(ports)
         return self._controllers
 
-    def _compaction(self, tell: Callable[[str], None]) -> Sequence[Compaction]:
-        """Return the compaction of the store's history; empty if the store compacts by itself."""
-        kept = maintained(self.store)
-        if kept is None or not self.settings.store_history:
-            return ()
-        age, revisions = self.settings.store_history, self.settings.store_revisions
-        return (Compaction(self.store, kept, clock=self.clock, age=age, revisions=revisions, tell=tell),)
-
-    def _tracer(self, actor: str) -> Tracer:
-        """Return the recorder of a controller's decisions."""
-        return Tracer(self.clock, new_id, actor, kept=self.settings.trace_days > 0)
-
     def _counters(self) -> Mapping[str, float]:
-        found: dict[str, float] = {**self._more_counters(), **self.calling.counters()}
+        found: dict[str, float] = {**self._process.counters(), **self.calling.counters()}
         for controller in self._controllers:
             name = controller.name.replace("-", "_")
             found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
@@ -473,6 +316,43 @@ class ControlPlane:
             counts = msgspec.structs.asdict(self._server.connections.counts)
             found |= {f"connections_{what}": float(number) for what, number in counts.items()}
         return found
+
+
+def environment(clock: Clock) -> Env:
+    """Return the environment of a process of the control plane. It logs what controllers do."""
+    return Env(
+        clock,
+        random.Random(),  # noqa: S311 - spreads retries; guards nothing
+        new_id,
+        new_secret,
+        tell=lambda text: logger(part="controllers").info(text),
+        warn=lambda text: logger(part="controllers").warning(text),
+    )
+
+
+def config_of(settings: Settings) -> ControlPlaneConfig:
+    """Return the configuration of the control plane. NotFound, Invalid: `labs.toml` is missing or has an error."""
+    return ControlPlaneConfig(
+        write_every=WRITE_EVERY,
+        lock_ttl=settings.lock_ttl,
+        retention=settings.retention,
+        traces_kept=settings.trace_days * 86400.0,
+        most_traces=settings.trace_lines,
+        audit_kept=settings.audit_days * 86400.0,
+        most_audit=settings.audit_lines,
+        brake_share=settings.brake_share,
+        brake_window=settings.brake_window,
+        fence_every=settings.fence_every,
+        power_grace=settings.power_grace,
+        burn_in=settings.burn_in,
+        store_history=settings.store_history,
+        store_revisions=settings.store_revisions,
+        catalogue=own_catalogue(settings),
+        catalogue_first=settings.labs is not None,
+        lab_switch=settings.lab_switch,
+        lab_limits={"provision": settings.lab_provision_limit, "decommission": settings.lab_decommission_limit},
+        slice_limits=slice_limits(settings),
+    )
 
 
 def budget_of(settings: Settings) -> BudgetConfig:
@@ -499,18 +379,6 @@ def _power(settings: Settings) -> Power | None:
         settings.power,
         timeout=settings.power_timeout,
         tell=lambda line: logger(part="controllers").info(line),
-    )
-
-
-def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hasher) -> UserService:
-    return UserService(
-        store,
-        writer,
-        view,
-        clock=clock,
-        new_id=new_id,
-        secret=new_secret,
-        hasher=hasher,
     )
 
 
@@ -545,11 +413,9 @@ async def first_admin(users: UserService, folder: DataFolder) -> str | None:
 
 async def recovered_admin(settings: Settings, *, remove_password: bool = False) -> str:
     """Create a new token for the administrator directly in the store."""
-    clock, hasher = SystemClock(), open_hasher()
+    env, hasher = environment(SystemClock()), open_hasher()
     try:
-        async with opened_backend(settings, clock, lambda _: None) as store:
-            writer = Writer(store, clock=clock, new_id=new_id)
-            users = _users(store, writer, View(store, clock=clock), clock, hasher)
-            return await users.recover_admin(remove_password=remove_password)
+        async with opened_backend(settings, env.clock, lambda _: None) as store:
+            return await build_user_service(store, env, hasher).recover_admin(remove_password=remove_password)
     finally:
         await hasher.aclose()

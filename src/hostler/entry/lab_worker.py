@@ -7,15 +7,15 @@ other workers take over the requests that it held.
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from hostler.engine.control_plane import LabCaches, build_lab_worker
 from hostler.entry.backend import opened_backend
 from hostler.entry.cli.store_option import local_path
-from hostler.entry.control_plane import new_id
+from hostler.entry.control_plane import config_of, environment
 from hostler.entry.lab_network import door_in
-from hostler.entry.labs import catalogue_in_use, opened_door, own_catalogue
+from hostler.entry.labs import opened_door
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.keys.lab import LAB, LAB_CATALOGUE
@@ -26,6 +26,9 @@ from hostler.kit.task_group import run_together
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.engine.labs.worker import LabWorker
+    from hostler.engine.runtime.env import Env
+    from hostler.ports.inbox import Inbox
     from hostler.settings import Settings
 
 
@@ -52,8 +55,8 @@ def _check_store(settings: Settings) -> None:
 
 
 async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.Event, started: asyncio.Event) -> int:
-    clock, rng = SystemClock(), random.Random()  # noqa: S311 - spreads retries; guards nothing
-    own = own_catalogue(settings)
+    env, config = environment(SystemClock()), config_of(settings)
+    clock, rng = env.clock, env.rng
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
         found = await door_in(store)
@@ -69,10 +72,11 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
         stack.push_async_callback(_ended, following)
         await labs.ready()
         await known.ready()
-        catalogue = catalogue_in_use(settings, own, known)
-        door = await stack.enter_async_context(
-            opened_door(store, settings, labs, catalogue, clock=clock, rng=rng, new_id=new_id, tell=tell)
-        )
+
+        def make(inbox: Inbox, env: Env, source: str) -> LabWorker:
+            return build_lab_worker(store, env, inbox, LabCaches(labs, known), config=config, source=source)
+
+        door = await stack.enter_async_context(opened_door(store, settings, env, make, tell))
         if door is None:
             return 1
         started.set()

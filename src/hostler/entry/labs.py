@@ -11,12 +11,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from hostler.engine.labs.controller import LabController
-from hostler.engine.labs.pool import LabPool
-from hostler.engine.labs.projector import LabProjector
-from hostler.engine.service import Service
 from hostler.entry.cli.store_option import redacted
 from hostler.entry.server.logs import logger
 from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
@@ -27,16 +24,11 @@ from hostler.settings.catalogue import load_catalogue
 from hostler.wiring import open_board, open_inbox
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.worker import LabWorker
-    from hostler.engine.view import View
-    from hostler.keys.mirror import Mirror
-    from hostler.kit.clock import Clock
-    from hostler.model.lab import LabUser
-    from hostler.ports.inbox import LabRecords
+    from hostler.engine.runtime.env import Env
+    from hostler.ports.inbox import Inbox, LabRecords
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -56,21 +48,6 @@ def own_catalogue(settings: Settings) -> LabCatalogue | None:
     return LabCatalogue(default=LabTemplate(life=life, user=user))
 
 
-def catalogue_in_use(
-    settings: Settings, own: LabCatalogue | None, known: Mirror[LabCatalogue]
-) -> Callable[[], LabCatalogue]:
-    """Return the catalogue of this process's file, else the one that the leader stored, else that of the settings."""
-    otherwise = own or LabCatalogue()
-    if settings.labs is not None:
-        return lambda: otherwise
-
-    def catalogue() -> LabCatalogue:
-        entry = known.get(name="default")
-        return otherwise if entry is None else entry.value
-
-    return catalogue
-
-
 def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]:
     """Return the public part of the terminal's key, which is created if it does not exist."""
     from hostler.entry.lab_key import terminal_key
@@ -80,43 +57,6 @@ def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]
     except Refused as error:
         tell(f"labs without a terminal: {error}")
         return ()
-
-
-class Counting(Service, Protocol):
-    """A controller with counters."""
-
-    @property
-    def counters(self) -> Mapping[str, float]:
-        """Return the counters by name."""
-
-
-def lab_controllers(
-    store: Store,
-    view: View,
-    board: LabRecords | None,
-    *,
-    catalogue: LabCatalogue | None,
-    keys: Sequence[str],
-    clock: Clock,
-    rng: random.Random,
-    new_id: Callable[[], str],
-    tracer: Tracer,
-    tell: Callable[[str], None],
-) -> tuple[Counting, ...]:
-    """Return the leader's lab controllers; `board` is where lab records are written."""
-    pool = LabPool(store, view, clock=clock, rng=rng, new_id=new_id, keys=keys, tracer=tracer, tell=tell)
-    labs = LabController(
-        *(store, view),
-        clock=clock,
-        rng=rng,
-        new_id=new_id,
-        catalogue=catalogue,
-        keys=keys,
-        pool=pool,
-        tracer=tracer,
-        tell=tell,
-    )
-    return (labs,) if board is None else (labs, LabProjector(board, view, clock=clock, rng=rng, tell=tell))
 
 
 class LabQueueService:
@@ -134,24 +74,18 @@ class LabQueueService:
 async def opened_door(
     store: Store,
     settings: Settings,
-    labs: Mirror[LabUser],
-    catalogue: Callable[[], LabCatalogue],
-    *,
-    clock: Clock,
-    rng: random.Random,
-    new_id: Callable[[], str],
+    env: Env,
+    make: Callable[[Inbox, Env, str], LabWorker],
     tell: Callable[[str], None],
 ) -> AsyncIterator[LabQueueService | None]:
     """Connect to Redis and run a worker that takes requests until the context ends; it returns what it holds then.
 
-    `labs` is a cache that is kept current. None: the settings name no Redis. Forbidden, Invalid: Redis refuses the
-    credentials, or the URL is not valid.
+    `make` builds the worker of an inbox, with its environment and its name for the audit log. None: the settings name
+    no Redis. Forbidden, Invalid: Redis refuses the credentials, or the URL is not valid.
     """
     if settings.redis is None:
         yield None
         return
-    from hostler.engine.labs.worker import LabWorker
-
     names, log = LabNames(namespace_of(store).redis_prefix), logger(part="labs")
 
     def warn(text: str) -> None:
@@ -161,20 +95,7 @@ async def opened_door(
 
     async with open_board(settings.redis, names=names) as board, open_inbox(settings.redis, names=names) as inbox:
         await _look(board, redacted(settings.redis), tell)
-        worker = LabWorker(
-            store,
-            inbox,
-            labs,
-            catalogue=catalogue,
-            clock=clock,
-            rng=rng,
-            new_id=new_id,
-            switch=settings.lab_switch,
-            limits={"provision": settings.lab_provision_limit, "decommission": settings.lab_decommission_limit},
-            source=socket.gethostname(),
-            tell=log.warning,
-            warn=warn,
-        )
+        worker = make(inbox, replace(env, tell=log.warning, warn=warn), socket.gethostname())
         task = asyncio.create_task(worker.run(), name="lab worker")
         try:
             yield LabQueueService(board, worker, task)

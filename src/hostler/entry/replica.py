@@ -29,7 +29,7 @@ from hostler.wiring import ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.entry.control_plane import ControlPlane
+    from hostler.entry.control_plane import ControlPlaneProcess
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -63,7 +63,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
     started: asyncio.Event,
     accept_cluster: bool,
 ) -> int:
-    from hostler.entry.control_plane import ControlPlane, check_listen
+    from hostler.entry.control_plane import ControlPlaneProcess, ProcessState, check_listen
 
     host, _ = check_listen(settings)
     clock = SystemClock()
@@ -72,15 +72,8 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         backend = guarded_backend(settings, clock, tell, accept=accept_cluster)
         store, guard = await stack.enter_async_context(backend)
         settings = await _without_redis_if_refused(store, settings, tell)
-        plane = ControlPlane(
-            store,
-            settings,
-            clock=clock,
-            leads=lambda: leading.leads,
-            guard=guard,
-            address=address,
-            stopping=asked.is_set,
-        )
+        process = ProcessState(leads=lambda: leading.leads, stopping=asked.is_set, address=address)
+        plane = ControlPlaneProcess(store, settings, clock=clock, process=process, guard=guard)
         await stack.enter_async_context(plane)
         server = await stack.enter_async_context(plane.served())
         stack.enter_context(on_hangup(lambda: reload_certificates([server], tell)))
@@ -103,7 +96,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
                 leading=leading,
                 asked=asked,
                 tell=tell,
-                holder=plane.holder,
+                holder=plane.graph.holder,
                 least_fence=guard.least_fence,
             ),
             name="standing",
@@ -145,7 +138,7 @@ async def _serve_on(store: Store, settings: Settings, clock: Clock, tell: Callab
         await clock.sleep(delay)
 
 
-async def _failed(plane: ControlPlane, worker: asyncio.Task[None] | None) -> Exception:
+async def _failed(plane: ControlPlaneProcess, worker: asyncio.Task[None] | None) -> Exception:
     """Wait for a failure of the store view or the lab worker, and return it. Neither ends without a failure."""
     failing = asyncio.create_task(plane.failed(), name="view: failure")
     try:
@@ -168,7 +161,7 @@ async def _without_redis_if_refused(store: Store, settings: Settings, tell: Call
     return msgspec.structs.replace(settings, redis=None) if found.refusal else settings
 
 
-async def _tell_first_admin(plane: ControlPlane, folder: DataFolder, tell: Callable[[str], None]) -> None:
+async def _tell_first_admin(plane: ControlPlaneProcess, folder: DataFolder, tell: Callable[[str], None]) -> None:
     from hostler.entry.control_plane import first_admin
 
     token = await first_admin(plane.users, folder)

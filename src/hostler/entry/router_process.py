@@ -17,12 +17,11 @@ from hostler.model.rollout import RouterRecord
 from hostler.wiring.calls import open_lines, open_questions, telling
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Collection
     from types import TracebackType
 
     from hostler.engine.invocation.no_endpoint import Why
-    from hostler.kit.clock import Clock
+    from hostler.engine.runtime.env import Env
     from hostler.ports.store import Store
 
 
@@ -32,11 +31,8 @@ class Calling:
     def __init__(
         self,
         store: Store,
+        env: Env,
         *,
-        clock: Clock,
-        rng: random.Random,
-        name: str,
-        token: str,
         host: str,
         node: str = "",
         local: Collection[str] = (),
@@ -45,16 +41,16 @@ class Calling:
     ) -> None:
         """Create the router of a process.
 
-        `name` and `token` are unique to this process. `host` is where the leader asks for measurements. `local` names
-        nodes of this host. `routers` is a cache of all routers, if the process already has one.
+        `host` is where the leader asks for measurements. `local` names nodes of this host. `routers` is a cache of all
+        routers, if the process already has one.
         """
-        self._store, self._clock, self._rng = store, clock, rng
-        self._name, self._token, self._host, self._node = name, token, host, node
-        self._lines = open_lines(token, caller=name)
-        self.questions = open_questions(token)
-        self.router = Router(store, self._lines, clock=clock, rng=rng, local=local, why=why)
+        self._store, self._clock, self._rng = store, env.clock, env.rng
+        self._name, self._token, self._host, self._node = env.new_id(), env.new_secret(), host, node
+        self._lines = open_lines(self._token, caller=self._name)
+        self.questions = open_questions(self._token)
+        self.router = Router(store, self._lines, clock=env.clock, rng=env.rng, local=local, why=why)
         self._follows = routers is None
-        self._routers = routers or Mirror(store, ROUTER, clock=clock, rng=rng)
+        self._routers = routers or Mirror(store, ROUTER, clock=env.clock, rng=env.rng)
         self._admitted: frozenset[str] = frozenset()
         self._routers.listen(self._changed)
         self._stack = AsyncExitStack()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler import __version__
-from hostler.entry.control_plane import ControlPlane, check_listen, first_admin, local_url
+from hostler.entry.control_plane import ControlPlaneProcess, check_listen, first_admin, local_url
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
@@ -115,7 +115,7 @@ class SimService:
                     self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; continuing")
             store = await stack.enter_async_context(simulation.store())
             plane = await stack.enter_async_context(
-                ControlPlane(
+                ControlPlaneProcess(
                     store, self._settings, clock=simulation.clock(), sim=simulation, artifacts=EveryArtifact()
                 )  # as in the world's own replicas: no artifact has to be pushed
             )
@@ -173,7 +173,7 @@ class SimService:
                     told = str(error)
                     self._warn(told)
 
-    async def _failed(self, plane: ControlPlane) -> None:
+    async def _failed(self, plane: ControlPlaneProcess) -> None:
         self._warn(f"the view of the simulated store is no longer updated: {await plane.failed()}")
 
     def _told(self, text: str) -> None:

@@ -19,7 +19,15 @@ from hostler.engine.inventory.local_rack import make_own_rack
 from hostler.entry.agent import Running, doors_in, plan_of, running_agent
 from hostler.entry.backend import guarded_backend
 from hostler.entry.campaign import CampaignConfig, Leading, bury, stand
-from hostler.entry.control_plane import ControlPlane, check_address, check_listen, first_admin, local_url, new_id
+from hostler.entry.control_plane import (
+    ControlPlaneProcess,
+    ProcessState,
+    check_address,
+    check_listen,
+    first_admin,
+    local_url,
+    new_id,
+)
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.host_watchdog import watched_host
 from hostler.entry.lab_network import door_in, lab_network
@@ -181,24 +189,21 @@ class Up:
         names = (f"{rack}-{number}" for number in range(1, self._settings.nodes + 1))
         return {fold(name): name for name in names}
 
-    def _plane(self, store: Store, guard: StoreGuard) -> ControlPlane:
+    def _plane(self, store: Store, guard: StoreGuard) -> ControlPlaneProcess:
         def counters() -> dict[str, float]:
             states = [running.agent.state() for running in self._agents.values()]
             names = ("steps", "reports", "retained", "commands", "working", "failing")
             return {f"agent_{name}": float(sum(getattr(state, name) for state in states)) for name in names}
 
-        return ControlPlane(
-            store,
-            self._settings,
-            clock=self._clock,
+        process = ProcessState(
             leads=lambda: self._leading.leads,
-            machines_of=doors_in(self._agents),
             counters=counters,
             local=self._agents,
-            guard=guard,
+            machines_of=doors_in(self._agents),
         )
+        return ControlPlaneProcess(store, self._settings, clock=self._clock, process=process, guard=guard)
 
-    async def _agents_in(self, stack: AsyncExitStack, plane: ControlPlane, relay: str) -> None:
+    async def _agents_in(self, stack: AsyncExitStack, plane: ControlPlaneProcess, relay: str) -> None:
         """Start the agents of all nodes; on exit all stop together. `relay`: where other processes reach them."""
         rack = self._settings.rack or RACK
         self._folder.keep_kind(self._settings.machines)
@@ -233,7 +238,7 @@ class Up:
                 await asyncio.gather(*leaving, return_exceptions=True)
         await asyncio.gather(*(running.stop_slices() for running in self._agents.values()), return_exceptions=True)
 
-    async def _stand(self, store: Store, plane: ControlPlane, address: str, guard: StoreGuard) -> None:
+    async def _stand(self, store: Store, plane: ControlPlaneProcess, address: str, guard: StoreGuard) -> None:
         """Run for leadership, and again after each loss of it."""
         settings = self._settings
         plan = CampaignConfig(
@@ -246,7 +251,7 @@ class Up:
             with suppress(HostlerError):
                 await bury(storage, dead, plan.replicas)
         while not self._asked.is_set():
-            holder = plane.holder = new_id()
+            holder = plane.graph.holder = new_id()
             problem: Exception | None
             try:
                 self._folder.write(self._folder.replica_file, holder)
@@ -272,7 +277,7 @@ class Up:
                     async with asyncio.timeout(STAND_AGAIN):
                         await self._asked.wait()
 
-    async def _serve(self, plane: ControlPlane, url: str, parts: list[asyncio.Task[Any]]) -> int:
+    async def _serve(self, plane: ControlPlaneProcess, url: str, parts: list[asyncio.Task[Any]]) -> int:
         """Report readiness, then wait until a signal arrives or a part ends."""
         ended = asyncio.create_task(self._asked.wait(), name="up: asked to end")
         telling = asyncio.create_task(self._until_ready(plane, url), name="up: becoming ready")
@@ -294,7 +299,7 @@ class Up:
                 self._tell(f"problem: {part.get_name()} ended: {_why(part)}; stopping")
         return 1
 
-    async def _until_ready(self, plane: ControlPlane, url: str) -> None:
+    async def _until_ready(self, plane: ControlPlaneProcess, url: str) -> None:
         token = await first_admin(plane.users, self._folder)
         self._folder.write(self._folder.server_file, url)
         tell_at, told = self._clock.now() + SILENT_FOR, ""
@@ -305,7 +310,7 @@ class Up:
             await self._clock.sleep(LOOK_EVERY)
         await self._ready(Ready(url, self._folder, token))
 
-    async def _waits_for(self, plane: ControlPlane) -> str | None:
+    async def _waits_for(self, plane: ControlPlaneProcess) -> str | None:
         """Return what is missing for readiness; None: nothing. Another process may lead if the store is shared."""
         for node, running in self._agents.items():
             state = running.agent.state()
@@ -328,7 +333,7 @@ def _is_in_service(lifecycle: Lifecycle) -> bool:
     return lifecycle in IN_SERVICE or not lifecycle.is_known
 
 
-def _serves(plane: ControlPlane, node: str) -> bool:
+def _serves(plane: ControlPlaneProcess, node: str) -> bool:
     member = plane.view.members.get(node=node)
     return member is not None and _is_in_service(member.value.lifecycle) and plane.view.alive.get(node=node) is not None
 

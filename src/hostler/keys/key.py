@@ -50,6 +50,10 @@ class Key(Generic[T]):
         """Return the parts of `key`; None if it does not belong to this family."""
         return self._template.parse(key)
 
+    def matches(self, key: str) -> bool:
+        """Return whether `key` belongs to this family."""
+        return self._template.matches(key)
+
     def prefix(self, **leading: str | int) -> str:
         """Return the common prefix of all keys with these leading parts; it ends in a slash."""
         return self._template.prefix(leading)

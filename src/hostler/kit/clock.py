@@ -6,7 +6,9 @@ Code in Hostler never asks the system for the time; it asks the clock it was giv
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -47,4 +49,31 @@ class SystemClock:
 
 def boot_id() -> str:
     """Return the id of the current boot. `SystemClock.now()` is comparable only within one boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:  # not Linux
+        return _boot_id_elsewhere()
+
+
+_BOOT_NAMES = (b"kern.bootsessionuuid", b"kern.boot_id")
+"""The id of the boot on macOS, and on FreeBSD."""
+
+
+@cache
+def _boot_id_elsewhere() -> str:
+    """Return the kernel's id of the boot; on a host that has none, an id of this process.
+
+    Processes of such a host treat each other's instants as those of an earlier boot: they go by the wall clock.
+    """
+    import ctypes  # slow to import, and not needed on Linux
+
+    for name in _BOOT_NAMES:
+        size = ctypes.c_size_t(128)
+        text = ctypes.create_string_buffer(size.value)
+        try:
+            failed = ctypes.CDLL(None).sysctlbyname(name, text, ctypes.byref(size), None, ctypes.c_size_t(0))
+        except AttributeError:  # this system has no such function
+            break
+        if not failed and text.value:
+            return text.value.decode("ascii", "replace").lower()
+    return f"process-{secrets.token_hex(8)}"

@@ -1,7 +1,7 @@
 """Yielding to the event loop.
 
 A coroutine that never waits never yields to the event loop: a loop that polls it would starve the very task it polls
-for. Code that answers without waiting therefore yields now and then.
+for. Code that answers without waiting therefore yields from time to time.
 """
 
 from __future__ import annotations

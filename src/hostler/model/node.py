@@ -270,6 +270,10 @@ class LastControlPlane(Record, frozen=True, kw_only=True):
     copy_id: str = ""
     fence: int = 0
     """The highest fence seen."""
+    revision: int = 0
+    """A revision that the store has reached in this epoch; 0: unknown."""
+    went_back: bool = False
+    """The store was put back to an older state in this epoch, so only a new epoch is obeyed."""
 
 
 class BrakeRecord(Record, frozen=True, kw_only=True):

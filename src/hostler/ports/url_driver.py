@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from urllib.parse import SplitResult
 
-    from hostler.ports.bare import Bare
     from hostler.ports.power import Power
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -26,8 +25,6 @@ class StoreDriver(Driver, frozen=True, kw_only=True):
 
     open: Callable[[SplitResult, Options], Store]
     """Return the store, to be entered. Nothing is touched before that."""
-    open_bare: Callable[[SplitResult], Bare | None] | None = None
-    """Return the engine below the driver, for benchmarks; None: there is none at this URL."""
     shared: bool = False
     """Several hosts can use one store."""
 

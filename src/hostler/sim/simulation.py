@@ -621,9 +621,9 @@ def _entry(entry: LogEntry) -> SimLogEntry:
 def _booted(world: World) -> Callable[[], Coroutine[Any, Any, bool]]:
     async def met() -> bool:
         leader = world.leader()
-        if leader is None or leader.doors is None:
+        if leader is None or leader.plane is None:
             return False
-        view = leader.doors.view
+        view = leader.plane.view
         for node, host in world.blades.items():
             member = view.members.get(node=node)
             if host.runs and (member is None or member.value.lifecycle is Lifecycle.JOINING):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from hostler.kit.frames import MAX_FRAME
+from hostler.kit.unix_socket import short_path
 from hostler.ports.calls import (
     NOT_STARTED,
     Call,
@@ -143,7 +145,8 @@ class AgentConnection:
     async def _new(self, *, alone: bool = False) -> _Outgoing:
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
-                _, connection = await self.loop.create_unix_connection(lambda: _Outgoing(alone=alone), self._path)
+                with short_path(Path(self._path).parent, Path(self._path).name) as path:
+                    _, connection = await self.loop.create_unix_connection(lambda: _Outgoing(alone=alone), path)
                 await connection.welcomed(Hello(self.token, self._caller))
         except (OSError, TimeoutError) as error:
             why = getattr(error, "strerror", None) or "it does not answer"

@@ -34,7 +34,7 @@ class Log:
     def __init__(self, pipe: int, log: int, older: int, *, limit: int = MAX_LOG) -> None:
         self._pipe, self._log, self._older, self._limit = pipe, log, older, limit
         self._size = os.lseek(log, 0, os.SEEK_END)
-        self._can_move = True
+        self._can_move = hasattr(os, "splice")
 
     def keep(self) -> None:
         """Copy until the pipe is closed."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from hostler.kit.frames import FrameError, frame, read_frame
+from hostler.kit.unix_socket import LEAVE_FILE
 from hostler.ports.worker_protocol import (
     Activate,
     Admit,
@@ -126,7 +127,7 @@ async def _tell(order: Order, why: str) -> int:
                 await writer.drain()
                 told.set()
 
-    server = await asyncio.start_unix_server(answer, sock=socket.socket(fileno=order.control))
+    server = await asyncio.start_unix_server(answer, sock=socket.socket(fileno=order.control), **LEAVE_FILE)
     with suppress(TimeoutError):
         async with asyncio.timeout(HEARD_WITHIN):
             await told.wait()
@@ -161,7 +162,7 @@ class Worker:
             client.connect(self._line)
         self._instance = Instance(order, self._found, self._calls, address, self._changed)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
-        server = await asyncio.start_unix_server(self._heard, sock=socket.socket(fileno=order.control))
+        server = await asyncio.start_unix_server(self._heard, sock=socket.socket(fileno=order.control), **LEAVE_FILE)
         alone = asyncio.create_task(self._until_alone(), name="alone")
         await self._end.wait()
         alone.cancel()

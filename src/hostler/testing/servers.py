@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -104,7 +105,8 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.log = log
         self.killed = False
-        guard = [find_binary("setpriv"), "--pdeathsig", "KILL", "--"]
+        # Only Linux has such a signal. Elsewhere a test run that is killed leaves its servers.
+        guard = [find_binary("setpriv"), "--pdeathsig", "KILL", "--"] if sys.platform == "linux" else []
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*guard, *command],

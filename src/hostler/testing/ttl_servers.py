@@ -255,6 +255,10 @@ concurrent_reads: 8
 concurrent_writes: 8
 key_cache_size_in_mb: 1
 auto_bootstrap: false
+# On a busy machine it gives up otherwise.
+read_request_timeout_in_ms: 30000
+write_request_timeout_in_ms: 30000
+cas_contention_timeout_in_ms: 30000
 """
 _CASSANDRA_LOG = """\
 <configuration>

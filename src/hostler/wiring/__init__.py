@@ -1,7 +1,7 @@
 """Composition of ports and drivers: URLs in, open objects out.
 
 url      the driver of a URL's scheme
-store    stores, and the bare engines below them
+store    stores
 ttl      TTL storages: every store, and others
 inbox    the queues and records of labs
 power    the power switches of nodes
@@ -29,7 +29,7 @@ from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import machine_driver, machine_drivers, open_images, open_machines
 from hostler.wiring.power import open_power, open_power_reader, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
-from hostler.wiring.store import is_shared_store, is_store, open_bare, open_store
+from hostler.wiring.store import is_shared_store, is_store, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ __all__ = [
     "machine_drivers",
     "open_artifacts",
     "open_audit_files",
-    "open_bare",
     "open_board",
     "open_hasher",
     "open_images",

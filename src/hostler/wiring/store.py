@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from hostler.ports.url_driver import StoreDriver
 from hostler.settings.driver import STORES, installed
 from hostler.wiring.url import InstalledOpeners, opened_by
 
 if TYPE_CHECKING:
-    from hostler.ports.bare import Bare
     from hostler.ports.store import Store
 
 
@@ -31,15 +29,6 @@ def is_store(url: str) -> bool:
 def is_shared_store(url: str) -> bool:
     """Return whether several hosts can use the store."""
     return is_store(url) and installed(STORES).get(url.partition("://")[0], StoreDriver, "store URL").shared
-
-
-def open_bare(url: str) -> Bare | None:
-    """Return the engine at `url` without Hostler, for benchmarks; None if there is nothing below the driver."""
-    if not is_store(url):
-        return None
-    parts = urlsplit(url)
-    opener = installed(STORES).get(parts.scheme, StoreDriver, "store URL").open_bare
-    return None if opener is None else opener(parts)
 
 
 STORE_OPENERS = InstalledOpeners(STORES, StoreDriver, lambda driver: driver.open)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from harness import pace
 
 PROGRAM = Path(__file__).with_name("acknowledging_process.py")
 WRITES = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "fallocate")
@@ -42,7 +43,7 @@ def trace(url: str, directory: Path) -> list[SystemCall]:
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=pace.patience(60),
     )
     assert done.returncode == 0, done.stderr
     calls = [
@@ -69,7 +70,7 @@ def unsynced(calls: list[SystemCall], at: float, path: str) -> list[SystemCall]:
     return [c for c in calls if c.name in WRITES and c.path == path and c.start < at and c.end > last]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_sqlite_acknowledges_what_its_log_has_synced(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -83,7 +84,7 @@ def test_sqlite_acknowledges_what_its_log_has_synced(tmp_path: Path) -> None:
     assert any(c.path == str(data) and c.name in SYNCS for c in calls), "the folder knows the files"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_the_state_file_is_synced_before_it_gets_its_name_and_its_name_before_it_is_acknowledged(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ Idempotency-Key however often it must be asked for.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from itertools import pairwise
@@ -45,6 +46,8 @@ NODES = ("r1-1", "r1-2")
 TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 2.0, "lock_ttl": 1.0}
 LOOK = 0.02
 TOKEN = "the administrator's token is kept in "
+LOST = re.compile(r"problem: (service [^:]+: failed: )?leadership ")
+"""How a replica says that it leads no more: its monitor, or a service that met the guard before."""
 
 
 class Wrong(Unsafe):
@@ -120,7 +123,7 @@ class Scene:
         """Whether the child was killed, or lost its leadership and said so: a machine that is slow may cost it that."""
         if child.code == -9:
             return True
-        said = any(text.startswith("problem: leadership ") for text in child.said)
+        said = any(map(LOST.match, child.said))
         ended = "was lost and the process did not stop in time" in (self._folder / f"{name}.log").read_text()
         return name == "replica" and child.code == 1 and (said or ended)
 

@@ -188,7 +188,10 @@ class UpStage(Stage):
 
 
 class ClusterStage(Stage):
-    """Replicas and agents, each a process of its own, on one etcd and one folder of artifacts."""
+    """Replicas and agents, each a process of its own, on one etcd and one folder of artifacts.
+
+    No instance moves to a node that returns: on a slow machine that would be in the middle of a test.
+    """
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class ClusterStage(Stage):
         super().__init__(folder)
         self.etcd, self.nodes, self._times = etcd, tuple(nodes), times
         self.agents: dict[str, HostlerProcess] = {}
-        self._environ = {"HOSTLER_ARTIFACTS": str(folder / "artifacts")}
+        self._environ = {"HOSTLER_ARTIFACTS": str(folder / "artifacts"), "HOSTLER_SLICE_REBALANCE": "never"}
 
     async def _begin(self) -> tuple[str, str]:
         first = self.replica()

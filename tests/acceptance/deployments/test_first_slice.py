@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.pace import patience
 from slice_stage import BASE, SETTLED, Load, UpStage, artifact, workers
 
 from hostler.errors import HostlerError, NotFound, Unavailable
@@ -48,7 +49,7 @@ async def test_five_instances_on_two_nodes_from_push_to_delete(tmp_path: Path) -
         assert states == [SliceState.ACTIVE] * 5
 
         await stage.client.blueprints.delete("shop")
-        assert await stage.client.blueprints.wait("shop", gone=True, within=SETTLED) is None
+        assert await stage.client.blueprints.wait("shop", gone=True, within=patience(SETTLED)) is None
         assert await stage.slices() == []
         assert await stage.endpoints() == []
         with pytest.raises((NotFound, Unavailable)):

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dose import dose
+from harness.pace import patience
 from slice_stage import SETTLED, ClusterStage, Load, workers
 
 from hostler.model.deployment import SliceSpec
@@ -102,7 +103,7 @@ async def _look_at_the_contract(stage: ClusterStage) -> None:
     assert found == {}
 
     await stage.client.blueprints.delete("production")
-    assert await stage.client.blueprints.wait("production", gone=True, within=SETTLED) is None
+    assert await stage.client.blueprints.wait("production", gone=True, within=patience(SETTLED)) is None
     assert _families(stage.etcd) == {}
 
 

@@ -43,7 +43,7 @@ async def _canary(stage: UpStage, first: str, second: str) -> None:
     canary = Strategy(
         type=StrategyKind.CANARY,
         stages=(Stage(weight=25, hold=1.0),),
-        gate=Gate(min_calls=CALLS),  # of the new version: it is held until all calls below were made
+        gate=Gate(min_calls=CALLS),  # of the new version
     )
     await stage.apply("shop", SliceSpec(artifact=second, instances=2, strategy=canary))
 
@@ -52,11 +52,14 @@ async def _canary(stage: UpStage, first: str, second: str) -> None:
         return status.weights == {first: 75, second: 25}
 
     await stage.until(is_held)
+    # The load counts for the gate, too: on a slow machine it would be passed before all calls below were made.
+    await stage.client.blueprints.pause("shop")
     seen: Counter[str] = Counter()
     for _ in range(CALLS // AT_ONCE):
         seen.update(answer["version"] for answer in await asyncio.gather(*(stage.who() for _ in range(AT_ONCE))))
     assert abs(seen["1.1.0"] / CALLS - 0.25) <= 0.02, seen
     assert await is_held()
+    await stage.client.blueprints.resume("shop")
     for _ in range(CALLS // AT_ONCE):
         await asyncio.gather(*(stage.who(second) for _ in range(AT_ONCE)))
     assert (await stage.settled("shop")).settled

@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.pace import patience
 from slice_stage import SETTLED, TIMES, UpStage
 from up_process import until, well
 
@@ -85,7 +86,7 @@ async def test_what_a_slice_printed_is_seen_wherever_it_runs_and_through_its_cra
         assert (await log(near)).text == "after it\n"
 
         await stage.client.blueprints.delete("near")
-        assert await stage.client.blueprints.wait("near", gone=True, within=SETTLED) is None
+        assert await stage.client.blueprints.wait("near", gone=True, within=patience(SETTLED)) is None
         with pytest.raises(NotFound):
             await log(near)
         kept = await well("slice", "logs", near, "--node", "local-1", "-n", "1", **environ)

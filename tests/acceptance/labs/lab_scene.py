@@ -7,6 +7,7 @@ have said that it lost its leadership: on a busy machine that may be.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -34,8 +35,10 @@ TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 1.5, "lock_ttl":
 LOOK = 0.02
 SOME = 20.0
 """Seconds, at most, for what a quiet machine does in some."""
-LOST = "leadership "
-"""How a process begins to say that it leads no more."""
+LOST = re.compile(r"problem: (service [^:]+: failed: )?leadership ")
+"""How a process says that it leads no more: its monitor, or a service that met the guard before."""
+KILLED = "hostler: leadership "
+"""How it begins to say that it is ended because it did not stop in time."""
 
 
 class LabScene:
@@ -56,6 +59,8 @@ class LabScene:
         self.ended: list[str] = []
         """Who ended unasked, and said why."""
         self._unexplained: list[str] = []
+        self._replaced: list[Child] = []
+        """Who ended unasked since the others were told to count: its points count, too."""
         self._arming: Callable[[Child], None] = lambda _: None
         self._logs: dict[Child, int] = {}
         """How long the log was when a child was started."""
@@ -112,12 +117,13 @@ class LabScene:
                 self.killed += 1
             else:
                 self._ended_unasked(name, child)
+                self._replaced.append(child)
                 self._arming(self.children[name])  # it takes the place of one that would have come to the point
 
     def _ended_unasked(self, name: str, child: Child) -> None:
         log = (self._folder / f"{name}.log").read_bytes()[self._logs[child] :].decode(errors="replace")
         what = f"{name} ended with {child.code}: {child.said[-3:]}; {log[-500:]}"
-        explained = f"hostler: {LOST}" in log or any(said.startswith(f"problem: {LOST}") for said in child.said)
+        explained = KILLED in log or any(map(LOST.match, child.said))
         (self.ended if explained and child.code == 1 else self._unexplained).append(what)
 
     async def up(self) -> None:
@@ -130,6 +136,7 @@ class LabScene:
         `sleeps`: it does not die but is suspended.
         """
         self.crashes.clear()
+        self._replaced.clear()
 
         def others(child: Child) -> list[Child]:
             return [other for other in self.children.values() if other is not child] if everybody else []
@@ -161,7 +168,8 @@ class LabScene:
     async def disarm(self) -> list[tuple[str, int]]:
         """The points that were passed, in order."""
         self._arming = lambda _: None
-        watched = [child for child in (*self.children.values(), *self.crashes) if child.role != "agent"]
+        counted = (*self.children.values(), *self.crashes, *self._replaced)
+        watched = [child for child in dict.fromkeys(counted) if child.role != "agent"]
         for child in watched:
             await child.disarm()
         passed = sorted(point for child in watched for point in child.passed)

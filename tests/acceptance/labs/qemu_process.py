@@ -225,7 +225,8 @@ async def with_a_bridge(labman: LabMan, labs: Labs) -> None:
         await goes_while_it_is_made(labman, "cyd")
         await labman.ask_to_end("bob", None)
         await labman.gone("bob")
-        assert labs.machines() == (1, await labs.ready_ahead(1))
+        ahead = await labs.ready_ahead(1)
+        assert labs.machines() == (1, ahead)
     async with labs.running(catalogue(warm=0)):
         await until(lambda: none_left(labs))
 

@@ -77,10 +77,11 @@ async def asleep(scene: LabScene, rounds: Rounds, user: str, point: Point) -> bo
     await rounds.done("provision", user)
     await scene.until(scene.not_ready_ahead)
     before = witness.writes, witness.machine_writes
+    passed = [len(sleeper.passed) for sleeper in sleepers]
     for sleeper in sleepers:
         os.kill(sleeper.pid, signal.SIGCONT)
-    for sleeper in sleepers:
-        await awake(sleeper, point[0])
+    for sleeper, count in zip(sleepers, passed):
+        await awake(sleeper, point[0], count)
     await scene.disarm()
     await scene.up()
     assert await witness.missing() is None
@@ -97,10 +98,12 @@ async def nobody_sleeps(scene: LabScene, user: str) -> str | None:
     return None if scene.crashes or over else f"nobody came there: {user}"
 
 
-async def awake(sleeper: Child, name: str) -> None:
-    """Until it has done what it was about to do, or begins anew; and has ended, if it led: it leads no more."""
+async def awake(sleeper: Child, name: str, count: int) -> None:
+    """Until it has done what it was about to do, or begins anew; and has ended, if it led: it leads no more.
+
+    `count`: how many points it had passed when it was woken.
+    """
     when, _, what = name.partition(" ")
-    count = len(sleeper.passed)
     ends = {f"after {what}" if when == "before" else "before keep_alive", "after grant"}
     await sleeper.until(lambda: any(point in ends for _, point, _ in sleeper.passed[count:]))
     if sleeper.told("leading ") is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from hostler.keys.key import Key
     from hostler.model.lab import LabNews, LabServer, LabUser
+    from hostler.model.vm import VirtualMachine
     from hostler.ports.store import Store
 
 SERVERS = "vmmanager:servers:"
@@ -58,12 +59,15 @@ class Witness:
         self.machine_writes = 0
         """Of all machines that are wished for."""
         self._labs: dict[str, LabUser] = {}
+        self._vms: dict[frozenset[tuple[str, str]], VirtualMachine] = {}
+        """By the parts of their keys."""
         self._owners: dict[str, str] = {}
         self._live: dict[str, set[str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         since = (await self._store.range("/", limit=1)).revision + 1
+        self._vms = await self._listed_vms()
         self._tasks = [asyncio.create_task(self._watch_labs(since)), asyncio.create_task(self._watch_vms(since))]
         return self
 
@@ -118,6 +122,9 @@ class Witness:
     async def _watch_vms(self, since: int) -> None:
         async for parts, vm in self._changes(VM, since):
             self.machine_writes += 1
+            self._vms.pop(frozenset(parts.items()), None)
+            if vm is not None:
+                self._vms[frozenset(parts.items())] = vm
             self.history.append(f"machine of {parts}: {vm}")
             if parts["org"] != ORG:
                 continue
@@ -166,7 +173,7 @@ class Witness:
         if (left := await self._left()) is not None:
             return left
         listed = {entry.value.user: entry.value for entry in (await LAB.list(self._store)).entries}
-        if listed != {user: self._labs.get(user) for user in listed}:
+        if listed != {user: self._labs.get(user) for user in listed} or self._vms != await self._listed_vms():
             return "the witness has not seen everything yet"
         labs = {user: record.lab for user, record in listed.items() if record.lab is not None}
         for user, lab in labs.items():
@@ -182,6 +189,9 @@ class Witness:
         if sorted(rows) != sorted([*wanted, *ahead]):
             return f"machines: {rows}, wanted: {wanted}"
         return await self._unlike({user: lab.server(user) for user, lab in labs.items()})
+
+    async def _listed_vms(self) -> dict[frozenset[tuple[str, str]], VirtualMachine]:
+        return {frozenset(entry.parts.items()): entry.value for entry in (await VM.list(self._store)).entries}
 
     async def _unlike(self, wanted: dict[str, LabServer]) -> str | None:
         shown: dict[str, bytes] = {}

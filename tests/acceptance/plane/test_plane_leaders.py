@@ -17,7 +17,7 @@ from hostler.errors import Unavailable, Uncertain
 from hostler.model.api import VmCreate, VmView
 from hostler.model.vm import OnNodeLoss
 from hostler.testing.servers import EtcdCluster
-from plane.company import GAP, LEADERSHIP_TTL, SETTLED, Company
+from plane.company import FENCING_TIME, GAP, LEADERSHIP_TTL, NODE_TTL, SETTLED, Company
 from plane.record import Run
 from plane.traffic import ORG, PROJECT
 
@@ -109,6 +109,8 @@ async def the_store_is_away(company: Company, seconds: float) -> None:
             company.etcd.resume(member)
     for address in company.replicas:
         await company.views(address)
+    # It is away for longer than that, where a slow machine takes its time to elect. An agent renewed a moment before.
+    is_long = time.monotonic() - at > FENCING_TIME - NODE_TTL / 2
     for wish, key in again:
         await company.wishes.make(wish, key=key)
     await company.settled()
@@ -120,7 +122,7 @@ async def the_store_is_away(company: Company, seconds: float) -> None:
     for vm in {view.id for view in steady.values()} - set(waiting):
         # They stop by themselves when the store is away for as long as that, and are started once.
         more = len(after[vm]) - len(before[vm])
-        safe(more <= (1 if seconds > 5 else 0), f"{vm} was disturbed: {before[vm]} {after[vm]}")
+        safe(more <= (1 if is_long else 0), f"{vm} was disturbed: {before[vm]} {after[vm]}")
     company.machines.check_never_twice()
 
 

@@ -27,6 +27,9 @@ from hostler.testing.servers import find_binary
 PLACE, MAC = "a place of the test", "02:11:22:33:44:55"
 PING = "sudo ping -c 1 -W 2 {} fd00:77::1 > /dev/null && echo answered || echo silence"
 
+DETECTED = "while ip -o -6 addr show eth0 | grep fd00:77::bad | grep -q tentative; do sleep 0.1; done"
+"""Until the guest has found its new address to be nobody else's."""
+
 
 def ip(*words: str) -> str:
     return subprocess.run([find_binary("ip"), *words], check=True, capture_output=True, text=True).stdout
@@ -73,7 +76,7 @@ async def main(folder: Path) -> dict[str, object]:
         found["own address"] = await guest.run(PING.format(""))
         await guest.run("sudo ip addr add fd00:77::bad/64 dev eth0")
         spoofed = PING.format("-I fd00:77::bad")
-        await guest.run("sleep 2")  # until the guest has found its new address to be nobody else's
+        await guest.run(DETECTED)
         found["other address"] = await guest.run(spoofed)
         table = firewall.table_name(PLACE, 1)
         await firewall.remove("netdev", [table])

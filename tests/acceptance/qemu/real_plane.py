@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,22 +163,27 @@ def listening(pids: list[int]) -> set[str]:
                 inodes[f"socket:[{words[9]}]"] = f"{table} {words[1]}"
     found = set()
     for pid in pids:
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(descriptor)
-            except FileNotFoundError:
-                continue
-            if target in inodes:
-                found.add(inodes[target])
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                try:
+                    target = os.readlink(descriptor)
+                except FileNotFoundError:
+                    continue
+                if target in inodes:
+                    found.add(inodes[target])
     return found
 
 
 def children(pid: int) -> list[str]:
     """Of a process, by what they run."""
     found: list[str] = []
+    ids: list[str] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        ids = (task / "children").read_text(encoding="ascii").split()
-        found += [Path(f"/proc/{child}/comm").read_text(encoding="utf-8").strip() for child in ids]
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            ids += (task / "children").read_text(encoding="ascii").split()
+    for child in ids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            found.append(Path(f"/proc/{child}/comm").read_text(encoding="utf-8").strip())
     return found
 
 

@@ -81,7 +81,12 @@ async def test_a_machine_is_made_used_kept_cloned_and_gone_without_a_trace(plane
     await plane.cli("vm", "delete", "--yes", "--wait", "first", "second")
     assert plane.traces() == before
     assert (await plane.cli("vm", "list", "-o", "json")).json == []
-    await until(lambda: plane.own_traces() == own, 30, lambda: f"{plane.own_traces()} is not {own}")
+    # A program that it ran for a moment at the beginning need not be there now.
+    await until(
+        lambda: all(traces <= own[what] for what, traces in plane.own_traces().items()),
+        30,
+        lambda: f"{plane.own_traces()} is more than {own}",
+    )
     await until(lambda: plane.descriptors() <= descriptors + 2, 30, lambda: f"{plane.descriptors()}, {descriptors}")
     await plane.stop()
     assert plane.traces() == before

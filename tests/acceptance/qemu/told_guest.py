@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -76,9 +75,7 @@ class ToldGuest:
         self._append, self._more = append, more
         self._process: asyncio.subprocess.Process | None = None
         self._writers: list[asyncio.StreamWriter] = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        [self.port] = servers.free_ports(1)  # not one that the kernel gives to somebody before QEMU has it
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(

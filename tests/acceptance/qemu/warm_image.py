@@ -5,10 +5,10 @@ It is kept for the next run, and made anew where anything changed that it is mad
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import shutil
 
+import running
 import tiny_image
 
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
@@ -30,7 +30,9 @@ def warm_images() -> ImageFolder:
         turn.seek(0)
         if turn.read() != tiny_image.made_from() or not list(FOLDER.glob(f"*/warm/{CPUS}x{MEMORY_MIB}/*.state")):
             _link(images)
-            asyncio.run(images.warm("tiny", cpus=CPUS, memory_mib=MEMORY_MIB, progress=lambda *_: None))
+            running.in_a_loop_of_its_own(
+                images.warm("tiny", cpus=CPUS, memory_mib=MEMORY_MIB, progress=lambda *_: None)
+            )
             turn.seek(0)
             turn.truncate()
             turn.write(tiny_image.made_from())

@@ -59,7 +59,8 @@ class Watching:
         for process in table.processes(self._machines):
             if process.is_qemu:
                 there[process.folder].append(process)
-        had = {process.pid: table.run_time(process.pid) for each in there.values() for process in each}
+        pids = [process.pid for each in there.values() for process in each]
+        had = {pid: table.run_time(pid) for pid in pids}
         for folder, each in there.items():
             places = [process.node for process in each]
             if len(set(places)) < len(places):
@@ -69,5 +70,6 @@ class Watching:
             self._both[folder] = self._both[folder] + 1 if len(ran) > 1 else 0
             if self._both[folder] > 1:
                 self.wrong.append(f"{folder}: its guest runs twice: {each}")
-        self._had = had
+        # Once more: a guest may have gone on elsewhere while the times were read, which two looks must not both see.
+        self._had = {pid: table.run_time(pid) for pid in pids}
         self.looks += 1

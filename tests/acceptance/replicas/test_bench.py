@@ -1,14 +1,16 @@
-"""`hostler bench election` measures what it says, and refuses what it cannot measure."""
+"""`python -m bench election` measures what it says, and refuses what it cannot measure."""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import pace
 
-from hostler.entry.bench.election import Takeovers, ratios
-from hostler.entry.cli import main
+from bench.__main__ import main
+from bench.election import Takeovers, ratios
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,16 +19,18 @@ if TYPE_CHECKING:
 def test_takeovers_and_renewals_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     json_file, page = tmp_path / "found.json", tmp_path / "found.md"
     arguments = ["--rounds", "3", "--kills", "1", "--ttl", "4", "--leaderships", "20", "--seconds", "6"]
-    assert main(["bench", "election", *arguments, "--json", str(json_file), "--markdown", str(page)]) == 0
+    began = time.monotonic()
+    assert main(["election", *arguments, "--json", str(json_file), "--markdown", str(page)]) == 0
     found = json.loads(json_file.read_text())
     [row] = found["takeovers"]
     assert row["name"] == "hostler on sqlite"
     assert row["rounds"] == 3
     assert 0 < row["p50_ms"] <= row["p99_ms"] < 4000  # the ttl
-    assert 0.7 < row["kill_p50_ttl"] < 2
+    # The leader renewed a quarter of the ttl before it was killed, on a busy machine perhaps half of it.
+    assert 0.5 < row["kill_p50_ttl"] < 2
     [many] = found["leaderships"]
     assert many["taken"] == many["held"] == 20
-    assert many["renewals_per_second"] >= 3
+    assert many["renewals_per_second"] >= 3 / pace.slowdown(began)
     assert "hostler on sqlite" in capsys.readouterr().out
     assert "| hostler on sqlite |" in page.read_text()
 
@@ -46,7 +50,7 @@ def test_takeovers_and_renewals_are_measured(tmp_path: Path, capsys: pytest.Capt
 def test_what_cannot_be_measured_is_refused(
     arguments: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "election", *arguments]) == code
+    assert main(["election", *arguments]) == code
     assert "Traceback" not in capsys.readouterr().err
 
 

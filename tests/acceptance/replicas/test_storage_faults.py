@@ -127,6 +127,7 @@ async def test_the_clock_of_a_replica_may_jump(stage: Stage, tmp_path: Path) -> 
         await leader.says("leading with fence")
         waiting = stage.start("steady:1", before=("env", *settings))
         await waiting.says("standing by; jumping:1 leads")
+        assert await stage.leader() is leader  # the witness has seen it, too
         fence, led = stage.fence, stage.terms()
         for jump in (f"+{HOUR}", f"-{HOUR}", f"+{10 * HOUR}"):
             clock.write_text(jump)

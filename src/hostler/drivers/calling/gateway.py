@@ -27,6 +27,7 @@ from hostler.errors import (
     Unavailable,
 )
 from hostler.kit.frames import MAX_FRAME, FrameError, Frames, frame
+from hostler.kit.unix_socket import LEAVE_FILE, short_path
 from hostler.ports.calls import (
     Call,
     Cancel,
@@ -59,6 +60,8 @@ MOST_BYTES = 256 * 1024 * 1024
 AT_ONCE = 256 * 1024
 """Bytes that are buffered to be written together."""
 _CREDENTIALS = struct.Struct("3i")
+_SOL_LOCAL, _LOCAL_PEERPID = 0, 2
+_NO_PID = -1
 _decode = msgspec.msgpack.Decoder(FromCaller).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -85,13 +88,11 @@ class Gateway:
             self.path.unlink()
         loop = asyncio.get_running_loop()
         try:
-            folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
-            try:  # by the folder's descriptor: the whole path may exceed the length limit of socket paths
-                place = f"/proc/self/fd/{folder}/{self.path.name}"
-                self._server = await loop.create_unix_server(lambda: _Connection(self), place, backlog=1024)
-                self.path.chmod(0o666)  # slices may run as other users; the token grants access
-            finally:
-                os.close(folder)
+            with short_path(self.path.parent, self.path.name) as place:
+                self._server = await loop.create_unix_server(
+                    lambda: _Connection(self), place, backlog=1024, **LEAVE_FILE
+                )
+            self.path.chmod(0o666)  # slices may run as other users; the token grants access
         except OSError as error:
             raise Unavailable(f"{self.path}: cannot listen there: {error.strerror or error}") from None
         return self
@@ -125,14 +126,25 @@ class _Owner:
 
 def _name_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
     """Identify an instance by its user, or at least its session; a process that forks stays in its session."""
-    sock = transport.get_extra_info("socket")
-    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid = _peer(transport.get_extra_info("socket"))
     if uid != os.geteuid():
         return "user", uid
     try:
         return "session", os.getsid(pid)
     except OSError:  # it has already ended, or is in another PID namespace
         return "process", pid
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """Return the pid and the user of the other end."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is not None:
+        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+        return pid, uid
+    try:  # macOS, where slices run as the agent's user: their users cannot be changed there
+        return sock.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID), os.geteuid()
+    except OSError:
+        return _NO_PID, os.geteuid()  # all slices count as one owner
 
 
 class _Connection(asyncio.Protocol):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid
-from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, local_path
+from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, extra, local_path
 from hostler.ports.url_driver import StoreDriver
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-    from hostler.ports.bare import Bare
     from hostler.ports.store import Store
     from hostler.ports.url import Options
 
@@ -52,8 +51,9 @@ def _open_file(url: SplitResult, options: Options) -> Store:
 
 
 def _open_etcd(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.etcd import EtcdStore
-    from hostler.drivers.store.etcd.auth import Access
+    with extra("etcd"):
+        from hostler.drivers.store.etcd import EtcdStore
+        from hostler.drivers.store.etcd.auth import Access
 
     if url.path not in ("", "/"):
         raise Invalid(f"store URL {url.scheme}://…: takes no path, only host:port[,host:port…]")
@@ -82,24 +82,8 @@ def _endpoint(scheme: str, text: str) -> str:
     return f"{host}:{port}"
 
 
-def _bare_sqlite(url: SplitResult) -> Bare:
-    """SQLite gets a separate file next to the store's."""
-    from hostler.drivers.store.sqlite.bare import BareSqlite
-
-    return BareSqlite(local_path(url) + ".bare")
-
-
-def _bare_etcd(url: SplitResult) -> Bare | None:
-    """etcd is accessed through its first endpoint, without TLS."""
-    if url.query:
-        return None
-    from hostler.drivers.store.etcd.bare import BareEtcd
-
-    return BareEtcd(_endpoint(url.scheme, url.netloc.split(",")[0]))
-
-
 MEMORY = StoreDriver(about="in the memory of one process; for tests", open=_open_memory)
-SQLITE = StoreDriver(about="one SQLite file of one host", open=_open_sqlite, open_bare=_bare_sqlite)
+SQLITE = StoreDriver(about="one SQLite file of one host", open=_open_sqlite)
 FILE = StoreDriver(about="one JSON file of one host", open=_open_file)
-ETCD = StoreDriver(about="an etcd cluster", open=_open_etcd, open_bare=_bare_etcd, shared=True)
+ETCD = StoreDriver(about="an etcd cluster", open=_open_etcd, shared=True)
 ETCDS = StoreDriver(about="an etcd cluster over TLS", open=_open_etcd, shared=True)

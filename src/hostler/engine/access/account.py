@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from hostler.engine.access.token import Tokens
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
+    from hostler.engine.runtime.env import Env
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.ports.hasher import Hasher
     from hostler.ports.store import Comparison, Store
 
@@ -56,15 +56,14 @@ class Accounts:
         writer: Writer,
         known: AccountCache,
         tokens: Tokens,
+        env: Env,
         *,
-        clock: Clock,
-        new_id: Callable[[], str],
         hasher: Hasher,
         prove: Callable[[Entry[User], str], Awaitable[None]],
     ) -> None:
         """`prove` raises Forbidden unless the password is the account's."""
         self._store, self._writer, self._known, self._tokens = store, writer, known, tokens
-        self._clock, self._new_id, self._hasher = clock, new_id, hasher
+        self._clock, self._new_id, self._hasher = env.clock, env.new_id, hasher
         self._prove = prove
 
     async def create(self, request: Request, asked: UserCreate) -> Written[UserView]:

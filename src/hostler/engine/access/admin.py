@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.access.account_cache import AccountCache
     from hostler.engine.idempotent_writer import Writer
+    from hostler.engine.runtime.env import Env
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Store
 
 ADMIN = "admin"
@@ -41,13 +41,10 @@ class Admin:
         store: Store,
         writer: Writer,
         known: AccountCache,
-        *,
-        clock: Clock,
-        new_id: Callable[[], str],
-        secret: Callable[[], str],
+        env: Env,
     ) -> None:
-        self._store, self._writer, self._known, self._clock = store, writer, known, clock
-        self._new_id, self._secret = new_id, secret
+        self._store, self._writer, self._known, self._clock = store, writer, known, env.clock
+        self._new_id, self._secret = env.new_id, env.new_secret
 
     async def first(self, keep: Callable[[str], None]) -> str | None:
         """Create the admin and return its API token; None: accounts exist already. Of concurrent callers one succeeds.

@@ -23,12 +23,12 @@ from hostler.model.api import TokenCreate, TokenIssued, TokenPage, TokenView
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from hostler.engine.access.account_cache import AccountCache
     from hostler.engine.idempotent_writer import Writer
+    from hostler.engine.runtime.env import Env
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.inventory import User
     from hostler.ports.store import Store
 
@@ -57,13 +57,10 @@ class Tokens:
         store: Store,
         writer: Writer,
         known: AccountCache,
-        *,
-        clock: Clock,
-        new_id: Callable[[], str],
-        secret: Callable[[], str],
+        env: Env,
     ) -> None:
-        self._store, self._writer, self._known, self._clock = store, writer, known, clock
-        self._new_id, self._secret = new_id, secret
+        self._store, self._writer, self._known, self._clock = store, writer, known, env.clock
+        self._new_id, self._secret = env.new_id, env.new_secret
 
     async def issue(self, request: Request, user: Entry[User], asked: TokenCreate) -> Written[TokenIssued]:
         """Issue an API token. Conflict: this request was answered before, and the secret is returned only once."""

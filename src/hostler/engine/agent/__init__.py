@@ -10,7 +10,6 @@
     migration_steps    migrations from the view of a worker
     retained           machines that are out of service and kept
     capacity_reporter  capacity and images of the node, kept current in its record
-    work_queue         machines waiting to be processed, now or later
     agent              composition of all of these for one node
 
 Placement (the leader decides it) and the creation of machines (a driver does it) do not belong in this package.

@@ -98,10 +98,10 @@ class Agent:
             if slices is None
             else SliceAgent(store, slices, plan, self.session, clock=clock, rng=rng, limits=limits)
         )
-        self._agenda = self._workers.agenda
+        self._queue = self._workers.queue
         self.commands.listen(self._command_changed)
-        self.arrivals.listen(lambda key: self._agenda.kick(ARRIVAL.parse(key)["vm"]))
-        machines.listen(self._agenda.kick)
+        self.arrivals.listen(lambda key: self._queue.add(ARRIVAL.parse(key)["vm"]))
+        machines.listen(self._queue.add)
         self._main: asyncio.Task[None] | None = None
         self._closed = False
         self._retained_told = 0
@@ -146,8 +146,8 @@ class Agent:
             sessions=self.session.number,
             commands=len(self.commands.entries),
             slices=0 if self.slices is None else self.slices.instances,
-            working=self._agenda.working,
-            waiting=self._agenda.waiting + len(self._workers.parked),
+            working=self._queue.working,
+            waiting=self._queue.waiting + len(self._workers.boots) + len(self._workers.parked),
             failing=sum(1 for known in self._workers.known.values() if known.put_off),
             unreadable=tuple(sorted((*self.commands.unreadable, *self._unreadable_slices()))),
             foreign=len(self._workers.foreign),
@@ -169,7 +169,7 @@ class Agent:
             "retained requests": self.retained.requests.run(),
             "retained": self.retained.run(),
             "session": self.session.run(),
-            "agenda": self._agenda.run(),
+            "queue": self._queue.run(),
             "look": self._every(self._plan.look_every, self._look),
             "offer": self._every(self._plan.look_every, self._renew),
             "sweep": self._every(self._plan.sweep_every, self._sweep),
@@ -179,12 +179,15 @@ class Agent:
         try:
             await run_together(f"agent {self._plan.node}", parts)
         finally:
-            await self._agenda.aclose()
+            await self._queue.aclose()
 
     def _command_changed(self, key: str) -> None:
         vm = COMMAND.parse(key)["vm"]
+        entry = self.commands.entries.get(key)
+        if entry is not None:
+            self.session.saw(entry.mod_revision)
         self._workers.heed(vm)
-        self._agenda.kick(vm)
+        self._queue.add(vm)
 
     def _session_changed(self) -> None:
         if self.slices is not None:
@@ -193,7 +196,7 @@ class Agent:
         if self._workers.parked and self.session.may_act():
             parked, self._workers.parked = self._workers.parked, {}
             for vm in parked:
-                self._agenda.kick(vm)
+                self._queue.add(vm)
 
     def _tell_retained(self) -> None:
         """Publish retained machines once per session: an earlier process may have failed to publish some."""
@@ -210,7 +213,7 @@ class Agent:
         starting = [
             vm for vm, known in self._workers.known.items() if known.doing and known.doing.action is Action.START
         ]
-        await self._agenda.stop(starting)
+        await self._queue.stop(starting)
         await self.commands.refresh()
         await self.arrivals.refresh()
         if self.slices is not None:
@@ -243,7 +246,7 @@ class Agent:
     async def _look(self) -> None:
         """Detect machines that changed by themselves."""
         machines = await self._machines.list()
-        revision, turns = self.commands.revision, self._agenda.turns
+        revision, turns = self.commands.revision, self._queue.turns
         if machines is self._looked[0] and (revision, turns) == self._looked[1:]:
             return  # the same list was already compared, and no worker has run since
         self._looked = (machines, revision, turns)
@@ -253,8 +256,8 @@ class Agent:
             known, machine = self._workers.known.get(vm), seen.get(vm)
             if known is not None and (known.seen is machine or known.seen == machine):
                 pass  # the common case
-            elif not self._agenda.has(vm):
-                self._agenda.kick(vm)
+            elif not (self._queue.has(vm) or self._workers.boots.has(vm)):
+                self._queue.add(vm)
             if number % _CHUNK == _CHUNK - 1:
                 await asyncio.sleep(0)
 
@@ -271,9 +274,9 @@ class Agent:
         """Queue every machine without a command. The worker verifies that before it retains anything."""
         self._workers.foreign = {machine.label.vm for machine in machines if not self._workers.is_ours(machine)}
         for entry in tuple(self.arrivals.entries.values()):
-            self._agenda.kick(entry.parts["vm"])
+            self._queue.add(entry.parts["vm"])
         for number, machine in enumerate(machines):
             if self._is_unassigned(machine):
-                self._agenda.kick(machine.label.vm)
+                self._queue.add(machine.label.vm)
             if number % _CHUNK == _CHUNK - 1:
                 await asyncio.sleep(0)

@@ -29,6 +29,7 @@ from hostler.engine.cluster_id import (
     objection,
     read_identity,
     remember,
+    remember_refusal,
     remembered,
 )
 from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
@@ -88,6 +89,8 @@ class Session:
         self._prepare, self._changed = prepare, changed
         self._memory, self._accept = memory, accept
         self._last: LastControlPlane | None = None
+        self.revision = 0
+        """The highest revision of the store that this process has seen, in the epoch that it obeys."""
         self._patience = plan.node_ttl / BEATS
         self.offering = CapacityReporter(store, machines, plan.node, self.guard, moves=moves)
         self.holder = new_id()
@@ -153,6 +156,10 @@ class Session:
         """Set a new address (with certificate) of the node's relay. The node record is updated soon."""
         self._plan = msgspec.structs.replace(self._plan, address=address)
         self._nap.wake()
+
+    def saw(self, revision: int) -> None:
+        """Record a revision that the store has reached: a store with a lower one is an older one."""
+        self.revision = max(self.revision, revision)
 
     def ended(self, number: int) -> None:
         """Record that, according to the store, the session of this number is over."""
@@ -221,14 +228,18 @@ class Session:
 
     async def _obeys(self) -> bool:
         """Return whether this store may command the node. If so, the node remembers that before it registers."""
+        before = self.revision  # other answers raise it while this one is on its way
         identity = await self._within(read_identity(self._store))
         if self._last is None and self._memory is not None and not self._accept:
             self._last = await remembered(self._memory)
         last = self._last
+        if last is not None and last.revision < before:
+            last = msgspec.structs.replace(last, revision=before)
         why = objection(last, identity)
         if why and is_foreign(last, identity) and identity.moved is None and await self._is_empty():
             why = ""  # this node has nothing that belongs to the other control plane
         if why:
+            self._last = await remember_refusal(self._memory, identity, last)
             self._wait(
                 f"{why}; no machine is changed. Start this agent on the store that is in service, or, if this one is,"
                 f" start the agent once with {ACCEPT}"
@@ -239,7 +250,7 @@ class Session:
             identity = await self._within(read_identity(self._store))
         if identity.cluster is None:
             return False  # another process has just emptied the store
-        self._last = await remember(self._memory, identity, last)
+        self._last, self.revision = await remember(self._memory, identity, last), identity.revision
         self._identity, self.cluster = identity.cluster, identity.cluster.value.id
         self.ids = frozenset((self.cluster, *identity.cluster.value.aliases))
         return True
@@ -371,9 +382,10 @@ class Session:
             pause = sent + self._patience - self._clock.now()
 
     async def _confirmed(self) -> bool:
-        """Keep the lease alive and check the key. Return False if the session is over.
+        """Keep the lease alive and check key and store. Return False if the session is over.
 
-        The key is checked too: it can be deleted without the lease, and the leader relies on the key.
+        The key is checked too: it can be deleted without the lease, and the leader relies on the key. A store whose
+        revision went back was replaced by an older one, which may have the lease and the key: `_obeys` refuses it.
         """
         if self._lease is None or self._alive is None or self._over:
             return False
@@ -381,7 +393,13 @@ class Session:
             await self._within(self._lease.keep_alive())
         except LeaseGone:
             return False
-        return self.is_own(await self._within(self._store.get(self._alive.key)))
+        before = self.revision  # other requests raise it meanwhile
+        page = await self._within(self._store.range(self._alive.key, limit=1))  # the first key is the shortest
+        if page.revision < before:
+            _log.warning("node %s: the store went back from revision %d to %d", self._plan.node, before, page.revision)
+            return False
+        self.saw(page.revision)
+        return self.is_own(next((kv for kv in page.items if kv.key == self._alive.key), None))
 
     def _log_unheard(self, sent: float) -> None:
         """Log once that the store does not answer, and the consequence."""

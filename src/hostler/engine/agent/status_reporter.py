@@ -249,6 +249,7 @@ class Reports:
                 self._refused(known, number, result.responses[0])  # type: ignore[arg-type]
                 return False
             known.handle, known.handle_revision = handle, result.revision
+            self._session.saw(result.revision)
         known.unsent = 0
         self.sent += 1
         return True

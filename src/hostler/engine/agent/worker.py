@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from hostler.engine.agent.decide import (
 from hostler.engine.agent.migration import Migrations
 from hostler.engine.agent.migration_steps import going, is_stray, leave
 from hostler.engine.agent.status_reporter import PATIENCE, ReportedMachine, Reports, pause
-from hostler.engine.agent.work_queue import AgentWorkQueue
+from hostler.engine.runtime.work_queue import WORKER_FAILED, WorkQueue
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE
@@ -95,7 +96,10 @@ class Workers:
         self._store, self._machines, self._plan, self._keep = store, machines, plan, keep
         self._arrivals = arrivals
         self._commands, self._session, self._clock, self._rng = commands, session, clock, rng
-        self.agenda = AgentWorkQueue(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
+        self.queue = WorkQueue(
+            self.work, clock=clock, rng=rng, tell=_log.error, counters={}, width=plan.workers, what="machine"
+        )
+        self.boots = BootSlots(self.queue, plan.boots)
         self.reports = Reports(store, session, clock=clock, node=plan.node)
         self._handovers = Migrations(store, machines, session, peers, node=plan.node, clock=clock, rng=rng)
         self.known: dict[str, ReportedMachine] = {}
@@ -109,7 +113,16 @@ class Workers:
         self.steps = 0
 
     async def work(self, vm: str) -> None:
-        """Process a machine until nothing remains to be done for now."""
+        """Process a machine until nothing remains to be done for now. Other machines continue if this one fails."""
+        try:
+            await self._process(vm)
+        except Exception as error:  # noqa: BLE001 - a bug, or a closed driver: other names must not be affected
+            _log.error("machine %s: its worker failed; trying again later", vm, exc_info=error)
+            self.queue.add(vm, after=WORKER_FAILED)
+        finally:
+            self.boots.end(vm)
+
+    async def _process(self, vm: str) -> None:
         last = NOTHING
         while True:
             looked = await self._looked(vm)
@@ -132,19 +145,19 @@ class Workers:
                 known.failed(step, why, self._clock.now(), self._rng)
                 continue
             waits = seen is not None and seen.state in _HANDED  # it ran until just now, and its users wait
-            if step.action in BOOTS and not waits and not self.agenda.boot(vm):
+            if step.action in BOOTS and not waits and not self.boots.take(vm):
                 return
             try:
                 done = await self._tell_and_do(vm, known, entry, seen, step)
             finally:
-                self.agenda.booted(vm)
+                self.boots.release(vm)
             if done is None:
                 return
             last = step if done else NOTHING
 
     async def _looked(self, vm: str) -> tuple[Entry[VmCommand], ReportedMachine, Machine | None] | None:
         """Return the newest command and the observed machine, or None (with a retry queued) if not possible."""
-        self.agenda.taken(vm)
+        self.queue.taken(vm)
         if not self._session.may_act():
             self.parked[vm] = None
             return None
@@ -200,7 +213,7 @@ class Workers:
         next_at = known.put_off[_THERE].until
         if not await self._tell(known, entry, None):
             self._try_telling_later(vm, known)
-        self.agenda.later(vm, next_at)
+        self.queue.add_at(vm, next_at)
 
     # Decide
 
@@ -450,16 +463,16 @@ class Workers:
         if not known.leftover and not await self._tell(known, entry, seen):
             self._try_telling_later(vm, known)
         if next_at is not None:
-            self.agenda.later(vm, next_at)
+            self.queue.add_at(vm, next_at)
 
     def _try_telling_later(self, vm: str, known: ReportedMachine) -> None:
         known.unsent = max(known.unsent, 1)
-        self.agenda.later(vm, self._clock.now() + min(pause(known.unsent, self._rng), 2 * PATIENCE) / 2)
+        self.queue.add_at(vm, self._clock.now() + min(pause(known.unsent, self._rng), 2 * PATIENCE) / 2)
 
     def _not_seen(self, vm: str, known: ReportedMachine, error: HostlerError) -> None:
         """Handle a failed lookup. It does not mean absence: nothing is known, and nothing is reported."""
         known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng, error=error)
-        self.agenda.later(vm, known.put_off[NOTHING].until)
+        self.queue.add_at(vm, known.put_off[NOTHING].until)
 
     # Incoming migrations
 
@@ -471,19 +484,19 @@ class Workers:
                 await self._handovers.refuse(arrival, f"machine {seen.id} there belongs to another owner; remove it")
             elif seen is not None and seen.state is not MachineState.ARRIVING:
                 await self._without_command(vm, expected=True)
-                self.agenda.later(vm, self._clock.now() + ROOM)
+                self.queue.add_at(vm, self._clock.now() + ROOM)
             elif self._arrivals.get(node=self._plan.node, vm=vm) is arrival and self._session.may_act():
                 await self._handovers.receive(arrival)
         except (HostlerError, TimeoutError) as error:
             _log.warning("machine %s: not ready to receive it yet: %s", vm, error)
-            self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
+            self.queue.add_at(vm, self._clock.now() + pause(2, self._rng))
 
     # Machines without a command
 
     async def _without_command(self, vm: str, *, expected: bool = False) -> None:
         """Retain a machine without a command, but only if it is certain that it is ours and has none."""
         key = COMMAND.fill(node=self._plan.node, vm=vm)
-        number = self._session.number
+        number, revision = self._session.number, self._session.revision
         try:
             seen = await self._machines.inspect(vm)
             if seen is None or key in self._commands.unreadable:
@@ -496,9 +509,11 @@ class Workers:
                 when = [self._session.guard(), COMMAND.absent(node=self._plan.node, vm=vm)]
                 if not expected:
                     when.append(ARRIVAL.absent(node=self._plan.node, vm=vm))
-                certain = (await self._store.txn(when, [COMMAND.get_op(node=self._plan.node, vm=vm)])).succeeded
+                result = await self._store.txn(when, [COMMAND.get_op(node=self._plan.node, vm=vm)])
+            # A store that was put back to an older state may have this session in it; the next heartbeat ends it.
+            certain = result.succeeded and result.revision >= revision
             if not certain or self._session.number != number or not self._session.may_act():
-                self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
+                self.queue.add_at(vm, self._clock.now() + pause(2, self._rng))
                 return
             if seen.state in _HANDED and await self._is_elsewhere(seen):
                 _log.info("vm %s: the remains of a move on node %s are removed", vm, self._plan.node)
@@ -508,7 +523,7 @@ class Workers:
                 await self._retain(seen)
         except (HostlerError, TimeoutError) as error:
             _log.warning("vm %s: seems not to be assigned to this node; it stays for now: %s", vm, error)
-            self.agenda.later(vm, self._clock.now() + pause(4, self._rng))
+            self.queue.add_at(vm, self._clock.now() + pause(4, self._rng))
             return
         self.known.pop(vm, None)
 
@@ -532,6 +547,41 @@ class Workers:
     def is_ours(self, machine: Machine) -> bool:
         """Return whether the machine was created for this control plane and this node."""
         return retained.is_ours(machine.label, self._session, self._plan.node)
+
+
+class BootSlots:
+    """Limits how many machines of a node start at the same time. The others wait, and are queued in turn."""
+
+    def __init__(self, queue: WorkQueue, slots: int) -> None:
+        self._queue, self._slots = queue, slots
+        self._booting: set[str] = set()
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of machines that wait for a slot."""
+        return len(self._waiting)
+
+    def has(self, vm: str) -> bool:
+        """Return whether the machine waits for a slot."""
+        return vm in self._waiting
+
+    def take(self, vm: str) -> bool:
+        """Take a slot; False: the machine is queued again when a slot is free."""
+        if vm not in self._booting and len(self._booting) >= self._slots:
+            self._waiting[vm] = None
+            return False
+        self._booting.add(vm)
+        return True
+
+    def release(self, vm: str) -> None:
+        """Release the slot, if the machine has one."""
+        self._booting.discard(vm)
+
+    def end(self, vm: str) -> None:
+        """End the work on a machine, which may not have booted: the next machine may no longer need its slot."""
+        self._booting.discard(vm)
+        if self._waiting and len(self._booting) < self._slots:
+            self._queue.add(self._waiting.popitem(last=False)[0])
 
 
 def _planned(command: VmCommand, label: Label) -> MachinePlan:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.placement import Cluster, node_state, wanted_of_command
-from hostler.keys.node import COMMAND
+from hostler.engine.runtime.expectation import Expectation
+from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import VM
 from hostler.kit.cooperative_yield import Fairness
 
@@ -27,10 +28,15 @@ VMS = VM.prefix()
 
 
 class _Own(msgspec.Struct):
-    """A decision of this leader: in flight, or written at `revision`."""
+    """A decision of this leader: in flight, or written, until the cache contains it."""
 
-    name: str
-    revision: int | None = None
+    node: str
+    written: Expectation | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Return whether it is newer than the cache."""
+        return self.written is None or not self.written.is_met()
 
 
 def on_its_way(vm: str) -> str:
@@ -46,7 +52,7 @@ class Allocations:
         self.cluster = Cluster()
         self._own: dict[str, _Own] = {}
         self._names: dict[str, str] = {}  # org/project/vm by the machine's id
-        self._expected: dict[str, int] = {}  # own migrations, by machine: in flight (0) or written
+        self._expected: dict[str, _Own] = {}  # own migrations, by machine
 
     async def load(self) -> None:
         """Load from the view. Changes that arrive during the load must be reported, as always."""
@@ -93,8 +99,8 @@ class Allocations:
         """Update a machine after a change of its command or spec."""
         own = self._own.get(vm)
         if own is not None:
-            if own.revision is None or self._view.commands.revision < own.revision:
-                return  # our decision is newer
+            if own.counts:
+                return
             del self._own[vm]
         node = self._view.node_of.get(vm)
         if node is None:
@@ -118,7 +124,7 @@ class Allocations:
         """
         own = self._expected.get(vm)
         if own is not None:
-            if own == 0 or self._view.arrivals.revision < own:
+            if own.counts:
                 return
             del self._expected[vm]
         arrivals = self._view.arrivals_of(vm)
@@ -154,27 +160,29 @@ class Allocations:
 
     def expect(self, node: str, wanted: PlacementRequest) -> None:
         """Reserve capacity for a migration that begins. `expected` has to follow."""
-        self._expected[wanted.vm] = 0
+        self._expected[wanted.vm] = _Own(node)
         self._expect(wanted, node)
 
     def expected(self, vm: str, revision: int | None) -> None:
         """Report that it was written in this revision; None: it was not, and the cache counts again."""
         if revision is None:
             self._expected.pop(vm, None)
-        elif vm in self._expected:
-            self._expected[vm] = revision
+        elif (own := self._expected.get(vm)) is not None:
+            key = ARRIVAL.fill(node=own.node, vm=vm)
+            own.written = Expectation(self._view.arrivals, key, revision, there=True)
         self.sync_arrival(vm)
 
     def reserve(self, vm: str, node: str, wanted: PlacementRequest) -> None:
         """Reserve capacity. `keep` or `cancel` has to follow."""
-        self._own[vm] = _Own("")
+        self._own[vm] = _Own(node)
         self.cluster.use(vm, node, wanted)
 
     def keep(self, vm: str, revision: int) -> None:
         """Report that it was written in this revision."""
         own = self._own.get(vm)
         if own is not None:
-            own.revision = revision
+            key = COMMAND.fill(node=own.node, vm=vm)
+            own.written = Expectation(self._view.commands, key, revision, there=True)
             self.sync(vm)
 
     def cancel(self, vm: str) -> None:

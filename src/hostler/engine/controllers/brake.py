@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.controllers.node_lost import SETTLE, common_cause
-from hostler.engine.leadership import check_guard
-from hostler.engine.service import leadership_of
+from hostler.engine.runtime.controller import LeaderService
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
-from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
 from hostler.model.node import BrakeRecord, Lifecycle
 from hostler.ports.store import Delete
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -127,7 +125,7 @@ class _Unreachable(msgspec.Struct, frozen=True):
     """From the node's record: a node that returned and left unnoticed has registered again."""
 
 
-class Brake:
+class Brake(LeaderService):
     """Keeps the brake. Started before the controllers that ask it. Each leader has its own."""
 
     name = "brake"
@@ -145,19 +143,16 @@ class Brake:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._rng = store, view, clock, rng
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
+        self._view = view
         self._share, self._window, self._every = share, window, fence_every
-        self._tracer, self._tell = tracer, tell
-        self.counters: dict[str, int] = {}
         self._unreachable: dict[str, _Unreachable] = {}
         self._group: frozenset[str] = frozenset()
         self._changed = True
         self._held_at: float | None = None
         self._next_at = -math.inf
         self._admitted: set[str] = set()
-        self._standing: Standing | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # For the controllers
 
@@ -188,26 +183,23 @@ class Brake:
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read which nodes are unreachable, and since when, as far as records say."""
-        self._standing = standing
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
+    async def read_caches(self) -> None:
+        """Refresh the nodes and the records about them."""
         view = self._view
-        while True:
-            try:
-                await view.refresh(view.members, view.alive, view.silences, view.brakes)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+        await view.refresh(view.members, view.alive, view.silences, view.brakes)
+
+    async def begin(self) -> None:
+        """Read which nodes are unreachable, and since when, as far as records say."""
+        view = self._view
         for entry in view.members.entries.values():
             if view.alive.get(**entry.parts) is None:
                 since = self._recorded(entry)
                 self._unreachable[entry.parts["node"]] = _Unreachable(since, entry.value.registered_at)
-        self._ends_of_listening = [
+        self.follow(
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
             view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
             view.brakes.listen(lambda _: self._record_changed()),
-        ]
+        )
 
     async def run(self) -> None:
         """Run until cancelled. LeadershipLost: another replica leads."""
@@ -217,13 +209,8 @@ class Brake:
             try:
                 await self._keep_record()
             except (Unavailable, Uncertain):
-                self._count("unrecorded")
+                self._writing.count("unrecorded")
             await self._clock.sleep(LOOK_EVERY)
-
-    async def stop(self) -> None:
-        """Stop following the nodes."""
-        for end in self._ends_of_listening:
-            end()
 
     # Internal
 
@@ -314,7 +301,7 @@ class Brake:
         if not group and not self._holding(msgspec.structs.replace(record, released_at=None)):
             await self._end(entry, sum(node in self._unreachable for node in left), record.of)
         elif left != record.nodes:  # a node that was back is covered neither by the record nor by its release
-            await self._write(entry, [BRAKE.put(msgspec.structs.replace(record, nodes=left), scope=FENCING)])
+            await self._write(entry, BRAKE.put(msgspec.structs.replace(record, nodes=left), scope=FENCING))
 
     async def _announce(
         self, entry: Entry[BrakeRecord] | None, group: frozenset[str], held: BrakeRecord | None
@@ -327,10 +314,7 @@ class Brake:
         cause = common_cause(self._view, sorted(group))
         record = BrakeRecord(nodes=tuple(nodes), of=of, cause=cause, at=self._clock.wall())
         why = f"{len(nodes)} of {counted(of, 'node')} became unreachable together, {cause}; none is fenced"
-        then: list[Operation] = [BRAKE.put(record, scope=FENCING)]
-        self._trace(then, "brake", why, entry)
-        if await self._write(entry, then):
-            self._count("brake")
+        if await self._write(entry, BRAKE.put(record, scope=FENCING), Why(what="brake", why=why, read=(entry,))):
             self._tell(
                 f"brake: {why}: no node is switched off and no machine is taken until enough of them are back;"
                 " if they are lost for good: hostler node brake release"
@@ -338,26 +322,10 @@ class Brake:
 
     async def _end(self, entry: Entry[BrakeRecord], left: int, of: int) -> None:
         why = f"of {counted(of, 'node')} only {left} are still unreachable; nodes are fenced one at a time again"
-        then: list[Operation] = [Delete(entry.key)]
-        self._trace(then, "brake_ended", why, entry)
-        if await self._write(entry, then):
-            self._count("brake_ended")
+        if await self._write(entry, Delete(entry.key), Why(what="brake_ended", why=why, read=(entry,))):
             self._tell(f"brake: no longer holds: {why}")
 
-    def _trace(self, then: list[Operation], what: str, why: str, entry: Entry[BrakeRecord] | None) -> None:
-        if self._tracer is not None:
-            subject = BRAKE.fill(scope=FENCING)
-            fence = leadership_of(self._standing, self.name).fence
-            self._tracer.add(then, what=what, subject=subject, why=why, read=[entry], fence=fence)
-
-    async def _write(self, entry: Entry[BrakeRecord] | None, then: list[Operation]) -> bool:
+    async def _write(self, entry: Entry[BrakeRecord] | None, operation: Operation, why: Why | None = None) -> bool:
         """Commit a change of the record; False: another process changed it, and the next pass reads it again."""
-        guard = leadership_of(self._standing, self.name).guard()
         same: Comparison = BRAKE.absent(scope=FENCING) if entry is None else BRAKE.unchanged(entry)
-        if (await self._store.txn([guard, same], then)).succeeded:
-            return True
-        check_guard(guard, await self._store.get(guard.key))
-        return False
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1
+        return await self._writing.commit("", BRAKE.fill(scope=FENCING), Txn([same], [operation]), why) is not None

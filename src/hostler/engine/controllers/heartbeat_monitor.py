@@ -1,4 +1,4 @@
-"""Heartbeat monitor: since when nodes are unreachable, as this process observed it.
+"""Heartbeat monitor: since when nodes are unreachable, or reachable, as this process observed it.
 
 Only an unbroken time without heartbeats on one monotonic clock counts. It is bound to the node's record: a node that
 returned and left unnoticed has rewritten its record, and then the count starts again.
@@ -29,11 +29,17 @@ class HeartbeatMonitor:
     def __init__(self, view: View, *, clock: Clock) -> None:
         self._view, self._clock = view, clock
         self._counts: dict[str, _Count] = {}
+        self._reachable: dict[str, float] = {}  # since when
 
     def look(self, node: str) -> None:
         """Update a node. Call it after each change of the node's record or heartbeat."""
         member = self._view.members.get(node=node)
-        if member is None or self._view.alive.get(node=node) is not None:
+        is_alive = self._view.alive.get(node=node) is not None
+        if member is None or not is_alive:
+            self._reachable.pop(node, None)
+        else:
+            self._reachable.setdefault(node, self._clock.now())
+        if member is None or is_alive:
             self._counts.pop(node, None)
             return
         count = self._counts.get(node)
@@ -55,3 +61,7 @@ class HeartbeatMonitor:
         if count is None or count.record != member.mod_revision:
             return 0.0
         return self._clock.now() - count.since
+
+    def reachable_for(self, node: str) -> float:
+        """Return the seconds since this process first saw the node alive; 0.0: it has not yet."""
+        return self._clock.now() - self._reachable.get(node, self._clock.now())

@@ -13,8 +13,8 @@ from hostler.engine.controllers import decision_retention as attic_module
 from hostler.engine.controllers.decision_retention import DecisionRetention
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
 from hostler.engine.idempotent_writer import instants
-from hostler.engine.leadership import check_guard
-from hostler.engine.service import leadership_of
+from hostler.engine.runtime.controller import LeaderService
+from hostler.engine.runtime.guarded_writer import Txn
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
 from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LAST_CLOCK, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -56,7 +55,7 @@ BATCH = 50
 WHO = "hostler"
 
 
-class Janitor:
+class Janitor(LeaderService):
     """Deletes what has expired.
 
     `audit_kept`, `traces_kept`: seconds that audit log entries and decisions stay in the store, at most `most_audit`
@@ -83,9 +82,9 @@ class Janitor:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._new_id = store, view, clock, new_id
-        self._tracer, self._tell, self._files = tracer, tell, files
-        self._retention = retention
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
+        self._view, self._new_id = view, new_id
+        self._tracer, self._files, self._retention = tracer, files, retention
         self._attic = DecisionRetention(store, kept=traces_kept, most=most_traces)
         # Without files recent entries would be lost.
         self._audit = DecisionRetention(
@@ -97,21 +96,16 @@ class Janitor:
         self._recorded_at: float | None = None
         """The wall clock at the last record."""
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
-        self.counters: dict[str, int] = {}
-        self._standing: Standing | None = None
-        self._listening = False
-        self._ends_of_listening: list[Callable[[], None]] = []
         self._ends: list[tuple[float, str]] = []  # a heap; each item is checked before it is used
         self._unlisted: dict[str, None] = {}  # keys of retained machines that may be new
 
-    async def start(self, standing: Standing) -> None:
+    async def begin(self) -> None:
         """Collect when machines expire."""
-        self._standing, self._recalled = standing, False
-        self._listening = True
-        self._ends_of_listening = [
+        self._recalled = False
+        self.follow(
             self._view.vms.listen(self._note),
             self._view.retained.listen(lambda key: self._unlisted.update({key: None})),
-        ]
+        )
         for key in self._view.vms.entries:
             self._note(key)
         self._unlisted.update(dict.fromkeys(self._view.retained.entries))
@@ -152,12 +146,6 @@ class Janitor:
                 pause = self._backoff.next()
             await self._clock.sleep(pause)
 
-    async def stop(self) -> None:
-        """Stop listening."""
-        self._listening = False
-        for end in self._ends_of_listening:
-            end()
-
     # Internal
 
     def _is_due(self) -> bool:
@@ -184,7 +172,7 @@ class Janitor:
         self.counters["clock_in_doubt"] = int(apart is not None)
         if apart is None and told is None:
             return False
-        fence = leadership_of(self._standing, "janitor").fence
+        fence = self._writing.leadership().fence
         if apart is None:
             done: list[Operation] = [CLOCK_DISPUTE.delete(name=LEADER_CLOCK)]
             agrees = "agrees with those of the nodes again"
@@ -215,7 +203,7 @@ class Janitor:
 
     def _note(self, key: str) -> None:
         entry = self._view.vms.entries.get(key)
-        if self._listening and entry is not None and entry.value.expires_at is not None and not entry.value.deleting:
+        if self._is_following and entry is not None and entry.value.expires_at is not None and not entry.value.deleting:
             heapq.heappush(self._ends, (entry.value.expires_at, key))
 
     async def _expire_machines(self) -> None:
@@ -438,16 +426,11 @@ class Janitor:
         self, then: list[Operation], what: str, subject: str, why: str, *, read: Sequence[Entry[Any]] = ()
     ) -> None:
         if self._tracer is not None:
-            fence = 0 if self._standing is None else self._standing.leadership.fence
-            self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=fence)
+            self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=self._writing.fence())
 
     async def _write(self, when: list[Comparison], then: list[Operation]) -> bool:
         """Return False if the records have changed. LeadershipLost: another process leads."""
-        guard = leadership_of(self._standing, "janitor").guard()
-        if (await self._store.txn([guard, *when], then)).succeeded:
-            return True
-        check_guard(guard, await self._store.get(guard.key))
-        return False
+        return await self._writing.commit("", "", Txn(when, then), None) is not None
 
     def _count(self, what: str, number: int) -> None:
         self.counters[what] = self.counters.get(what, 0) + number

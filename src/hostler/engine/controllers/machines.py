@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,34 +19,33 @@ from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, Step, decide
 from hostler.engine.controllers.drain import Drains, duty_of
-from hostler.engine.controllers.guarded_writer import GuardedWriter
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.messages import Circumstances
 from hostler.engine.controllers.migration_steps import Moves
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.transactions import Txn, not_expected, not_moved, pending, placed, trimmed, written
+from hostler.engine.controllers.snapshot import VmSnapshot
+from hostler.engine.controllers.transactions import not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.watch_triggers import PASS_EVERY, WatchTriggers
 from hostler.engine.placement import must_join, not_run, place, wanted_of
+from hostler.engine.runtime.controller import SnapshotController
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
-from hostler.keys.vm import NAME
-from hostler.kit.backoff import Backoff
+from hostler.keys.node import COMMAND
+from hostler.keys.vm import NAME, VM
 from hostler.kit.cooperative_yield import Fairness
-from hostler.kit.task_group import run_together
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from hostler.engine.controllers.brake import Brake
     from hostler.engine.controllers.messages import DecisionMessage
-    from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.placement import Decision, PlacementRequest
-    from hostler.engine.service import Standing
+    from hostler.engine.runtime.controller import Attempt
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -54,18 +53,15 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.ports.store import Comparison, Operation, Store
 
-TRIES = 4
-"""Decisions in a row for one name, each from newer records, before it has to wait."""
-LAG = 1.0
 
-
-class MachineController:
+class MachineController(SnapshotController[VmSnapshot]):
     """Reconciles virtual machines. `release` returns the quota pieces of a final delete.
 
     Machines are taken from unreachable nodes as `brake` permits. Without `tracer` decisions are not recorded.
     """
 
     name = "machines"
+    pass_every = PASS_EVERY
 
     def __init__(
         self,
@@ -80,75 +76,65 @@ class MachineController:
         tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
-        self._store, self._view, self._clock, self._rng = store, view, clock, rng
-        self._release, self._brake, self._tell = release, brake, tell
-        self.counters: dict[str, int] = {}
+        mirrors = (view.vms, view.handles, view.commands, view.arrivals)
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
+        self._view, self._release, self._brake = view, release, brake
         room = asyncio.Event()
         self.books = Allocations(view, room.set)
         self._silence = HeartbeatMonitor(view, clock=clock)
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._nodes = Queue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
+        self._nodes = self._add_queue("nodes", self._look_at_node, 8)
         self._attention = WatchTriggers(
             view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=clock
         )
         self._moves = Moves(view, self.books)
         self._drains = Drains(view, self.books, self._moves, clock=clock, stuck=self._attention.stuck)
-        self._writing = GuardedWriter(store, view, self.counters, tracer)
         self._names_inspected = False
         self._fairness = Fairness()
         # one scan of a node at a time: concurrent scans would fill every turn of the event loop
         self._scanning = asyncio.Lock()
         self._placing: dict[str, PlacementRequest] = {}  # by id: machines whose placement is being written
         self._tied: dict[str, PlacementRequest] = {}  # those of them with affinity rules
-        self._doubts: dict[str, str] = {}  # names whose last write has an unknown outcome, and its node
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read everything, report inconsistencies, and start from there."""
-        self._writing.standing = standing
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
+    async def read_caches(self) -> None:
+        """Refresh everything that decisions are made from."""
         view = self._view
-        while True:
-            try:
-                await view.refresh(view.vms, view.handles, view.commands, view.arrivals, view.members, view.alive)
-                await view.refresh(view.retained, view.retained_requests)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+        await view.refresh(view.vms, view.handles, view.commands, view.arrivals, view.members, view.alive)
+        await view.refresh(view.retained, view.retained_requests)
+
+    async def begin(self) -> None:
+        """Report inconsistencies, and start from there."""
         if self._brake is not None:
             self._brake.listen(self._brake_ended)
-        self._attention.listen()  # first, because loading takes time and other tasks may write during it
+        self.follow(*self._attention.listen())  # first, because loading takes time and other tasks may write during it
         await self.books.load()
         self._silence.look_at_all()
         fairness = Fairness()
-        for line in consistency_check.inspected(view, self.counters):
+        for line in consistency_check.inspected(self._view, self.counters):
             self._tell(line)
             await fairness.share()
-        for entry in view.members.entries.values():
+        for entry in self._view.members.entries.values():
             self._nodes.add(entry.parts["node"])
 
-    async def run(self) -> None:
-        """Run until cancelled. LeadershipLost: another process leads."""
-        works = {"names": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
-        await run_together("machines", {**works, "pending": self._attention.retry_pending()})
-
     async def stop(self) -> None:
-        """Stop listening."""
+        """Stop following the caches."""
         self._attention.stop()
+        await super().stop()
+
+    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what else runs."""
+        return {"pending": self._attention.retry_pending()}
+
+    async def resync(self, *, first: bool) -> None:
+        """Queue everything that has something to do, first at once and then in turn."""
+        await (self._attention.look_at_all if first else self._attention.look_at_next)(self._wants)
+        if not self._names_inspected:
+            await self._inspect_names()
 
     def state(self) -> dict[str, int]:
         """Return counters and current sizes, for metrics."""
         return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._attention.pending)}
-
-    async def _pass(self) -> None:
-        """Reconcile everything, first at once and then in turn."""
-        await self._attention.look_at_all(self._wants)
-        while True:
-            if not self._names_inspected:
-                await self._inspect_names()
-            await self._clock.sleep(PASS_EVERY)
-            await self._attention.look_at_next(self._wants)
 
     def _wants(self, seen: VmSnapshot) -> bool:
         """Return whether there is something to do."""
@@ -164,8 +150,9 @@ class MachineController:
     # Nodes
 
     def _brake_ended(self) -> None:
-        for node in self._silence.nodes():
-            self._nodes.add(node)
+        if self._is_following:
+            for node in self._silence.nodes():
+                self._nodes.add(node)
 
     async def _look_at_node(self, node: str) -> None:
         """Queue the machines of a node that have something to do; fenced ones after their fencing time."""
@@ -204,7 +191,7 @@ class MachineController:
                     raise Conflict(f"node {node}: {turn.name} has just changed; it will be reconciled again")
                 self._drains.began(node, turn.name)
             elif step.act is Act.INSTRUCT and await self._write(
-                *(seen, written(step, seen, self._writing.leader(), self._clock.wall()), "drained"),
+                *(seen, written(step, seen, self._writing.fence(), self._clock.wall()), "drained"),
                 messages.step(step, seen, self._around(seen, turn.duty)),
             ):
                 self._drains.began(node, turn.name)
@@ -218,66 +205,57 @@ class MachineController:
         seen = sight.from_view(self._view, name)
         step = self._drains.said(seen, why)
         if step.act is Act.INSTRUCT:
-            txn = written(step, seen, self._writing.leader(), self._clock.wall())
+            txn = written(step, seen, self._writing.fence(), self._clock.wall())
             await self._write(seen, txn, "drain_stuck", messages.drain_stuck(seen, why))
 
     async def _write(self, seen: VmSnapshot, txn: Txn, what: str, told: DecisionMessage) -> bool:
-        return await self._writing.write(seen, txn, what, told) is not None
+        return await self._commit(seen, txn, what, told) is not None
+
+    async def _commit(self, seen: VmSnapshot, txn: Txn, what: str, told: DecisionMessage) -> int | None:
+        why = Why(what=what, why=told.why, reasons=told.reasons, read=messages.read(seen), cause=told.cause)
+        return await self._writing.commit(seen.name, VM.prefix() + seen.name, txn, why)
 
     # One machine
 
-    async def _look(self, name: str) -> None:
-        if self._writing.is_ahead(name):
-            self._queue.add(name, after=LAG)  # the events of the caches come first
-            return
-        seen = await self._read(name) if name in self._doubts else sight.from_view(self._view, name)
-        avoid: set[str] = set()
-        for _ in range(TRIES):
-            if seen.unreadable:
-                return
-            try:
-                if await self._step(seen, avoid):
-                    return
-            except Uncertain:
-                self._doubts.setdefault(name, seen.node)
-                raise
-            self._writing.count("conflicts")
-            seen = await self._read(name, seen.node)
-        raise Conflict(f"{name}: it changed {TRIES} times during the reconciliation; it will be reconciled again")
+    def snapshot(self, name: str) -> VmSnapshot:
+        """Return the records of a machine from the caches."""
+        return sight.from_view(self._view, name)
 
-    async def _read(self, name: str, node: str = "") -> VmSnapshot:
+    async def read_snapshot(self, name: str, last: VmSnapshot | None) -> VmSnapshot:
         """Return the current state in the store, which resolves unknown outcomes."""
+        node = "" if last is None else last.node
         id_ = name.rpartition("/")[2]
-        doubt = self._doubts.get(name, "")
-        nodes = {*self._view.nodes_of(id_), node, doubt} - {""}
+        doubtful = {COMMAND.parse(key)["node"] for key in self._writing.doubtful_keys(name) if COMMAND.matches(key)}
+        nodes = {*self._view.nodes_of(id_), node, *doubtful} - {""}
         nodes |= {entry.parts["node"] for entry in self._view.arrivals_of(id_)}
-        seen = await sight.from_store(self._store, name, nodes, self._writing.leader().guard)
-        if self._doubts.pop(name, None) is not None:
-            if seen.command is not None and seen.node == doubt:
+        seen = await sight.from_store(self._store, name, nodes, self._writing.guard())
+        if self._writing.in_doubt(name):
+            if seen.command is not None and seen.node in doubtful:
                 self.books.keep(id_, seen.command.mod_revision)
             else:
                 self.books.cancel(id_)
             self.books.expected(id_, None if seen.arrival is None else seen.arrival.mod_revision)
-            self._writing.learned(seen)  # a decision from older caches would release the capacity that it has
+            # A decision from older caches would release the capacity that it has.
+            self._writing.settle(name, seen.vm, seen.handle, *seen.arrivals, seen.command, *seen.extra)
         return seen
 
-    async def _step(self, seen: VmSnapshot, avoid: set[str]) -> bool:
+    async def step(self, seen: VmSnapshot, attempt: Attempt) -> bool:
         """Take one step; False: its conditions did not hold."""
         step = self._decided(seen)
         if step.act is Act.PLACE and seen.vm is not None:
-            return await self._place(seen, seen.vm, avoid)
+            return await self._place(seen, seen.vm, attempt.avoid)
         self._attention.pending.discard(seen.name)
         if step.act is Act.MOVE and seen.vm is not None:
             return await self._move(seen, seen.vm.value)
         if step.act is Act.NOTHING:
             if seen.strays:
-                txn = not_expected(seen, self._writing.leader())
+                txn = not_expected(seen)
                 return await self._write(seen, txn, "not_expected", messages.not_expected(seen))
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
                 self._tell(f"{seen.name}: more than one node has a command; only the node of its handle keeps it")
-                return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed", messages.trimmed(seen))
+                return await self._write(seen, trimmed(seen), "trimmed", messages.trimmed(seen))
             return True
-        txn = written(step, seen, self._writing.leader(), self._clock.wall())
+        txn = written(step, seen, self._writing.fence(), self._clock.wall())
         if step.act is Act.SWEEP and seen.handle is not None:
             self._tell(f"{seen.handle.key}: a handle without a VM record; the handle is deleted, no disk is")
         if step.act in (Act.FORGET, Act.FORGET_LOST) and seen.vm is not None:
@@ -372,7 +350,7 @@ class MachineController:
             self._attention.pending.add(seen.name)
             if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
-            txn = pending(seen, vm, decision, self._writing.leader(), self._clock.wall())
+            txn = pending(seen, vm, decision, self._clock.wall())
             return await self._write(seen, txn, "pending", messages.placed(seen, decision))
         self._attention.pending.discard(seen.name)
         member = self._view.members.get(node=decision.node)
@@ -382,16 +360,15 @@ class MachineController:
         node = decision.node
         if unrun := not_run(vm.value.spec, (member.value,)):
             decision = decision.adding(Reason(subject="user_data", why=unrun))
-        txn = placed(seen, vm, member, decision, leader=self._writing.leader(), at=self._clock.wall())
+        txn = placed(seen, vm, member, decision, fence=self._writing.fence(), at=self._clock.wall())
         self.books.reserve(id_, node, wanted)
         self._placing[id_] = wanted
         if wanted.affinity:
             self._tied[id_] = wanted
         try:
-            revision = await self._writing.write(seen, txn, "place", messages.placed(seen, decision))
+            revision = await self._commit(seen, txn, "place", messages.placed(seen, decision))
         except Uncertain:
-            self._doubts[seen.name] = node  # the capacity stays reserved until the outcome is known
-            raise
+            raise  # the capacity stays reserved until the outcome is known
         except BaseException:
             self.books.cancel(id_)
             raise
@@ -424,20 +401,19 @@ class MachineController:
             why = self._moves.against(seen, vm, move.to)
             if not why:
                 return await self._depart(seen, move.to, "moving", wish=move.number, stop=move.stop)
-        txn = not_moved(seen, why, leader=self._writing.leader(), at=self._clock.wall())
+        txn = not_moved(seen, why, at=self._clock.wall())
         return txn is None or await self._write(seen, txn, "not_moved", messages.not_moved(seen, why))
 
     async def _depart(self, seen: VmSnapshot, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
-        txn = self._moves.begun(seen, to, self._writing.leader(), wish=wish, stop=stop)
+        txn = self._moves.begun(seen, to, self._writing.fence(), wish=wish, stop=stop)
         if txn is None or seen.vm is None:
             return False
         vm = seen.vm.value.id
         self.books.expect(to, wanted_of(seen.vm.value))
         try:
-            revision = await self._writing.write(seen, txn, what, messages.moving(seen, to, wish=wish))
+            revision = await self._commit(seen, txn, what, messages.moving(seen, to, wish=wish))
         except Uncertain:
-            self._doubts[seen.name] = seen.node  # the capacity stays reserved until the outcome is known
-            raise
+            raise  # the capacity stays reserved until the outcome is known
         except BaseException:
             self.books.expected(vm, None)
             raise
@@ -446,11 +422,14 @@ class MachineController:
 
     def _chosen(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
         """Choose a node: the one with the retained disk; for a clone, that of its origin."""
-        tie = retention.tie(self._view, vm, None if seen.handle is None else seen.handle.value)
+        handle = None if seen.handle is None else seen.handle.value
+        tie = retention.tie(self._view, vm, handle, reachable_for=self._silence.reachable_for)
         if tie is not None:
             if not tie.node:
                 return retention.nowhere(tie.why)
             decision = self._placed(wanted_of(vm, exclude=wanted.exclude, only=tie.node, tied=tie.why))
+            if decision.node is None and tie.only and tie.lasts < math.inf:
+                self._queue.add(seen.name, after=tie.lasts + 0.001)
             if tie.only or decision.node is not None:
                 return decision
         if vm.spec.origin is None:

@@ -11,7 +11,7 @@ from hostler.engine.placement import objections, wanted_of
 if TYPE_CHECKING:
     from hostler.engine.controllers.allocations import Allocations
     from hostler.engine.controllers.snapshot import VmSnapshot
-    from hostler.engine.controllers.transactions import Leader, Txn
+    from hostler.engine.runtime.guarded_writer import Txn
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.model.node import NodeRecord
@@ -37,10 +37,10 @@ class Moves:
             found = objections(wanted_of(vm), cluster, to)
         return f"move to {to}: {'; '.join(found)}" if found else ""
 
-    def begun(self, seen: VmSnapshot, to: str, leader: Leader, *, wish: int = 0, stop: bool = False) -> Txn | None:
+    def begun(self, seen: VmSnapshot, to: str, fence: int, *, wish: int = 0, stop: bool = False) -> Txn | None:
         """Return the transaction that starts the migration. None: there is no such node, or no such machine."""
         target = self._view.members.get(node=to)
-        return None if target is None else departed(seen, target, wish=wish, stop=stop, leader=leader)
+        return None if target is None else departed(seen, target, wish=wish, stop=stop, fence=fence)
 
     def takers(self, node: str, record: NodeRecord) -> frozenset[str]:
         """Return nodes that a machine of this node cannot be migrated to."""

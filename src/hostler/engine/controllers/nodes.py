@@ -9,15 +9,11 @@ import msgspec
 
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.node_lost import SETTLE, LostNodes
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Resync
-from hostler.engine.leadership import check_guard
-from hostler.engine.service import leadership_of
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.engine.runtime.controller import Controller
+from hostler.engine.runtime.guarded_writer import Txn, Why
+from hostler.engine.runtime.resync import Resync
 from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
 from hostler.model.node import POWER, DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put
 
@@ -27,13 +23,12 @@ if TYPE_CHECKING:
 
     from hostler.engine.controllers.brake import Brake
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
     from hostler.ports.power import Power
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Comparison, Store
 
 PASS_EVERY = 30.0
 POWER_GRACE = 30.0
@@ -42,13 +37,14 @@ RETELL = 1.0
 """Seconds after which recording an unreachable node is retried."""
 
 
-class NodeController:
+class NodeController(Controller):
     """Reconciles nodes. With `power`, nodes that are unreachable for `power_grace` are switched off.
 
     That waits for `brake`, which holds while many are unreachable. Without `tracer` decisions are not recorded.
     """
 
     name = "nodes"
+    pass_every = PASS_EVERY
 
     def __init__(
         self,
@@ -63,96 +59,78 @@ class NodeController:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._rng = store, view, clock, rng
-        self._power, self._grace, self._brake, self._tell = power, power_grace, brake, tell
-        self.counters: dict[str, int] = {}
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=16)
+        self._view, self._power, self._grace, self._brake = view, power, power_grace, brake
         self._silence = HeartbeatMonitor(view, clock=clock)
-        self._tracer = tracer
         within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
         self._absences = None if tracer is None else LostNodes(view, self._silence, tracer, clock=clock, within=within)
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
+        self._resync = Resync(
+            lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY
+        )
         self._asked: dict[str, float] = {}
-        self._standing: Standing | None = None
-        self._listening = False
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read the nodes, and start to measure how long they are unreachable."""
-        self._standing = standing
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
-        while True:
-            try:
-                await self._view.refresh(self._view.members, self._view.alive, self._view.silences)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+    async def read_caches(self) -> None:
+        """Refresh the nodes and their heartbeats."""
+        await self._view.refresh(self._view.members, self._view.alive, self._view.silences)
+
+    async def begin(self) -> None:
+        """Start to measure how long nodes are unreachable."""
         await self._view.fleet.load()
-        self._listening = True
         if self._brake is not None:
             self._brake.listen(self._brake_ended)
-        self._ends_of_listening = [
+        self.follow(
             self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"])),
             self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"])),
             self._view.commands.listen(self._command_changed),
             self._view.arrivals.listen(self._arrival_changed),
             self._view.slices.listen(self._slice_changed),
             *(() if self._absences is None else self._absences.listen()),
-        ]
+        )
 
-    async def run(self) -> None:
-        """Run until cancelled. LeadershipLost: another process leads."""
-        await run_together("nodes", {"names": self._queue.run(), "pass": self._pass()})
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        self._listening = False
-        for end in self._ends_of_listening:
-            end()
+    async def resync(self, *, first: bool) -> None:
+        """Queue nodes in turn, and the unreachable ones each time."""
+        if first:
+            self._silence.look_at_all()
+            nodes = self._resync.all()
+        else:
+            nodes = [*self._resync.next(), *self._silence.nodes()]
+            for node in nodes:
+                self._silence.look(node)
+        for node in nodes:
+            self._queue.add(node)
 
     # Internal
 
     def _changed(self, node: str) -> None:
-        if self._listening:
+        if self._is_following:
             self._silence.look(node)
             self._queue.add(node)
 
     def _brake_ended(self) -> None:
-        if self._listening:
+        if self._is_following:
             for node in self._silence.nodes():
                 self._queue.add(node)
 
     def _command_changed(self, key: str) -> None:
-        if self._listening and key not in self._view.commands.entries:
+        if self._is_following and key not in self._view.commands.entries:
             node = COMMAND.parse(key)["node"]
             if not self._view.count_on(node):
                 self._queue.add(node)
 
     def _arrival_changed(self, key: str) -> None:
-        if self._listening and key not in self._view.arrivals.entries:
+        if self._is_following and key not in self._view.arrivals.entries:
             self._queue.add(ARRIVAL.parse(key)["node"])
 
     def _slice_changed(self, key: str) -> None:
-        if self._listening and key not in self._view.slices.entries:
+        if self._is_following and key not in self._view.slices.entries:
             node = SLICE.parse(key)["node"]
             if not self._view.fleet.count_on(node):
                 self._queue.add(node)
 
-    async def _pass(self) -> None:
-        members = self._view.members
-        rounds = Resync(lambda: [entry.parts["node"] for entry in members.entries.values()], every=PASS_EVERY)
-        self._silence.look_at_all()
-        nodes = rounds.all()
-        while True:
-            for node in nodes:
-                self._queue.add(node)
-            await self._clock.sleep(PASS_EVERY)
-            nodes = [*rounds.next(), *self._silence.nodes()]
-            for node in nodes:
-                self._silence.look(node)
-
-    async def _look(self, node: str) -> None:
+    async def reconcile(self, node: str) -> None:
+        """Record how a node is, change its lifecycle, or switch it off."""
         entry = self._view.members.get(node=node)
         if entry is None:
             return
@@ -175,22 +153,15 @@ class NodeController:
         """Record that the node is unreachable, or is back, unless done; return the id of that decision, if known."""
         if not alive and (wait := absences.wait(entry)) > 0:
             self._queue.add(entry.parts["node"], after=wait + 0.001)
-        news = absences.news(entry, alive=alive, fence=self._fence())
+        news = absences.news(entry, alive=alive, fence=self._writing.fence())
         if news is None:
             return absences.cause(entry.parts["node"])
-        if not (await self._store.txn([self._guard(), *news.when], news.then)).succeeded:
-            await self._untold(entry)
-            return absences.cause(entry.parts["node"])
-        self._count(news.what)
-        return news.silence
-
-    async def _untold(self, entry: Entry[NodeRecord]) -> None:
-        """Record it later; actions on the node do not wait for that."""
-        try:
-            await self._lost(entry)
-        except Conflict:
-            self._count("untold")
+        if await self._writing.commit("", entry.key, Txn(news.when, news.then), None) is None:
+            self._writing.count("untold")  # it is recorded later; actions on the node do not wait for that
             self._queue.add(entry.parts["node"], after=RETELL)
+            return absences.cause(entry.parts["node"])
+        self._writing.count(news.what)
+        return news.silence
 
     async def _is_drained(self, node: str, record: NodeRecord) -> bool:
         """Return whether a drained node is empty. It gets no new commands, so it stays empty."""
@@ -230,11 +201,9 @@ class NodeController:
             if (wait := self._brake.wait()) < math.inf:
                 self._queue.add(node, after=wait)
             return
-        result = await self._store.txn([self._guard(), MEMBER.unchanged(entry), ALIVE.absent(node=node)], [])
-        if not result.succeeded:
-            await self._lost(entry)
+        await self._writing.write("", entry.key, Txn([MEMBER.unchanged(entry), ALIVE.absent(node=node)], []), None)
         self._asked[node] = self._clock.now()
-        self._count("power_asked")
+        self._writing.count("power_asked")
         if await power.switch_off(node):
             off = OffConfirmation(by=POWER, at=self._clock.wall())
             silent = f"it was unreachable for {self._silence.lasted(entry):.0f} s, and was switched off"
@@ -258,26 +227,6 @@ class NodeController:
         cause: Entry[Any] | str | None = None,
     ) -> None:
         """Write the node's record. Conflict: it has changed."""
-        then: list[Operation] = [Put(entry.key, MEMBER.encode(record))]
-        if self._tracer is not None:
-            self._tracer.add(
-                then, what=what, subject=entry.key, why=why, read=[entry], cause=cause or "", fence=self._fence()
-            )
-        if not (await self._store.txn([self._guard(), MEMBER.unchanged(entry), *when], then)).succeeded:
-            await self._lost(entry)
-        self._count(what)
-
-    async def _lost(self, entry: Entry[NodeRecord]) -> None:
-        """Raise the reason why a condition did not hold: lost leadership, or a changed node."""
-        guard = self._guard()
-        check_guard(guard, await self._store.get(guard.key))
-        raise Conflict(f"node {entry.value.node}: it has just changed; it will be reconciled again")
-
-    def _fence(self) -> int:
-        return 0 if self._standing is None else self._standing.leadership.fence
-
-    def _guard(self) -> Comparison:
-        return leadership_of(self._standing, "nodes").guard()
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1
+        txn = Txn([MEMBER.unchanged(entry), *when], [Put(entry.key, MEMBER.encode(record))])
+        told = Why(what=what, why=why, read=(entry,), cause=cause or "")
+        await self._writing.write("", entry.key, txn, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,8 @@ from hostler.model.reason import Reason
 from hostler.model.vm import MachineState, has_disk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.model.node import NodeRecord
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
 
 RETENTION = 7 * 86400.0
+LISTS_WITHIN = 60.0
+"""Seconds within which a node that is back has listed the machines that it retained."""
 
 
 class Tie(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +34,8 @@ class Tie(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     only: bool = True
     """It is placed there, or not at all."""
+    lasts: float = math.inf
+    """Seconds after which to look again."""
 
 
 def keeps_disk(member: NodeRecord | None, retained: Retained) -> bool:
@@ -48,8 +55,14 @@ def lost(view: View, entry: Entry[Retained]) -> str:
     return f"it is in storage location {entry.value.place} of node {node}, which now uses {now}"
 
 
-def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
-    """Return where an unplaced virtual machine gets its disk back; None: it gets a new one, on any node."""
+def tie(
+    view: View, vm: VirtualMachine, handle: VmHandle | None, *, reachable_for: Callable[[str], float]
+) -> Tie | None:
+    """Return where an unplaced virtual machine gets its disk back; None: it gets a new one, on any node.
+
+    `reachable_for`: the seconds for which a node has been reachable. A node that has just come back may not have listed
+    the disk yet.
+    """
     wanted = to_reinstate(vm, handle)
     if wanted is not None:
         ids = {"node": wanted.node, "name": wanted.name}
@@ -66,7 +79,11 @@ def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
     if not node or view.alive.get(node=node) is None:
         return None
     if not any(entry.parts["node"] == node and not lost(view, entry) for entry in view.retained_of(vm.id)):
-        return None
+        left = LISTS_WITHIN - reachable_for(node)
+        if left <= 0:
+            return None
+        why = f"its disk may be on node {node}, which has just come back"
+        return Tie(node=node, why=why, only=not vm.recreates, lasts=left)
     return Tie(node=node, why=f"its disk is retained on node {node}, which is back", only=not vm.recreates)
 
 

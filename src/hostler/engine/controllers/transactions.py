@@ -1,17 +1,18 @@
 """Transactions of steps: what each compares, and what it writes. Pure.
 
-Each carries the leader's guard and the revisions of everything it was decided from. If a machine belongs to an instance
-of a workload, the same transaction sets the target of the instance to match the command, or its absence.
+Each carries the revisions of everything it was decided from; the writer adds the guard. If a machine belongs to
+an instance of a workload, the same transaction sets the target of the instance to match the command, or its absence.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from hostler.engine.controllers import migration
 from hostler.engine.controllers.decision import Act, ordered, to_reinstate, told, unplaced
+from hostler.engine.runtime.guarded_writer import Txn
 from hostler.keys.inventory import INSTANCE, TARGET
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import HANDLE, VM
@@ -33,23 +34,9 @@ FEW = 4
 """Number of reasons in a target, the strongest ones; the command or the handle has all of them."""
 
 
-class Leader(msgspec.Struct, frozen=True):
-    """Guard and fence of the leader that writes."""
-
-    guard: Comparison
-    fence: int
-
-
-class Txn(msgspec.Struct):
-    """A transaction under construction."""
-
-    when: list[Comparison]
-    then: list[Operation]
-
-
-def written(step: Step, seen: VmSnapshot, leader: Leader, at: float) -> Txn:
+def written(step: Step, seen: VmSnapshot, fence: int, at: float) -> Txn:
     """Return the transaction of any step except PLACE. For FORGET, the caller adds name and quota."""
-    txn = Txn([leader.guard, *compared(seen)], [])
+    txn = Txn(compared(seen), [])
     command, vm = seen.command, seen.vm
     if step.act is Act.SWEEP:
         txn.then += _gone(seen, with_vm=False)
@@ -61,7 +48,7 @@ def written(step: Step, seen: VmSnapshot, leader: Leader, at: float) -> Txn:
             txn.when += _silent(seen)
     elif step.act is Act.STAY and command is not None and seen.handle is not None:
         txn.then += [
-            _command(command, msgspec.structs.replace(command.value, departing=None), leader),
+            _command(command, msgspec.structs.replace(command.value, departing=None), fence),
             _handle(seen, migration.stayed(seen.handle.value, command.value.departing, step.why, at=at)),
         ]
         _not_expected(seen, txn)
@@ -77,8 +64,8 @@ def written(step: Step, seen: VmSnapshot, leader: Leader, at: float) -> Txn:
         # If it becomes fenced or is removed, the handle must be unchanged, because its agent may be writing it.
         goes = step.command.deleting and not vm.value.deleting
         if step.command.fenced == command.value.fenced and not goes:
-            txn.when = [leader.guard, VM.unchanged(vm), COMMAND.unchanged(command)]
-        txn.then.append(_command(command, step.command, leader))
+            txn.when = [VM.unchanged(vm), COMMAND.unchanged(command)]
+        txn.then.append(_command(command, step.command, fence))
         _aim(txn, vm.value, seen.node, step.command.reasons, at=at, command=step.command)
         if step.command.departing is None:
             _not_expected(seen, txn)
@@ -87,11 +74,11 @@ def written(step: Step, seen: VmSnapshot, leader: Leader, at: float) -> Txn:
         driver = "" if seen.member is None else seen.member.value.driver
         record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
         record = msgspec.structs.replace(record, attempt=max(record.attempt, command.value.arrived or 0))
-        txn.then += [_command(command, command.value, leader), _handle(seen, record)]
+        txn.then += [_command(command, command.value, fence), _handle(seen, record)]
         _aim(txn, vm.value, seen.node, command.value.reasons, at=at, command=command.value)
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
         # An agent that found no command has retained the machine: it restores it.
-        again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=(), reinstate="")
+        again = ordered(vm.value, seen.handle.value, fence=fence, reasons=(), reinstate="")
         again = msgspec.structs.replace(again, fenced=False, arrived=None)  # it is unknown how it was created
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
         # The node's record is rewritten unchanged: a concurrent removal of the node that found no commands then fails.
@@ -112,7 +99,7 @@ def placed(
     member: Entry[NodeRecord],
     decision: Decision,
     *,
-    leader: Leader,
+    fence: int,
     at: float,
 ) -> Txn:
     """Write the command for the chosen node, if the node is unchanged since the choice, and alive."""
@@ -121,7 +108,7 @@ def placed(
     wanted = to_reinstate(vm.value, handle)
     taken_from = "" if handle is None else handle.taken_from
     reinstate = wanted.name if wanted is not None else "" if taken_from == node else None
-    command = ordered(vm.value, handle, fence=leader.fence, reasons=decision.reasons, reinstate=reinstate)
+    command = ordered(vm.value, handle, fence=fence, reasons=decision.reasons, reinstate=reinstate)
     record = told(
         vm.value,
         handle,
@@ -132,7 +119,6 @@ def placed(
     )
     txn = Txn(
         [
-            leader.guard,
             *compared(seen),
             COMMAND.absent(node=node, vm=vm.value.id),
             MEMBER.unchanged(member),
@@ -147,50 +133,50 @@ def placed(
     return txn
 
 
-def departed(seen: VmSnapshot, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
+def departed(seen: VmSnapshot, target: Entry[NodeRecord], *, wish: int, stop: bool, fence: int) -> Txn | None:
     """Write command and arrival for a migration; None: it has no node."""
     vm, handle, command = seen.vm, seen.handle, seen.command
     if vm is None or handle is None or command is None:
         return None
     to, id_ = target.parts["node"], vm.value.id
-    first = ordered(vm.value, handle.value, fence=leader.fence, reasons=())
+    first = ordered(vm.value, handle.value, fence=fence, reasons=())
     leaving = migration.begun(command.value, handle.value, to, wish=wish, stop=stop)
     if leaving.departing is None:
         return None
     expected = migration.arrival(
         first, command.value, handle.value, leaving.departing, source=seen.node, place=target.value.place
     )
-    when = [leader.guard, *compared(seen), COMMAND.absent(node=to, vm=id_), ARRIVAL.absent(node=to, vm=id_)]
+    when = [*compared(seen), COMMAND.absent(node=to, vm=id_), ARRIVAL.absent(node=to, vm=id_)]
     when += [MEMBER.unchanged(target), ALIVE.exists(node=to)]
-    return Txn(when, [ARRIVAL.put(expected, node=to, vm=id_), _command(command, leaving, leader)])
+    return Txn(when, [ARRIVAL.put(expected, node=to, vm=id_), _command(command, leaving, fence)])
 
 
-def not_moved(seen: VmSnapshot, why: str, *, leader: Leader, at: float) -> Txn | None:
+def not_moved(seen: VmSnapshot, why: str, *, at: float) -> Txn | None:
     """End the requested move; None: it has no node."""
     if seen.vm is None or seen.handle is None:
         return None
     record = migration.settled(seen.vm.value, seen.handle.value, why, at=at)
-    return Txn([leader.guard, *compared(seen)], [_handle(seen, record)])
+    return Txn(compared(seen), [_handle(seen, record)])
 
 
-def not_expected(seen: VmSnapshot, leader: Leader) -> Txn:
+def not_expected(seen: VmSnapshot) -> Txn:
     """Delete arrivals on nodes that the machine does not migrate to."""
-    when = [leader.guard, *compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
+    when = [*compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
     return Txn(when, [Delete(entry.key) for entry in seen.strays])
 
 
-def pending(seen: VmSnapshot, vm: Entry[VirtualMachine], decision: Decision, leader: Leader, at: float) -> Txn:
+def pending(seen: VmSnapshot, vm: Entry[VirtualMachine], decision: Decision, at: float) -> Txn:
     """Record that no node fits, and why."""
     handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
     handle = msgspec.structs.replace(handle, detail=decision.summary, reasons=decision.reasons)
-    txn = Txn([leader.guard, *compared(seen)], [_handle(seen, handle)])
+    txn = Txn(compared(seen), [_handle(seen, handle)])
     _aim(txn, vm.value, None, decision.reasons or nowhere(vm.value.name, decision.summary), at=at)
     return txn
 
 
-def trimmed(seen: VmSnapshot, leader: Leader) -> Txn:
+def trimmed(seen: VmSnapshot) -> Txn:
     """Delete the commands on nodes that the handle does not name."""
-    when = [leader.guard, *compared(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
+    when = [*compared(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
     return Txn(when, [Delete(entry.key) for entry in seen.extra])
 
 
@@ -282,15 +268,9 @@ def _handle(seen: VmSnapshot, record: VmHandle) -> Operation:
     return Put(HANDLE.prefix() + seen.name, HANDLE.encode(record))
 
 
-def _command(entry: Entry[VmCommand], record: VmCommand, leader: Leader) -> Operation:
-    return Put(entry.key, COMMAND.encode(msgspec.structs.replace(record, fence=leader.fence)))
+def _command(entry: Entry[VmCommand], record: VmCommand, fence: int) -> Operation:
+    return Put(entry.key, COMMAND.encode(msgspec.structs.replace(record, fence=fence)))
 
 
 def _value(entry: Entry[T] | None) -> T | None:
     return None if entry is None else entry.value
-
-
-def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
-    """Return the write of a changed spec."""
-    new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
-    return Put(vm.key, VM.encode(new))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
-from hostler.engine.controllers.resync import Resync
+from hostler.engine.runtime.resync import Resync
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.cooperative_yield import Fairness
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.controllers.allocations import Allocations
     from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
-    from hostler.engine.controllers.queue import Queue
     from hostler.engine.controllers.snapshot import VmSnapshot
+    from hostler.engine.runtime.work_queue import WorkQueue
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
 
@@ -38,8 +38,8 @@ class WatchTriggers:
     def __init__(
         self,
         view: View,
-        names: Queue,
-        nodes: Queue,
+        names: WorkQueue,
+        nodes: WorkQueue,
         *,
         books: Allocations,
         silence: HeartbeatMonitor,
@@ -60,13 +60,12 @@ class WatchTriggers:
             lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY
         )
         self._listening = False
-        self._ends_of_listening: list[Callable[[], None]] = []
 
-    def listen(self) -> None:
-        """Start following changes."""
+    def listen(self) -> list[Callable[[], None]]:
+        """Start following changes. The returned functions end it."""
         self._listening = True
         view = self._view
-        self._ends_of_listening = [
+        return [
             view.vms.listen(self._vm_changed),
             view.handles.listen(self._handle_changed),
             view.commands.listen(self._command_changed),
@@ -78,10 +77,8 @@ class WatchTriggers:
         ]
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Ignore changes from now on."""
         self._listening = False
-        for end in self._ends_of_listening:
-            end()
 
     async def retry_pending(self) -> None:
         """Queue pending machines again when capacity may be available. Run until cancelled."""

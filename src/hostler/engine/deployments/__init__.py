@@ -2,7 +2,7 @@
 
 How a change is processed:
 
-    blueprint + instances ──strategy.aim──▶ count per version ──decide──▶ batches of changes ──guarded_writer──▶ store
+    blueprint + instances ──strategy.aim──▶ count per version ──decide──▶ batches of changes ──GuardedWriter──▶ store
                                                   spread: on which nodes, and why not on the others
 
 - `state_machine`: the only code that changes a slice's record; it rejects illegal transitions. The agent uses it too.
@@ -11,8 +11,8 @@ How a change is processed:
   owns a slice, and its spec.
 - `strategy`, `gates`, `autoscale`, `call_metrics`: how one version replaces another.
 - `decide`: the changes to make now. `instance_placement`: new instances; `failed_instances`: failed and stuck ones;
-  `duplicate_instances`: instances that share a number; `rebalance`: moves to nodes that joined. `transactions`,
-  `guarded_writer`: the writes. `controller`: the leader's service.
+  `duplicate_instances`: instances that share a number; `rebalance`: moves to nodes that joined. `transactions`: the
+  writes. `controller`: the leader's service.
 - `blueprint_file`: blueprint files. `apply_preconditions`: reasons to reject an apply, and what must still hold when it
   is written. `plan`, `dry_run_placement`: what an apply would do. `queries`, `views`, `service`: the API's requests and
   responses.

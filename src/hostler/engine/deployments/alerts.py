@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import autoscale
-from hostler.engine.deployments.guarded_writer import Why
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.keys.deployment import ALERT, DEPLOYMENT
 from hostler.model.deployment import AlertMetric
 from hostler.model.rollout import Alert, AlertState
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.deployments.call_metrics import Measured
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.deployments.transactions import DesiredSlice
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -106,7 +105,7 @@ class Alerts:
     def __init__(
         self,
         view: View,
-        writing: DeploymentWriter,
+        writing: GuardedWriter,
         measured: Callable[[str], Measured],
         *,
         clock: Clock,

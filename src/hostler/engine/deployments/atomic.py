@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments.apply_preconditions import comparisons, problems, written
-from hostler.engine.deployments.guarded_writer import WRITES, Why
 from hostler.engine.deployments.queries import Reading
+from hostler.engine.deployments.transactions import WRITES
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import NotFound
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT
 from hostler.model.deployment import Atomicity
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.deployments.desired import DesiredBlueprints
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.deployments.transactions import DesiredSlice
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -43,7 +43,7 @@ class Atomic:
         store: Store,
         view: View,
         wishes: DesiredBlueprints,
-        writing: DeploymentWriter,
+        writing: GuardedWriter,
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Resync
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import alerts, transactions
 from hostler.engine.deployments.atomic import Atomic
 from hostler.engine.deployments.autoscale import wished
@@ -19,21 +16,20 @@ from hostler.engine.deployments.decide import SliceSnapshot, decide
 from hostler.engine.deployments.desired import DesiredBlueprints, transitive_needs
 from hostler.engine.deployments.duplicate_instances import Doubles
 from hostler.engine.deployments.failed_instances import Remedy
-from hostler.engine.deployments.guarded_writer import WRITES, DeploymentWriter, Why
 from hostler.engine.deployments.instance_placement import Loading, Loads
 from hostler.engine.deployments.orphan_endpoints import OrphanEndpoints
 from hostler.engine.deployments.rebalance import Rebalance
 from hostler.engine.deployments.strategy import aim
 from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.deployments.version_set import NOBODY, new_side
-from hostler.engine.expectation import LAG
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.engine.runtime.controller import BatchController
+from hostler.engine.runtime.expectation import LAG
+from hostler.engine.runtime.guarded_writer import Txn, Why
+from hostler.engine.runtime.resync import Resync
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.kit.backoff import Backoff
 from hostler.kit.cooperative_yield import Fairness
 from hostler.kit.plural import counted
-from hostler.kit.task_group import run_together
 from hostler.model.deployment import SliceState, base_of
 from hostler.ports.store import Delete
 
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     from hostler.engine.deployments.decide import SliceSteps
     from hostler.engine.deployments.strategy import Aim, VersionSet
     from hostler.engine.deployments.transactions import DesiredSlice
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -64,10 +59,13 @@ GATHER = 0.02
 _RETRIES, _DEPLOYMENTS = RETRIES.prefix(), DEPLOYMENT.prefix()
 
 
-class DeploymentController:
+class DeploymentController(BatchController):
     """Leader service for deployments. Without `tracer` its decisions are not recorded in the decision log."""
 
     name = "deployments"
+    pass_every = PASS_EVERY
+    rounds = ROUNDS
+    conflicts = CONFLICTS
 
     def __init__(
         self,
@@ -82,14 +80,15 @@ class DeploymentController:
         tell: Callable[[str], None] = lambda _: None,
         width: int = 16,
     ) -> None:
-        self._view, self._clock, self._rng, self._tell = view, clock, rng, tell
-        self._measured, self._min_ready = measured, (limits or Limits()).min_ready
-        self.counters: dict[str, int] = {}
+        mirrors = (view.slices, view.deployments, view.retries, view.owners, view.blueprints, view.alerts)
+        super().__init__(
+            store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors, learns=True
+        )
+        self._view, self._measured, self._min_ready = view, measured, (limits or Limits()).min_ready
         self._fleet = view.fleet
         self._wishes = DesiredBlueprints(store, view)
-        self._writing = DeploymentWriter(store, view, self.counters, clock=clock, tracer=tracer)
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._nodes = Queue(self._bury, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._nodes = self._add_queue("nodes", self._bury, width)
+        self._resync = Resync(self._bases, every=PASS_EVERY)
         self._strays = OrphanEndpoints(store, view, self._writing, clock=clock)
         self._loading = Loading(view, self._writing, clock=clock)
         self._remedy = Remedy(
@@ -112,15 +111,13 @@ class DeploymentController:
         self._awaited: dict[str, dict[str, None]] = {}  # slices that wait for another slice, by that slice
         self._batch: dict[str, int] = {}  # keys per transaction, reduced after conflicts with other writers
         self._told: dict[str, tuple[object, ...]] = {}  # last recorded reasons for instances without a node
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Read all records and start listening for changes."""
-        self._writing.standing = standing
-        view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
-        families = (
+    async def read_caches(self) -> None:
+        """Refresh everything that decisions are made from."""
+        view = self._view
+        await view.refresh(
             view.blueprints,
             view.owners,
             view.deployments,
@@ -130,60 +127,42 @@ class DeploymentController:
             view.members,
             view.alive,
         )
-        while True:
-            try:
-                await view.refresh(*families)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
+
+    async def begin(self) -> None:
+        """Build the indexes, and follow changes."""
+        view = self._view
         await self._fleet.load()
         for key in (*view.retries.entries, *view.retries.unreadable):
             self._retry_changed(key)
-        self._ends_of_listening = [
+        self.follow(
             *self._wishes.listen(self._queue.add),
             self._fleet.listen(self._slice_changed),
             self._fleet.ground.listen(self._node_changed),
             view.deployments.listen(lambda key: self._queue.add(key[len(_DEPLOYMENTS) :])),
             view.retries.listen(self._retry_changed),
             view.alive.listen(self._alive_changed),
-        ]
-
-    async def run(self) -> None:
-        """Reconcile until cancelled. LeadershipLost: another replica leads."""
-        works = {"slices": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
-        await run_together("deployments", works)
-
-    async def stop(self) -> None:
-        """Stop listening for changes."""
-        for end in self._ends_of_listening:
-            end()
+        )
 
     def state(self) -> dict[str, int]:
         """Return counters and current sizes for metrics."""
         return {**self.counters, "looks_waiting": len(self._queue), "waiting_for_a_node": len(self._homeless)}
 
-    async def _pass(self) -> None:
+    async def resync(self, *, first: bool) -> None:
         """Reconcile everything: all at once at the start, then in portions."""
-        view, fleet = self._view, self._fleet
+        fairness = Fairness()
+        for base in self._resync.all() if first else self._resync.next():
+            self._queue.add(base, patient=True)
+            await fairness.share()
+        for node in self._fleet.nodes():
+            if not self._fleet.ground.is_alive(node):
+                self._nodes.add(node)
+        await self._strays.look()
 
-        def bases() -> Iterator[str]:
-            yield from self._wishes.bases()
-            yield from fleet.bases()
-            yield from (base_of(key.rpartition("/")[2]) for key in tuple(fleet.hollow))
-            yield from (key[len(_DEPLOYMENTS) :] for key in tuple(view.deployments.entries))
-
-        rounds, fairness = Resync(bases, every=PASS_EVERY), Fairness()
-        turn = rounds.all()
-        while True:
-            for base in turn:
-                self._queue.add(base, patient=True)
-                await fairness.share()
-            for node in fleet.nodes():
-                if not fleet.ground.is_alive(node):
-                    self._nodes.add(node)
-            await self._strays.look()
-            await self._clock.sleep(PASS_EVERY)
-            turn = rounds.next()
+    def _bases(self) -> Iterator[str]:
+        yield from self._wishes.bases()
+        yield from self._fleet.bases()
+        yield from (base_of(key.rpartition("/")[2]) for key in tuple(self._fleet.hollow))
+        yield from (key[len(_DEPLOYMENTS) :] for key in tuple(self._view.deployments.entries))
 
     # Changes
 
@@ -237,7 +216,7 @@ class DeploymentController:
         entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
         member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
         slices = counted(len(entries), "slice", "slices")
-        for txn in transactions.buried(node, entries, WRITES):
+        for txn in transactions.buried(node, entries, transactions.WRITES):
             why = Why(
                 what="buried",
                 why=f"node {node} is dead: removed {len(txn.when) - 1} of its {slices}, endpoints first",
@@ -255,26 +234,11 @@ class DeploymentController:
 
     # One slice
 
-    async def _look(self, base: str) -> None:
-        conflicts = 0
-        for _ in range(ROUNDS):
-            if not await self._writing.caught_up(base):
-                self._queue.add(base, after=LAG)
-                return
-            try:
-                if self._writing.in_doubt(base):
-                    await self._writing.resolve(base)
-                elif not await self._step(base):
-                    return
-                conflicts = 0
-            except Conflict:  # write fewer keys at a time; the mirrors will receive the change
-                self._batch[base] = max(1, self._batch.get(base, transactions.BATCH) // 4)
-                conflicts += 1
-                if conflicts == CONFLICTS:
-                    raise
-        self._queue.add(base, patient=True)
+    def conflicted(self, base: str) -> None:
+        """Write fewer keys at a time; the mirrors will receive the change."""
+        self._batch[base] = max(1, self._batch.get(base, transactions.BATCH) // 4)
 
-    async def _step(self, base: str) -> bool:
+    async def step(self, base: str) -> bool:
         """Do what can be done now; return whether anything was done. Conflict: something changed concurrently."""
         view, fleet = self._view, self._fleet
         self._writing.count("looks")

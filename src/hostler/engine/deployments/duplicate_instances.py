@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import told
-from hostler.engine.deployments.guarded_writer import Why
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.state_machine import since
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.errors import Damaged
 from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
 from hostler.kit.plural import counted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hostler.engine.deployments.decide import SliceSnapshot, Spot
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance, SliceRecord
@@ -46,7 +46,7 @@ Holder = tuple[str, "Entry[SliceRecord]", "SliceInstance"]
 class Doubles:
     """Resolution of duplicates, for one leadership."""
 
-    def __init__(self, store: Store, writing: DeploymentWriter, *, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, writing: GuardedWriter, *, clock: Clock, tell: Callable[[str], None]) -> None:
         self._store, self._writing, self._clock, self._tell = store, writing, clock, tell
         self._doubtful: dict[tuple[str, int], None] = {}  # artifact and number that two instances had
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import Failures, failed, stuck
-from hostler.engine.deployments.guarded_writer import WRITES, Why
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.timeouts import PATIENCE
+from hostler.engine.deployments.transactions import WRITES
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.slices.decide import LEFT
 from hostler.keys.deployment import DEPLOYMENT
 from hostler.kit.plural import counted
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hostler.engine.deployments.decide import SliceSnapshot
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.deployments.timeouts import Limits
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -44,7 +44,7 @@ class Remedy:
     def __init__(
         self,
         view: View,
-        writing: DeploymentWriter,
+        writing: GuardedWriter,
         again: Again,
         *,
         limits: Limits,

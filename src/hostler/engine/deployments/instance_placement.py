@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.deployments import transactions
     from hostler.engine.deployments.decide import Spot
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.deployments.version_set import VersionSet
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceSpec
@@ -55,7 +55,7 @@ class Loads:
 class Loading:
     """Placement of new instances, for one leadership."""
 
-    def __init__(self, view: View, writing: DeploymentWriter, *, clock: Clock) -> None:
+    def __init__(self, view: View, writing: GuardedWriter, *, clock: Clock) -> None:
         self._view, self._fleet, self._writing, self._clock = view, view.fleet, writing, clock
         self._fitting: dict[str, tuple[object, ...]] = {}  # by slice: the inputs for which all its nodes had its labels
 

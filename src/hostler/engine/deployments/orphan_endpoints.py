@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.transactions import Txn
-from hostler.engine.deployments.guarded_writer import WRITES, Why
+from hostler.engine.deployments.transactions import WRITES
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
 from hostler.keys.deployment import ENDPOINT, SLICE
 from hostler.kit.plural import counted
@@ -17,7 +17,7 @@ from hostler.ports.store import Delete, Version
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -34,7 +34,7 @@ _NAME = "strays"
 class OrphanEndpoints:
     """Search for orphan endpoints, for one leadership."""
 
-    def __init__(self, store: Store, view: View, writing: DeploymentWriter, *, clock: Clock) -> None:
+    def __init__(self, store: Store, view: View, writing: GuardedWriter, *, clock: Clock) -> None:
         self._store, self._view, self._writing, self._clock = store, view, writing, clock
         self._next_at = clock.now() + EVERY
         self._after: str | None = None

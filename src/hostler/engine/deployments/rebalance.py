@@ -18,12 +18,12 @@ import msgspec
 
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import told
-from hostler.engine.deployments.guarded_writer import Why
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.instance_placement import AVOIDED
 from hostler.engine.deployments.node_cache import has
 from hostler.engine.deployments.state_machine import LEAVING
 from hostler.engine.deployments.version_set import new_side
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.keys.deployment import DEPLOYMENT
 from hostler.model.deployment import SliceInstance, SliceState
 from hostler.model.reason import Reason
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from hostler.engine.deployments.decide import SliceSnapshot, Spot
     from hostler.engine.deployments.failed_instances import Again
-    from hostler.engine.deployments.guarded_writer import DeploymentWriter
     from hostler.engine.deployments.instance_index import InstanceIndex, Party
     from hostler.engine.deployments.instance_placement import Loading
     from hostler.engine.deployments.node_cache import FailureDomain, NodeCache, NodeSite
     from hostler.engine.deployments.timeouts import Limits
     from hostler.engine.deployments.transactions import DesiredSlice
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -56,7 +56,7 @@ class Rebalance:
     """The moves of one leadership."""
 
     def __init__(
-        self, view: View, writing: DeploymentWriter, loading: Loading, again: Again, *, limits: Limits, clock: Clock
+        self, view: View, writing: GuardedWriter, loading: Loading, again: Again, *, limits: Limits, clock: Clock
     ) -> None:
         self._view, self._fleet, self._writing, self._loading = view, view.fleet, writing, loading
         self._again, self._every, self._clock = again, limits.rebalance_every, clock

@@ -47,16 +47,15 @@ from hostler.model.name import fold
 from hostler.model.rollout import BlueprintRevision, Phase
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Iterable, Mapping, Sequence
 
     from hostler.engine.deployments.apply_preconditions import Case
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
+    from hostler.engine.runtime.env import Env
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
-    from hostler.kit.clock import Clock
     from hostler.model.blueprint_api import RolloutSelection, RolloutVerb, SlicePlan
     from hostler.model.deployment import SliceRecord
     from hostler.model.rollout import Deployment
@@ -73,11 +72,9 @@ _ASKED_AT_ONCE = 10
 class BlueprintService:
     """The blueprint service of a process. The status of slices comes from its view."""
 
-    def __init__(
-        self, store: Store, writer: Writer, view: View, artifacts: Artifacts, *, clock: Clock, rng: random.Random
-    ) -> None:
+    def __init__(self, store: Store, writer: Writer, view: View, artifacts: Artifacts, env: Env) -> None:
         self._store, self._writer, self._view, self._artifacts = store, writer, view, artifacts
-        self._clock, self._rng = clock, rng
+        self._clock, self._rng = env.clock, env.rng
         self._reading = Reading(store, view)
         self._files = Turn("blueprint's file")
 

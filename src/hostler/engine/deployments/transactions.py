@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments.state_machine import moved
+from hostler.engine.runtime.guarded_writer import Txn
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.node import ALIVE
 from hostler.model.rollout import Retries
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BATCH = 100
 """Slice keys in one transaction."""
+WRITES = 110
+"""Operations in one transaction, without its decision log entry and a record or two that belong to it."""
 GIVE_UP = 5
 """Consecutive failures after which a deployment in progress is given up."""
 FIRST_PAUSE, LAST_PAUSE = 1.0, 300.0

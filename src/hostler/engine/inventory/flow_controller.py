@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.inventory.flow import BladeSnapshot, Step, decide_blade, decide_rack, flow_of
-from hostler.engine.leadership import check_guard
-from hostler.engine.service import leadership_of
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.engine.runtime.controller import Controller
+from hostler.engine.runtime.guarded_writer import Txn, Why
+from hostler.errors import Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import BLADE, BLADE_FLOW, IN_RACKS, RACK, RACK_FLOW
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
-from hostler.kit.task_group import run_together
 from hostler.model.inventory import Condition
 from hostler.ports.store import MAX_OPERATIONS, Put
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
@@ -54,10 +51,11 @@ class _Found(NamedTuple):
     flow: Entry[HardwareFlow] | None
 
 
-class FlowController:
+class FlowController(Controller):
     """Reconciles hardware flows. `burn_in`: seconds without a fault. Names are `rack` and `rack/blade`."""
 
     name = "hardware flows"
+    pass_every = PASS_EVERY
 
     def __init__(
         self,
@@ -70,21 +68,16 @@ class FlowController:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._period = store, view, clock, burn_in
-        self._tracer = tracer
-        self.counters: dict[str, int] = {}
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=16)
+        self._view, self._period = view, burn_in
         self._flows: set[str] = set()  # names that have a flow record
-        self._standing: Standing | None = None
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
-    async def start(self, standing: Standing) -> None:
+    async def begin(self) -> None:
         """Start following changes."""
-        self._standing = standing
         view, inventory = self._view, self._view.inventory
-        self._ends_of_listening = [
+        self.follow(
             inventory.parts.listen(self._part_changed),
             inventory.racks.listen(lambda key: self._rack_changed(RACK.parse(key)["rack"])),
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
@@ -93,16 +86,16 @@ class FlowController:
             view.arrivals.listen(lambda key: self._node_changed(ARRIVAL.parse(key)["node"])),
             view.slices.listen(lambda key: self._node_changed(SLICE.parse(key)["node"])),
             view.retained.listen(lambda key: self._node_changed(RETAINED.parse(key)["node"])),
-        ]
+        )
 
-    async def run(self) -> None:
-        """Run until cancelled. LeadershipLost: another replica leads."""
-        await run_together("hardware flows", {"names": self._queue.run(), "pass": self._pass()})
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        for end in self._ends_of_listening:
-            end()
+    async def resync(self, *, first: bool) -> None:  # noqa: ARG002 - each pass covers everything
+        """Queue everything that has a flow record, also from an earlier leader, or should have one."""
+        for key in (BLADE_FLOW, RACK_FLOW):
+            with suppress(Unavailable, Uncertain):  # the next pass finds it
+                for entry in (await key.list(self._store, strict=False)).entries:
+                    self._flows.add(_name(entry.parts))
+                    self._queue.add(_name(entry.parts))
+        self._add_all()
 
     # Names
 
@@ -147,20 +140,10 @@ class FlowController:
             if part.value.condition in flowing and "blade" in part.parts:
                 self._add(part.parts["rack"], part.parts["blade"])
 
-    async def _pass(self) -> None:
-        """Queue everything that has a flow record, also from an earlier leader, or should have one."""
-        while True:
-            for key in (BLADE_FLOW, RACK_FLOW):
-                with suppress(Unavailable, Uncertain):  # the next pass finds it
-                    for entry in (await key.list(self._store, strict=False)).entries:
-                        self._flows.add(_name(entry.parts))
-                        self._queue.add(_name(entry.parts))
-            self._add_all()
-            await self._clock.sleep(PASS_EVERY)
-
     # Reconciliation
 
-    async def _look(self, name: str) -> None:
+    async def reconcile(self, name: str) -> None:
+        """Take the next step of a blade or rack."""
         rack, _, blade = name.partition("/")
         if blade:
             await self._look_at_blade(name, rack, blade)
@@ -238,10 +221,8 @@ class FlowController:
     ) -> None:
         """Delete the flow of hardware that is no longer in the inventory."""
         if flow is not None:
-            guard = self._guard()
-            deletion = key.delete(**flow.parts)
-            if not (await self._store.txn([guard, key.unchanged(flow), *when], [deletion])).succeeded:
-                await self._lost(name)
+            txn = Txn([key.unchanged(flow), *when], [key.delete(**flow.parts)])
+            await self._writing.write("", flow.key, txn, None)
         self._flows.discard(name)
 
     async def _write(
@@ -272,27 +253,10 @@ class FlowController:
         if not then:
             return False
         what = step.condition.value if step.condition else step.flow.step.value if step.flow else "flow_over"
-        if self._tracer is not None:
-            self._tracer.add(
-                then, what=what, subject=entry.key, why=step.why, read=[entry, flow, member, *read], fence=self._fence()
-            )
         unchanged = flows.absent(**parts) if flow is None else flows.unchanged(flow)
-        if not (await self._store.txn([self._guard(), unchanged, *when], then)).succeeded:
-            await self._lost(name)
-        self.counters[what] = self.counters.get(what, 0) + 1
+        why = Why(what=what, why=step.why, read=(entry, flow, member, *read))
+        await self._writing.write("", entry.key, Txn([unchanged, *when], then), why)
         return True
-
-    async def _lost(self, name: str) -> None:
-        """Raise the reason why a condition did not hold: lost leadership, or changed hardware."""
-        guard = self._guard()
-        check_guard(guard, await self._store.get(guard.key))
-        raise Conflict(f"{name}: it has just changed; it will be reconciled again")
-
-    def _fence(self) -> int:
-        return 0 if self._standing is None else self._standing.leadership.fence
-
-    def _guard(self) -> Comparison:
-        return leadership_of(self._standing, self.name).guard()
 
 
 def _name(parts: dict[str, str]) -> str:

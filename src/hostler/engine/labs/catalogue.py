@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.leadership import check_guard
-from hostler.errors import Conflict
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.keys.lab import LAB_CATALOGUE
 from hostler.model.lab import LabCatalogue
 from hostler.ports.store import ModRevision
 
 if TYPE_CHECKING:
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Store
 
 _ANY = LabCatalogue()
 CATALOGUE = LAB_CATALOGUE.fill(name="default")
@@ -37,18 +36,12 @@ class Catalogue:
             return _ANY
         return self._last
 
-    async def write(self, store: Store, guard: Comparison, tracer: Tracer | None = None) -> None:
+    async def write(self, store: Store, writing: GuardedWriter) -> None:
         """Write the catalogue of this replica's file, or a default if none exists. Raise LeadershipLost if replaced."""
         there = await store.get(CATALOGUE)
         put = LAB_CATALOGUE.put(self._own or LabCatalogue(), name="default")
         if there is not None and (self._own is None or there.value == put.value):
             return
         was = ModRevision(CATALOGUE) == (0 if there is None else there.mod_revision)
-        then: list[Operation] = [put]
-        if tracer is not None:
-            why = "the leader loaded this catalogue at its start"
-            tracer.add(then, what="catalogue", subject=CATALOGUE, why=why)
-        if (await store.txn([guard, was], then)).succeeded:
-            return
-        check_guard(guard, await store.get(guard.key))
-        raise Conflict(f"{CATALOGUE}: another process has just written it")
+        why = Why(what="catalogue", why="the leader loaded this catalogue at its start")
+        await writing.write("", CATALOGUE, Txn([was], [put]), why)

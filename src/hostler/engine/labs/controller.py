@@ -11,54 +11,50 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.controllers.queue import Queue
 from hostler.engine.labs import messages, state_machine, transactions
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.catalogue import CATALOGUE, Catalogue
 from hostler.engine.labs.decide import Act, decide
 from hostler.engine.labs.feasibility import Feasibility, catalogue_problems
 from hostler.engine.labs.lab_cache import LabCache
+from hostler.engine.labs.transactions import LabSnapshot
 from hostler.engine.labs.vm_template import node_labels_of, shape_of
 from hostler.engine.quotas import claim, counted, share
-from hostler.engine.service import leadership_of
-from hostler.errors import Closed, Conflict, QuotaExceeded, Refused, Unavailable, Uncertain
+from hostler.engine.runtime.controller import TRIES, SnapshotController
+from hostler.engine.runtime.guarded_writer import Txn, Why
+from hostler.errors import Closed, QuotaExceeded, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB
-from hostler.kit.backoff import Backoff
 from hostler.kit.cooperative_yield import Fairness
-from hostler.kit.task_group import run_together
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, lab_project
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from hostler.engine.controllers.transactions import Txn
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.decide import Step
-    from hostler.engine.labs.transactions import LabSnapshot, Pool
+    from hostler.engine.labs.transactions import Pool
+    from hostler.engine.runtime.controller import Attempt
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab, LabTemplate, LabUser
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Store
 
 PASS_EVERY = 300.0
 CHECK_EVERY = 5.0
 """Seconds between two checks of the catalogue against the nodes."""
 MOST_SAID = 1000
 """Maximum length of an event about the catalogue."""
-TRIES = 4
-"""Consecutive decisions for one user, each from newer records, before it has to wait."""
-LAG = 1.0
 REST = 30.0
 """Seconds before the next try for a lab that was refused a VM for a reason outside the lab."""
 DOUBT = 10.0
 """Seconds until the next check of a lab that has expired by a clock that is in doubt."""
 
 
-class LabController:
+class LabController(SnapshotController[LabSnapshot]):
     """The lab controller of a replica.
 
     `catalogue`: from the catalogue file of this replica, if it has one. `keys`: public SSH keys that may log in to
@@ -66,6 +62,7 @@ class LabController:
     """
 
     name = "labs"
+    pass_every = PASS_EVERY
 
     def __init__(
         self,
@@ -82,59 +79,54 @@ class LabController:
         tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
-        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
+        mirrors = (view.labs, view.vms)
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
+        self._view, self._new_id = view, new_id
         self._offer, self._keys, self._pool = Catalogue(view, catalogue), tuple(keys), pool
-        self._tracer, self._tell = tracer, tell
+        self._tracer = tracer
         self._catalogue_changed, self._told = asyncio.Event(), frozenset[str]()
-        self.counters: dict[str, int] = {}
         self._admission = Admission()
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._sight, self._fit = LabCache(store, view, clock=clock), Feasibility(view)
-        self._doubts: set[str] = set()  # users whose last write has an uncertain outcome
         self._resting: dict[str, float] = {}  # users whose lab was refused a VM, and the time of the next try
         self._fairness = Fairness()
-        self._standing: Standing | None = None
         self._since = 0.0  # when it began to lead
-        self._ends_of_listening: list[Callable[[], None]] = []
 
-    # Controller lifecycle
+    # The service
 
     async def start(self, standing: Standing) -> None:
         """Write the catalogue, refresh all caches, and start from there."""
-        self._standing, self._since = standing, self._clock.wall()
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
+        self._since = self._clock.wall()
+        await super().start(standing)
+        if self._pool is not None:
+            await self._pool.start(standing)
+
+    async def read_caches(self) -> None:
+        """Write the catalogue, and refresh everything that decisions are made from."""
         view = self._view
-        while True:
-            try:
-                await self._offer.write(self._store, self._guard(), self._tracer)
-                await view.refresh(view.catalogues, view.labs, view.vms, view.handles)
-                break
-            except (Conflict, Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
-        self._ends_of_listening = [
+        await self._offer.write(self._store, self._writing)
+        await view.refresh(view.catalogues, view.labs, view.vms, view.handles)
+
+    async def begin(self) -> None:
+        """Count the labs, and follow them from now on."""
+        self.follow(
             *self._sight.listen(self._changed),
             self._fit.listen(self._nodes_changed),
-            view.catalogues.listen(lambda _: self._give_turns()),
-            view.catalogues.listen(lambda _: self._catalogue_changed.set()),
-        ]
+            self._view.catalogues.listen(lambda _: self._give_turns()),
+            self._view.catalogues.listen(lambda _: self._catalogue_changed.set()),
+        )
         self._catalogue_changed.set()
         for user in self._sight.users():
             self._note(user, self._sight.of(user))
             await self._fairness.share()
-        if self._pool is not None:
-            await self._pool.start(standing)
 
-    async def run(self) -> None:
-        """Run until cancelled. Raise LeadershipLost when another replica leads."""
-        works = {"users": self._queue.run(), "pass": self._pass(), "catalogue": self._check_catalogue()}
-        if self._pool is not None:
-            works["pool"] = self._pool.run()
-        await run_together("labs", works)
+    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what else runs."""
+        pool = {} if self._pool is None else {"pool": self._pool.run()}
+        return {"catalogue": self._check_catalogue(), **pool}
 
     async def stop(self) -> None:
-        """Stop listening to changes."""
-        for end in self._ends_of_listening:
-            end()
+        """Stop following the caches."""
+        await super().stop()
         if self._pool is not None:
             await self._pool.stop()
 
@@ -143,7 +135,7 @@ class LabController:
         sizes = {"running_now": self._admission.running, "waiting_now": self._admission.waiting}
         return {**self.counters, **sizes, "looks_waiting": len(self._queue)}
 
-    async def look_at_all(self) -> None:
+    async def resync(self, *, first: bool) -> None:  # noqa: ARG002 - each pass covers all users
         """Check all users once, and queue those that need work."""
         for user in self._sight.users():
             seen = self._sight.of(user)
@@ -152,11 +144,6 @@ class LabController:
                 self._queue.add(user, patient=True)
             await self._fairness.share()
         self._give_turns()
-
-    async def _pass(self) -> None:
-        while True:
-            await self.look_at_all()
-            await self._clock.sleep(PASS_EVERY)
 
     # Work queue
 
@@ -183,10 +170,9 @@ class LabController:
             for problem in new:
                 self._tell(f"labs: {problem}")
             if new and self._tracer is not None:
-                then: list[Operation] = []
-                self._tracer.add(then, what="catalogue_problem", subject=CATALOGUE, why="; ".join(new)[:MOST_SAID])
-                with suppress(Conflict, Unavailable, Uncertain):  # it is in the log anyway
-                    await self._store.txn([self._guard()], then)
+                why = Why(what="catalogue_problem", why="; ".join(new)[:MOST_SAID])
+                with suppress(Unavailable, Uncertain):  # it is in the log anyway
+                    await self._writing.commit("", CATALOGUE, Txn([], []), why)
             await self._clock.sleep(CHECK_EVERY)
 
     def _nodes_changed(self) -> None:
@@ -202,7 +188,7 @@ class LabController:
         record = None if seen.entry is None else seen.entry.value
         handle = None if seen.handle is None else seen.handle.value
         # Its own new VM also looks like a stray if the caches contain it but not yet the record that names it.
-        going = any(stray.value.deleting for stray in seen.strays) and not self._sight.is_behind(user)
+        going = any(stray.value.deleting for stray in seen.strays) and not self._writing.is_behind(user)
         held = going or user in self._resting
         self._admission.note(user, record, handle, self._catalogue(), held=held)
 
@@ -230,33 +216,23 @@ class LabController:
 
     # One user
 
-    async def _look(self, user: str) -> None:
-        if self._sight.is_behind(user):
-            self._queue.add(user, after=LAG)  # the caches will report the change earlier
-            return
-        if user in self._resting:
+    async def reconcile(self, user: str) -> None:
+        """Take the next step of a user's lab."""
+        if user in self._resting and not self._writing.is_behind(user):
             self._rest(user)
-        seen = await self._read(user) if user in self._doubts else self._sight.of(user)
-        for attempt in range(TRIES):
-            if seen.unreadable:
-                return
-            try:
-                if await self._step(seen, attempt):
-                    return
-            except Uncertain:
-                self._doubts.add(user)
-                raise
-            self._count("conflicts")
-            seen = await self._read(user)
-        raise Conflict(f"lab of {user}: it changed {TRIES} times while it was checked; it will be checked again")
+        await super().reconcile(user)
 
-    async def _read(self, user: str) -> LabSnapshot:
+    def snapshot(self, user: str) -> LabSnapshot:
+        """Return the state from the caches."""
+        return self._sight.of(user)
+
+    async def read_snapshot(self, user: str, last: LabSnapshot | None) -> LabSnapshot:  # noqa: ARG002
         """Read the current state from the store. This resolves uncertain writes."""
-        seen = await self._sight.read(user, self._guard())
-        self._doubts.discard(user)
+        seen = await self._sight.read(user, self._writing.guard())
+        self._writing.settle(user, seen.entry, seen.vm)
         return seen
 
-    async def _step(self, seen: LabSnapshot, attempt: int) -> bool:
+    async def step(self, seen: LabSnapshot, attempt: Attempt) -> bool:
         """Execute one step; False: its conditions did not hold."""
         entry, user = seen.entry, seen.user
         stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
@@ -268,7 +244,7 @@ class LabController:
         step = self._decided(record, seen)
         new, what = step.record or record, step.act.name.lower()
         if step.act is Act.ADMIT and lab is not None:
-            return await self._admit(seen, entry, lab, attempt)
+            return await self._admit(seen, entry, lab, attempt.number)
         if step.act is Act.FORGET:
             return await self._write(seen, transactions.forgotten(entry), what, None)
         if step.act is Act.GONE and lab is not None:
@@ -382,40 +358,19 @@ class LabController:
 
     # Writes
 
-    def _guard(self) -> Comparison:
-        return leadership_of(self._standing, "labs").guard()
-
     async def _write(
         self, seen: LabSnapshot, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...] = ()
     ) -> bool:
         """Commit; False: a condition did not hold. `new`: the lab record afterwards; `read`: further causes."""
-        guard = self._guard()
-        self._trace(seen, txn, what, new, read)
-        result = await self._store.txn([guard, *txn.when], txn.then)
-        if not result.succeeded:
-            return False
-        self._count(what)
-        self._sight.wrote(seen.user, result.revision, txn)
-        return True
-
-    def _trace(self, seen: LabSnapshot, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...]) -> None:
-        if self._tracer is None:
-            return
         node = "" if seen.handle is None else seen.handle.value.node
         silent = self._view.silences.get(node=node) if node else None
-        cause = messages.cause(seen, new, "" if silent is None else silent.value.trace)
-        self._tracer.add(
-            txn.then,
+        why = Why(
             what=what,
-            subject=LAB.fill(user=seen.user),
             why=messages.why(what, None if seen.entry is None else seen.entry.value, new),
-            read=[seen.entry, seen.vm, seen.handle, *seen.strays, *read],
-            cause=cause,
-            fence=0 if self._standing is None else self._standing.leadership.fence,
+            read=(seen.entry, seen.vm, seen.handle, *seen.strays, *read),
+            cause=messages.cause(seen, new, "" if silent is None else silent.value.trace),
         )
+        return await self._writing.commit(seen.user, LAB.fill(user=seen.user), txn, why) is not None
 
     def _catalogue(self) -> LabCatalogue:
         return self._offer.known() or LabCatalogue()
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1

@@ -1,4 +1,4 @@
-"""The leader's view of the labs: from the caches, from the store, and from its own writes."""
+"""The leader's view of the labs: from the caches and from the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hostler.ports.store import Get
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.controllers.transactions import Txn
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
@@ -35,7 +34,6 @@ class LabCache:
         self._store, self._view = store, view
         self._ground = LabNodeCache(view, clock=clock)
         self._machines: dict[str, dict[str, None]] = {}  # keys of all VMs of org `labs`, by user
-        self._wrote: dict[str, tuple[int, int]] = {}  # revisions of our writes of lab and VM
 
     def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
         """Call `changed(user)` when the lab, VM or handle of a user changes. The returned functions end this."""
@@ -108,24 +106,6 @@ class LabCache:
             except Damaged:
                 return LabSnapshot(user, None, unreadable=True)
             id_ = _machine_of(entry)
-
-    # Read-your-writes
-
-    def wrote(self, user: str, revision: int, txn: Txn) -> None:
-        """Record a write that the caches may not contain yet."""
-        keys = [getattr(operation, "key", "") for operation in txn.then]
-        lab, vm = (any(key.startswith(prefix) for key in keys) for prefix in (_LABS, _VMS))
-        self._wrote[user] = (revision if lab else 0, revision if vm else 0)
-
-    def is_behind(self, user: str) -> bool:
-        """Return whether the caches do not contain our own writes yet."""
-        wrote = self._wrote.get(user)
-        if wrote is None:
-            return False
-        if self._view.labs.revision < wrote[0] or self._view.vms.revision < wrote[1]:
-            return True
-        del self._wrote[user]
-        return False
 
     # Internals
 

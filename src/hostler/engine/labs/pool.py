@@ -22,10 +22,10 @@ from hostler.engine.labs.pool_decide import PoolState, kind_of, kinds_of, projec
 from hostler.engine.labs.transactions import Claim
 from hostler.engine.labs.vm_reassignment import Owner, transfer
 from hostler.engine.labs.vm_template import MACHINES_LABEL, labels_of
-from hostler.engine.leadership import check_guard
 from hostler.engine.quotas import claim as charge
 from hostler.engine.quotas import counted, share
-from hostler.engine.service import leadership_of
+from hostler.engine.runtime.controller import LeaderService
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Closed, Conflict, HostlerError, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
 from hostler.keys.vm import NAME, VM
 from hostler.kit.backoff import Backoff
@@ -38,14 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.elections import Leadership
     from hostler.engine.labs.pool_decide import Kind, Stocked
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab, LabTemplate, LabUser
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Store
 
 EVERY = 5.0
 GATHER = 0.05
@@ -60,8 +58,10 @@ TAKEN = 2.0
 """Seconds that a lab has to take the room of a removed VM before another VM is removed."""
 
 
-class LabPool:
+class LabPool(LeaderService):
     """The warm pool. It starts, runs and stops with the lab controller. `keys`, `tracer`: as in the controller."""
+
+    name = "pool"
 
     def __init__(
         self,
@@ -75,9 +75,8 @@ class LabPool:
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
-        self._keys, self._tracer, self._tell = tuple(keys), tracer, tell
-        self.counters: dict[str, int] = {}
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
+        self._view, self._new_id, self._keys = view, new_id, tuple(keys)
         self._wake = asyncio.Event()
         self._shelf = PoolCache(view, clock=clock, changed=self._wake.set, came=self._came)
         self._fit, self._offer = Feasibility(view), Catalogue(view)
@@ -85,19 +84,16 @@ class LabPool:
         self._paused: dict[str, float] = {}  # by project: no VM is created before this time
         self._crowded: dict[str, float] = {}  # by kind of machines: labs need the room until this time
         self._evicted: dict[str, float] = {}  # by kind of machines: when a VM was last removed for a lab
-        self._standing: Standing | None = None
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # Controller lifecycle
 
-    async def start(self, standing: Standing) -> None:
+    async def begin(self) -> None:
         """Start from the caches."""
-        self._standing = standing
-        self._ends_of_listening = [
+        self.follow(
             *self._shelf.listen(),
             self._fit.listen(self._wake.set),
             self._view.catalogues.listen(lambda _: self._wake.set()),
-        ]
+        )
 
     async def run(self) -> None:
         """Run until cancelled. Raise LeadershipLost when another replica leads."""
@@ -117,11 +113,6 @@ class LabPool:
                 pause = backoff.next()
             await self._rest(pause)
 
-    async def stop(self) -> None:
-        """Stop listening to changes."""
-        for end in self._ends_of_listening:
-            end()
-
     def state(self) -> dict[str, int]:
         """Return counters and current sizes, for metrics."""
         conditions = [one.condition for one in self._shelf.stock(self._kinds())]
@@ -139,7 +130,7 @@ class LabPool:
         held = self._shelf.pick(kind)
         if held is None:
             if kind.warm:
-                self._count("missed")
+                self._writing.count("missed")
             return None
         vm = held.vm.value.id
         to = Owner(
@@ -151,7 +142,7 @@ class LabPool:
         )
         self._shelf.give(vm)
         try:
-            when, then = await transfer(self._store, held, to, fence=self._leadership().fence)
+            when, then = await transfer(self._store, held, to, fence=self._writing.leadership().fence)
         except BaseException:
             self._shelf.take_back(vm)
             raise
@@ -160,7 +151,7 @@ class LabPool:
     def settled(self, claim: Claim, *, written: bool) -> None:
         """See `transactions.Pool`. A VM that was taken over stays marked as given until the cache shows it."""
         if written:
-            self._count("claimed")
+            self._writing.count("claimed")
         else:
             self._shelf.take_back(claim.vm)
         self._wake.set()
@@ -208,10 +199,12 @@ class LabPool:
             self._pause(kind.project)
             raise
         self._shelf.made(id_)
-        then = [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then]
-        self._trace(then, "made", VM.fill(vm=id_, **place), f"project {vm.project}: {kind.warm} should be ready")
-        made = await self._write([VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when], then, "made")
-        if not made:
+        txn = Txn(
+            [VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when],
+            [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then],
+        )
+        why = Why(what="made", why=f"project {vm.project}: {kind.warm} should be ready")
+        if await self._writing.commit("", VM.fill(vm=id_, **place), txn, why) is None:
             self._shelf.made(id_, certain=False)
 
     async def _drop(self, one: Stocked, why: str) -> None:
@@ -220,11 +213,11 @@ class LabPool:
             return  # it was offered to a lab in the meantime
         gone = msgspec.structs.replace(vm, deleting=True, generation=vm.generation + 1)
         self._shelf.dropped(vm.id)
-        then: list[Operation] = [Put(entry.key, VM.encode(gone))]
-        self._trace(then, why, entry.key, f"it is removed: {DROPPED.get(why, why)}", entry)
+        txn = Txn([VM.unchanged(entry)], [Put(entry.key, VM.encode(gone))])
+        told = Why(what=why, why=f"it is removed: {DROPPED.get(why, why)}", read=(entry,))
         done = False
         try:
-            done = await self._write([VM.unchanged(entry)], then, why)
+            done = await self._writing.commit("", entry.key, txn, told) is not None
         finally:
             if not done:
                 self._shelf.dropped(vm.id, certain=False)
@@ -279,24 +272,6 @@ class LabPool:
     def _catalogue(self) -> LabCatalogue:
         return self._offer.known() or LabCatalogue()
 
-    def _leadership(self) -> Leadership:
-        return leadership_of(self._standing, "pool")
-
-    def _trace(
-        self, then: list[Operation], what: str, subject: str, why: str, read: Entry[VirtualMachine] | None = None
-    ) -> None:
-        if self._tracer is not None:
-            self._tracer.add(then, what=what, subject=subject, why=why, read=[read], fence=self._leadership().fence)
-
-    async def _write(self, when: list[Comparison], then: list[Operation], what: str) -> bool:
-        """Commit; False: a compared record has changed. Raise LeadershipLost when another replica leads."""
-        guard = self._leadership().guard()
-        if (await self._store.txn([guard, *when], then)).succeeded:
-            self._count(what)
-            return True
-        check_guard(guard, await self._store.get(guard.key))
-        return False
-
     async def _rest(self, seconds: float) -> None:
         """Wait for the next check; shorter, if there are changes."""
         try:
@@ -305,9 +280,6 @@ class LabPool:
         except TimeoutError:
             return
         await self._clock.sleep(GATHER)
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1
 
 
 def _provider(node_labels: dict[str, str]) -> str:

@@ -26,14 +26,13 @@ from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, L
 from hostler.model.text_line import check_line
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Sequence
 
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
+    from hostler.engine.runtime.env import Env
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.lab import LabCatalogue, LabTemplate, LabUser
     from hostler.ports.store import Store
 
@@ -50,14 +49,13 @@ class LabService:
         store: Store,
         writer: Writer,
         view: View,
+        env: Env,
         *,
         catalogue: Callable[[], LabCatalogue],
-        clock: Clock,
-        rng: random.Random,
         switch: bool = False,
     ) -> None:
         self._store, self._writer, self._view, self._catalogue = store, writer, view, catalogue
-        self._clock, self._rng, self._switch = clock, rng, switch
+        self._clock, self._rng, self._switch = env.clock, env.rng, switch
         self._line = WaitingList(view)
 
     # Reads

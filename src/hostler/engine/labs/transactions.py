@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from hostler.engine.controllers.transactions import Txn, changed
 from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.vm_template import labels_of, node_labels_of
+from hostler.engine.runtime.guarded_writer import Txn
+from hostler.engine.vm_changes import changed
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG, lab_project

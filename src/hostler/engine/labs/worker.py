@@ -20,13 +20,10 @@ from hostler.kit.task_group import run_together
 from hostler.model.lab import LabWorker as Present
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
+    from hostler.engine.runtime.env import Env
     from hostler.keys.mirror import Mirror
-    from hostler.kit.clock import Clock
-    from hostler.model.lab import LabCatalogue, LabUser
-    from hostler.ports.inbox import Inbox, QueueName, Taken
+    from hostler.model.lab import LabUser
+    from hostler.ports.inbox import Inbox, Taken
     from hostler.ports.store import Lease, Store
 
 TTL = 10.0
@@ -40,9 +37,9 @@ PATIENCE = 2.0
 
 
 class LabWorker:
-    """The lab worker; one per process. `labs` is a running cache; `catalogue` returns the current catalogue.
+    """The lab worker; one per process. `labs` is a running cache; `source` names the process in the worker's record.
 
-    `warn` reports problems that an operator must fix, once, and their end; `tell` reports everything else.
+    Problems that an operator must fix are warned of once, and their end too.
     """
 
     def __init__(
@@ -50,24 +47,16 @@ class LabWorker:
         store: Store,
         inbox: Inbox,
         labs: Mirror[LabUser],
+        env: Env,
+        rules: Rules,
         *,
-        catalogue: Callable[[], LabCatalogue],
-        clock: Clock,
-        rng: random.Random,
-        new_id: Callable[[], str],
-        switch: bool = False,
-        limits: dict[QueueName, float] | None = None,
         source: str = "",
-        tell: Callable[[str], None] = lambda _: None,
-        warn: Callable[[str], None] | None = None,
         width: int = WIDTH,
-        ttl: float = TTL,
     ) -> None:
-        self._store, self._inbox, self._labs = store, inbox, labs
-        self._rules = Rules(catalogue, switch, limits or {})
-        self._clock, self._rng, self._new_id, self._source, self._tell = clock, rng, new_id, source, tell
-        self._warn, self._refusal = warn or tell, ""
-        self._width, self._ttl = width, ttl
+        self._store, self._inbox, self._labs, self._rules = store, inbox, labs, rules
+        self._clock, self._rng, self._new_id = env.clock, env.rng, env.new_id
+        self._tell, self._warn, self._refusal = env.tell, env.warn, ""
+        self._source, self._width = source, width
         self._shift: QueueConsumer | None = None
         self.counters = dict.fromkeys(("taken", "worked", "buried", "coalesced", "reclaimed", "outages", "shifts"), 0)
         self.worker = ""
@@ -124,7 +113,7 @@ class LabWorker:
     async def _appear(self) -> tuple[str, Lease, int]:
         """Return a new unique name, its lease, and the revision in which its key was created."""
         worker = self._new_id()
-        lease = await self._store.grant(self._ttl)
+        lease = await self._store.grant(TTL)
         record = Present(started_at=self._clock.wall(), source=self._source)
         entry = await LAB_WORKER.create(self._store, record, lease=lease, worker=worker)
         return worker, lease, entry.create_revision
@@ -150,12 +139,12 @@ class LabWorker:
         await run_together("lab worker", works)
 
     async def _live(self, lease: Lease) -> None:
-        backoff = Backoff(0.05, self._ttl / RENEWALS, rng=self._rng)
+        backoff = Backoff(0.05, TTL / RENEWALS, rng=self._rng)
         while True:
             try:
                 await lease.keep_alive()
                 backoff.reset()
-                await self._clock.sleep(self._ttl / RENEWALS)
+                await self._clock.sleep(TTL / RENEWALS)
             except LeaseGone:
                 raise Lapsed from None
             except (Unavailable, Uncertain):

@@ -60,7 +60,7 @@ class SliceAgent:
         self.workers = Workers(
             slices, plan, session, self.ledger, self.sight, clock=clock, rng=rng, limits=limits or Limits()
         )
-        self._agenda = self.workers.agenda
+        self._queue = self.workers.queue
         self._last: dict[str, Mapping[int, SliceInstance]] = {}
         self._number = 0
         self._prepared = False
@@ -76,7 +76,7 @@ class SliceAgent:
         parts = {
             "keys": self.slices.run(),
             "routers": self.routers.run(),
-            "agenda": self._agenda.run(),
+            "queue": self._queue.run(),
             "admit": self._admit(),
             "look": self._look(),
             "sweep": self._sweep(),
@@ -84,7 +84,7 @@ class SliceAgent:
         try:
             await run_together(f"slices {self._plan.node}", parts)
         finally:
-            await self._agenda.aclose()
+            await self._queue.aclose()
             await self.ledger.aclose()
 
     async def prepare(self) -> None:
@@ -111,11 +111,11 @@ class SliceAgent:
             self._look_now.set()
             for name, known in self.workers.known.items():
                 if known.state is SliceState.ACTIVE:
-                    self._agenda.kick(name)
+                    self._queue.add(name)
         if self.workers.parked:
             parked, self.workers.parked = self.workers.parked, {}
             for name in parked:
-                self._agenda.kick(name)
+                self._queue.add(name)
 
     @property
     def instances(self) -> int:
@@ -137,7 +137,7 @@ class SliceAgent:
         if changed:
             artifact = SLICE.parse(key)["artifact"]
             for number in changed:
-                self._agenda.kick(f"{artifact}#{number}")
+                self._queue.add(f"{artifact}#{number}")
 
     def _wrote(self, key: str, record: SliceRecord | None) -> None:
         if record is None:
@@ -146,11 +146,11 @@ class SliceAgent:
             self._last[key] = record.each()
 
     def _news(self, name: str) -> None:
-        self._agenda.kick(name)
+        self._queue.add(name)
 
     def _changed_itself(self, name: str) -> None:
         self.sight.doubt()
-        self._agenda.kick(name)
+        self._queue.add(name)
 
     async def _look(self) -> None:
         """List the running instances in each new session, including those without a key, which must be unloaded."""
@@ -177,8 +177,8 @@ class SliceAgent:
                 artifact = SLICE.parse(key)["artifact"]
                 for number, one in entry.value.each().items():
                     name = f"{artifact}#{number}"
-                    if one.state not in AT_REST and not self._agenda.has(name):
-                        self._agenda.kick(name)
+                    if one.state not in AT_REST and not self._queue.has(name):
+                        self._queue.add(name)
 
     async def _admit(self) -> None:
         """Pass the tokens of all routers to the driver whenever they change; it admits calls by them."""

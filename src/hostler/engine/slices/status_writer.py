@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments.state_machine import moved
+from hostler.engine.runtime.expectation import Expectation
 from hostler.engine.slices.decide import Show
 from hostler.errors import Conflict, Damaged, HostlerError, LeaseGone, Unavailable, Uncertain
 from hostler.keys.deployment import ENDPOINT, SLICE
@@ -95,7 +96,7 @@ class StatusWriter:
         self._store, self._session, self._mirror = store, session, mirror
         self._learned, self._wrote = learned, wrote
         self._node, self._clock = node, clock
-        self._own: dict[str, tuple[int, Entry[SliceRecord] | Unreadable | None]] = {}
+        self._own: dict[str, tuple[Expectation, Entry[SliceRecord] | Unreadable | None]] = {}
         self._pages: dict[str, _Page] = {}
         self.transactions = 0
         """Number of transactions that succeeded."""
@@ -107,7 +108,7 @@ class StatusWriter:
         """Return the record of a key, as far as this node knows it."""
         own = self._own.get(key)
         if own is not None:
-            if own[0] > self._mirror.revision:
+            if not own[0].is_met():
                 return own[1]
             del self._own[key]
         return self._mirror.entries.get(key) or self._mirror.unreadable.get(key)
@@ -325,12 +326,12 @@ class StatusWriter:
         self.transactions += 1
         self._wrote(key, record)
         if record is None:
-            self._own[key] = result.revision, None
+            self._expect(key, result.revision, None)
         elif record != entry.value:
             written = msgspec.structs.replace(
                 entry, value=record, mod_revision=result.revision, version=entry.version + 1
             )
-            self._own[key] = result.revision, written
+            self._expect(key, result.revision, written)
         return Outcome.WRITTEN
 
     async def _read(self, key: str) -> Outcome:
@@ -345,13 +346,16 @@ class StatusWriter:
 
     def _learn(self, key: str, kv: KeyValue | None, revision: int) -> None:
         if kv is None:
-            self._own[key] = revision, None
+            self._expect(key, revision, None)
         else:
             try:
-                self._own[key] = kv.mod_revision, SLICE.entry(kv)
+                self._expect(key, kv.mod_revision, SLICE.entry(kv))
             except Damaged as error:
-                self._own[key] = kv.mod_revision, Unreadable(error, SLICE.parse(key), kv)
+                self._expect(key, kv.mod_revision, Unreadable(error, SLICE.parse(key), kv))
         self._learned(key)
+
+    def _expect(self, key: str, revision: int, found: Entry[SliceRecord] | Unreadable | None) -> None:
+        self._own[key] = Expectation(self._mirror, key, revision, there=found is not None), found
 
 
 class _Page:

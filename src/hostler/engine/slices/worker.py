@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hostler.engine.agent.work_queue import AgentWorkQueue
+from hostler.engine.runtime.work_queue import WORKER_FAILED, WorkQueue
 from hostler.engine.slices.decide import MAX_WHY, Do, Show, decide
 from hostler.engine.slices.instance_memory import InstanceMemory, pause
 from hostler.engine.slices.status_writer import Change, Outcome
@@ -59,7 +59,9 @@ class Workers:
     ) -> None:
         self._slices, self._session, self._ledger, self._sight = slices, session, ledger, sight
         self._clock, self._rng, self._limits = clock, rng, limits
-        self.agenda = AgentWorkQueue(self.work, clock=clock, slots=plan.workers, boots=plan.boots, what="slice")
+        self.queue = WorkQueue(
+            self.work, clock=clock, rng=rng, tell=_log.error, counters={}, width=plan.workers, what="slice"
+        )
         self.known: dict[str, InstanceMemory] = {}
         self.parked: dict[str, None] = {}
         """Names that wait until the session may act."""
@@ -70,14 +72,21 @@ class Workers:
         """Number of unload steps for instances without a key."""
 
     async def work(self, name: str) -> None:
-        """Reconcile one instance until nothing is left to do for now."""
+        """Reconcile one instance until nothing is left to do for now. Other instances continue if this one fails."""
+        try:
+            await self._reconcile(name)
+        except Exception as error:  # noqa: BLE001 - a bug, or a closed driver: other names must not be affected
+            _log.error("slice %s: its worker failed; trying again later", name, exc_info=error)
+            self.queue.add(name, after=WORKER_FAILED)
+
+    async def _reconcile(self, name: str) -> None:
         artifact, _, digits = name.rpartition("#")
         key, number = self._ledger.key(artifact), int(digits)
         known = self.known.get(name)
         if known is not None:
             known.untold = False
         while self._session.may_act():
-            self.agenda.taken(name)
+            self.queue.taken(name)
             if not await self._looked(name):
                 return
             entry = self._ledger.look(key)
@@ -94,11 +103,11 @@ class Workers:
             step = decide(run, instance, running, memory)
             if step.do is Do.REST:
                 if step.at is not None:
-                    self.agenda.later(name, step.at)
+                    self.queue.add_at(name, step.at)
                 return
             if step.do is Do.TELL and known.untold:
                 known.unsent += 1
-                self.agenda.later(name, self._clock.now() + pause(known.unsent, self._rng))
+                self.queue.add_at(name, self._clock.now() + pause(known.unsent, self._rng))
                 return
             if step.do is Do.WITHDRAW:
                 await self._withdrawn(known, run, running)
@@ -135,7 +144,7 @@ class Workers:
             await self._sight.fresh()
         except HostlerError as error:
             _log.warning("slices: the driver cannot list running instances: %s", error)
-            self.agenda.later(name, self._clock.now() + UNLISTED)
+            self.queue.add_at(name, self._clock.now() + UNLISTED)
             return False
         return True
 

@@ -5,7 +5,6 @@
     instance_cache  the indexes of all workloads, kept current from the caches of the store
     decide          pure: from the spec and the index to the instances to create, remove, replace and change
     transactions    pure: what each step compares and writes
-    guarded_writer  the leader's guarded writes
     targets         keeps targets consistent with the commands of the VMs
     controller      on the leader: executes decisions in batches
     workload_file   workload files

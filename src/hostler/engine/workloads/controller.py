@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostler.engine import text
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.resync import Resync
-from hostler.engine.expectation import LAG
 from hostler.engine.quotas import Share, claim, counted, share
+from hostler.engine.runtime.controller import BatchController
+from hostler.engine.runtime.expectation import LAG
+from hostler.engine.runtime.guarded_writer import ConditionFailed, Txn, Why
+from hostler.engine.runtime.resync import Resync
 from hostler.engine.workloads import transactions, vm_template
 from hostler.engine.workloads.decide import BATCH, decide
-from hostler.engine.workloads.guarded_writer import Why, WorkloadWriter
 from hostler.engine.workloads.instance_index import WorkloadInstanceState
 from hostler.engine.workloads.targets import Targets
 from hostler.engine.workloads.transactions import Held, New
-from hostler.errors import QuotaExceeded, Unavailable, Uncertain
+from hostler.errors import QuotaExceeded
 from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
-from hostler.kit.backoff import Backoff
 from hostler.kit.cooperative_yield import Fairness
-from hostler.kit.task_group import run_together
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_of, instance_parts
 from hostler.ports.store import MAX_REQUEST_BYTES
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
     from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.engine.workloads.decide import WorkloadSteps
     from hostler.engine.workloads.instance_index import WorkloadInstances
@@ -54,10 +51,12 @@ BESIDE = 32_768
 """Bytes reserved in a transaction in addition to its pieces: comparisons, quota and decision entry."""
 
 
-class WorkloadController:
+class WorkloadController(BatchController):
     """The workload controller of a replica. Without `tracer` its decisions are not logged."""
 
     name = "workloads"
+    pass_every = PASS_EVERY
+    rounds = ROUNDS
 
     def __init__(
         self,
@@ -71,60 +70,48 @@ class WorkloadController:
         tell: Callable[[str], None] = lambda _: None,
         width: int = 16,
     ) -> None:
-        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
-        self._tell = tell
-        self.counters: dict[str, int] = {}
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        mirrors = (view.vms, view.instances)
+        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
+        self._view, self._new_id = view, new_id
         self._rolls = view.rolls
-        self._writing = WorkloadWriter(store, view, self.counters, clock=clock, tracer=tracer)
         self._targets = Targets(
             view, self._rolls, self._writing, clock=clock, rng=rng, tell=tell, counters=self.counters
         )
+        self._instance_resync = Resync(lambda: view.instances.entries, every=PASS_EVERY)
+        self._target_resync = Resync(lambda: view.targets.entries, every=PASS_EVERY)
+        self._taken: set[tuple[str, int]] = set()  # instances whose VM's intended name another VM has
         self._resting: dict[str, tuple[float, int, int]] = {}  # time of the next try, revision of the spec, VM count
         self._suspected: dict[str, float] = {}  # inconsistencies, and since when each is seen
-        self._ends_of_listening: list[Callable[[], None]] = []
 
-    # Controller lifecycle
+    # The service
 
-    async def start(self, standing: Standing) -> None:
-        """Refresh all caches and start from there."""
-        self._writing.standing = standing
-        view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
-        while True:
-            try:
-                await view.refresh(view.workloads, view.instances, view.targets)
-                break
-            except (Unavailable, Uncertain):
-                await self._clock.sleep(backoff.next())
-        self._ends_of_listening = [
-            view.workloads.listen(lambda key: self._queue.add(WORKLOAD.parse(key)["workload"])),
+    async def read_caches(self) -> None:
+        """Refresh the workloads and their instances."""
+        await self._view.refresh(self._view.workloads, self._view.instances, self._view.targets)
+
+    async def begin(self) -> None:
+        """Follow changes, and build the indexes."""
+        self.follow(
+            self._view.workloads.listen(lambda key: self._queue.add(WORKLOAD.parse(key)["workload"])),
             *self._targets.listen(),
             self._rolls.listen(self._queue.add),
-        ]
+        )
         await self._rolls.load()
 
-    async def run(self) -> None:
-        """Run until cancelled. Raise LeadershipLost when another replica leads."""
-        works = {"names": self._queue.run(), "targets": self._targets.run(), "pass": self._pass()}
-        await run_together("workloads", works)
-
-    async def stop(self) -> None:
-        """Stop listening to changes."""
-        for end in self._ends_of_listening:
-            end()
+    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what else runs."""
+        return {"targets": self._targets.run()}
 
     def state(self) -> dict[str, int]:
         """Return counters and current sizes, for metrics."""
         return {**self.counters, "looks_waiting": len(self._queue)}
 
-    async def _pass(self) -> None:
+    async def resync(self, *, first: bool) -> None:
         """Check everything once at the start, and then periodically in portions."""
-        view = self._view
-        instances = Resync(lambda: view.instances.entries, every=PASS_EVERY)
-        targets = Resync(lambda: view.targets.entries, every=PASS_EVERY)
-        await self._look_at(instances.all(), targets.all())
-        while True:
-            await self._clock.sleep(PASS_EVERY)
+        instances, targets = self._instance_resync, self._target_resync
+        if first:
+            await self._look_at(instances.all(), targets.all())
+        else:
             await self._look_at(instances.next(), targets.next())
 
     async def _look_at(self, instances: Iterable[str], targets: Iterable[str]) -> None:
@@ -143,18 +130,7 @@ class WorkloadController:
 
     # One workload
 
-    async def _look(self, name: str) -> None:
-        for _ in range(ROUNDS):
-            if not await self._writing.caught_up(name):
-                self._queue.add(name, after=LAG)
-                return
-            if self._writing.in_doubt(name):
-                await self._writing.resolve(name)
-            elif not await self._step(name):
-                return
-        self._queue.add(name, patient=True)
-
-    async def _step(self, name: str) -> bool:
+    async def step(self, name: str) -> bool:
         """Execute one batch of each kind; return whether there was work. Raise Conflict if a record just changed."""
         view, roll = self._view, self._rolls.roll(name)
         if WORKLOAD.fill(workload=name) in view.workloads.unreadable:
@@ -170,10 +146,22 @@ class WorkloadController:
             return done
         if plan.over:
             why = Why(what="forgotten", why="nothing is left of it", read=(entry,))
-            return await self._writing.write(name, transactions.forgotten(entry), why)
+            return await self._write(name, transactions.forgotten(entry), why)
         done |= await self._tune(name, entry, plan.tune)
         done |= await self._make(name, entry, roll, plan)
         return done
+
+    async def _write(self, name: str, txn: Txn, why: Why, *, new: Sequence[New] = ()) -> bool:
+        """Commit; return whether there was anything to write. Raise Conflict if a condition did not hold."""
+        if not txn.then:
+            return False
+        subject = WORKLOAD.fill(workload=name)
+        try:
+            await self._writing.write(name, subject, txn, why, otherwise=transactions.names(new))
+        except ConditionFailed as failed:
+            self._taken.update((name, one.number) for one, there in zip(new, failed.responses) if there is not None)
+            raise
+        return True
 
     # Scaling down
 
@@ -185,8 +173,8 @@ class WorkloadController:
         drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
         held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.dropped(entry, one))
         why = "its machine is gone" if any(number in lost for number in drop) else "it has no machine"
-        told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
-        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
+        told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry, *_records(held)))
+        return await self._write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove(
         self, name: str, entry: Entry[Workload] | None, roll: WorkloadInstances, numbers: Sequence[int]
@@ -202,8 +190,8 @@ class WorkloadController:
             why = "replaced, because the workload has changed"
         else:
             why = f"{entry.value.instances} are requested"
-        told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
-        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
+        told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry, *_records(held)))
+        return await self._write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove_strays(self, name: str, roll: WorkloadInstances) -> bool:
         done = False
@@ -216,7 +204,7 @@ class WorkloadController:
             self._tell(f"{why}; it is removed, and its disk retained")
             instance = self._view.instances.get(**ids)
             told = Why(what="strays", why=why, read=(vm, instance))
-            done |= await self._writing.write(name, transactions.stray(vm, instance, ids), told)
+            done |= await self._write(name, transactions.stray(vm, instance, ids), told)
         return done
 
     def _is_certain(self, name: str, what: str) -> bool:
@@ -242,8 +230,8 @@ class WorkloadController:
         tune = vm_template.tune_of(entry.value)
         held, pieces = transactions.cut(self._held(name, numbers), lambda one: transactions.tuned(one, tune))
         why = f"{text.instances(_numbers(held))}: changed as the workload specifies"
-        told = Why(what="tuned", why=why, read=(entry,), about=tuple(held))
-        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
+        told = Why(what="tuned", why=why, read=(entry, *_records(held)))
+        return await self._write(name, transactions.together(name, entry, pieces), told)
 
     # Scaling up
 
@@ -278,11 +266,11 @@ class WorkloadController:
         txn.when += when
         txn.then += then
         why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} existed"
-        return await self._writing.write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
+        return await self._write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
 
     def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
         vm = self._new_id()
-        called = vm_template.name_of(workload, number, vm=vm if self._writing.is_taken(name, number) else "")
+        called = vm_template.name_of(workload, number, vm=vm if (name, number) in self._taken else "")
         record = vm_template.made(workload, number, vm=vm, name=called, at=at)
         return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
 
@@ -296,7 +284,7 @@ class WorkloadController:
             return False
         txn = transactions.waits(name, entry, number, instance, why=reason, at=self._clock.wall())
         told = Why(what="refused", why=reason.why, reasons=(reason,), read=(entry, instance, target))
-        return await self._writing.write(name, txn, told)
+        return await self._write(name, txn, told)
 
     def _rests(self, name: str, entry: Entry[Workload], roll: WorkloadInstances) -> bool:
         """Return whether the quota was used up recently, the spec is unchanged, and no VM was removed since."""
@@ -320,6 +308,10 @@ def _machines(roll: WorkloadInstances) -> int:
 def _template(roll: WorkloadInstances, number: int) -> int:
     condition = roll.conditions.get(number)
     return 0 if condition is None else condition.template
+
+
+def _records(held: Sequence[Held]) -> Iterator[Entry[Any] | None]:
+    return itertools.chain.from_iterable((one.instance, one.vm) for one in held)
 
 
 def _numbers(held: Sequence[Held]) -> list[int]:

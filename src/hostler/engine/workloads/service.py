@@ -26,15 +26,14 @@ from hostler.model.workload import instance_of
 from hostler.model.workload_api import InstancePage, WorkloadPage, WorkloadView
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Sequence
 
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
+    from hostler.engine.runtime.env import Env
     from hostler.engine.view import View
     from hostler.engine.workloads.instance_index import WorkloadInstances
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.workload import Target, Workload, WorkloadInstance
     from hostler.model.workload_api import InstanceView, WorkloadApply, WorkloadScale
     from hostler.ports.store import Operation, Store
@@ -48,10 +47,10 @@ _AT_ONCE = 24
 class WorkloadService:
     """The workload service; one per process. Its view provides the state of the instances."""
 
-    def __init__(self, store: Store, writer: Writer, view: View, *, clock: Clock, rng: random.Random) -> None:
-        self._store, self._writer, self._view, self._clock, self._rng = store, writer, view, clock, rng
+    def __init__(self, store: Store, writer: Writer, view: View, env: Env) -> None:
+        self._store, self._writer, self._view, self._clock, self._rng = store, writer, view, env.clock, env.rng
         self._rolls = view.rolls
-        self._projects = Projects(store, writer, view, clock=clock)
+        self._projects = Projects(store, writer, view, clock=env.clock)
 
     # Reads
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.controllers.queue import Queue
-from hostler.engine.expectation import LAG
+from hostler.engine.runtime.expectation import LAG
+from hostler.engine.runtime.guarded_writer import Why
+from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.workloads import transactions
-from hostler.engine.workloads.guarded_writer import Why
 from hostler.errors import Invalid
 from hostler.keys.inventory import TARGET
 from hostler.keys.node import COMMAND
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from hostler.engine.runtime.guarded_writer import GuardedWriter, Txn
     from hostler.engine.view import View
-    from hostler.engine.workloads.guarded_writer import WorkloadWriter
     from hostler.engine.workloads.instance_cache import InstanceCache
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -37,7 +37,7 @@ class Targets:
         self,
         view: View,
         rolls: InstanceCache,
-        writing: WorkloadWriter,
+        writing: GuardedWriter,
         *,
         clock: Clock,
         rng: random.Random,
@@ -45,7 +45,7 @@ class Targets:
         counters: dict[str, int],
     ) -> None:
         self._view, self._rolls, self._writing, self._clock = view, rolls, writing, clock
-        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=counters, width=8)
+        self._queue = WorkQueue(self._look, clock=clock, rng=rng, tell=tell, counters=counters, width=8)
 
     def listen(self) -> list[Callable[[], None]]:
         """Start listening to changes. The returned functions end this."""
@@ -94,15 +94,18 @@ class Targets:
         if index is None:
             if target is not None:
                 why = Why(what="untargeted", why="there is no such instance", read=(target,))
-                await self._writing.aim(transactions.untargeted(target), target, why)
+                await self._aim(transactions.untargeted(target), target, why)
             return
         vm, command = self._rolls.machine(instance, index.value.vm), self._command(index.value.vm)
         if target is None:
             why = Why(what="targeted", why="its target was missing", read=(index, vm))
-            await self._writing.aim(transactions.targeted(index, None if vm is None else vm.value, at), index, why)
+            await self._aim(transactions.targeted(index, None if vm is None else vm.value, at), index, why)
         elif command is not None and vm is not None and not vm.value.deleting:
             why = Why(what="targeted", why=f"its machine is on {command.parts['node']}", read=(command, target))
-            await self._writing.aim(transactions.retargeted(index, target, vm.value, command, at), target, why)
+            await self._aim(transactions.retargeted(index, target, vm.value, command, at), target, why)
+
+    async def _aim(self, txn: Txn, about: Entry[Any], why: Why) -> None:
+        await self._writing.write("", about.key, txn, why)
 
     def _command(self, vm: str) -> Entry[VmCommand] | None:
         node = self._view.node_of.get(vm)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.engine.controllers.transactions import Txn, aimed, changed, nowhere
+from hostler.engine.controllers.transactions import aimed, nowhere
+from hostler.engine.runtime.guarded_writer import Txn
+from hostler.engine.vm_changes import changed
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import NAME, VM

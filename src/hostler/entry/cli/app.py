@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "project": ("hostler.entry.cli.project", "project", "Create and list projects."),
     "quota": ("hostler.entry.cli.quota", "quota", "Show and set the quota of a project."),
     "events": ("hostler.entry.cli.events", "events", "Follow events, or show past decisions and their causes."),
-    "why": ("hostler.entry.cli.why", "why", "Explain the state of an object, decision by decision."),
+    "why": ("hostler.entry.cli.events", "why", "Explain the state of an object, decision by decision."),
     "audit": ("hostler.entry.cli.audit", "audit", "Show the audit log, and verify its files."),
     "leader": ("hostler.entry.cli.leader", "leader", "Show the leader and the standby replicas."),
     "doctor": ("hostler.entry.cli.doctor", "doctor", "Check the installation and suggest fixes."),
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "whatif": ("hostler.entry.cli.whatif", "whatif", "Predict what a drain or a failure would move."),
     "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
     "demo": ("hostler.entry.cli.demo", "demo", "Show the store in action, in ten seconds."),
-    "bench": ("hostler.entry.cli.bench", "bench", "Measure the performance of Hostler on this machine."),
+    "bench": ("hostler.entry.cli.bench", "bench", "Measure a store on this machine."),
     "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),
 }
 

@@ -1,4 +1,4 @@
-"""`hostler events`."""
+"""`hostler events` and `hostler why`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,82 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hostler.entry.cli import show, tree
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli import show
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.store_option import complete
 from hostler.kit.plural import counted
-from hostler.model.trace_api import TracePage
+from hostler.model.trace_api import Sort, TracePage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
     from hostler.model.api import EventView
-    from hostler.model.trace_api import TraceView
+    from hostler.model.trace_api import TraceView, WhyView
 
 KINDS = (
     *("vm", "handle", "lab", "node", "alive", "leader", "blueprint", "deployment", "slice", "endpoint"),
     *("workload", "region", "zone", "rack", "blade", "pdu", "tor"),
 )
+UNKNOWN = "--:--:--"
+"""Shown for a time that is no longer known."""
+MOST = 1000
+"""The largest number of entries that a command shows."""
+
+
+def time_of_day(at: float | None, *, day: bool = False) -> str:
+    """Format a time of day in local time; with `day`, include the date."""
+    if at is None:
+        return UNKNOWN
+    then = datetime.fromtimestamp(at).astimezone()
+    return f"{then:%Y-%m-%d %H:%M:%S}" if day else f"{then:%H:%M:%S}"
+
+
+def spans_days(views: Sequence[TraceView]) -> bool:
+    """Return whether the entries span more than one day."""
+    return len({time_of_day(view.at, day=True)[:10] for view in views if view.at is not None}) > 1
+
+
+def see_more(limit: int) -> str:
+    """Suggest how to see the entries beyond a limit."""
+    return f"show more: --limit {min(MOST, limit * 5)}" if limit < MOST else "GET /v1/traces has all, page by page"
+
+
+def tree_lines(views: Sequence[TraceView]) -> Iterator[str]:
+    """Yield the lines of all entries as trees, oldest first."""
+    days = spans_days(views)
+    known = {view.id for view in views}
+    children: dict[str, list[TraceView]] = {}
+    for view in sorted(views, key=lambda view: (view.revision, view.id)):
+        children.setdefault(view.parent if view.parent in known else "", []).append(view)
+    # Iterative, because a tree can be as deep as the history is long.
+    waiting = [("", "", view) for view in reversed(children.get("", []))]
+    while waiting:
+        before, branch, view = waiting.pop()
+        yield f"{time_of_day(view.at, day=days)}  {before}{branch}{_entry_line(view)}"
+        below = children.get(view.id, [])
+        inside = before + {"": "", "├ ": "│ ", "└ ": "  "}[branch]
+        for place, child in reversed(list(enumerate(below))):
+            waiting.append((inside, "└ " if place == len(below) - 1 else "├ ", child))
+
+
+def _entry_line(view: TraceView) -> str:
+    if view.sort is Sort.WISH:
+        return show.safe(f"{view.subject}: {view.what}, requested by {view.actor}")
+    led = "… " if view.open else ""
+    return show.safe(f"{led}{view.subject}: {view.why or view.what} ({view.actor})")
+
+
+def chain_lines(views: Sequence[TraceView], about: str) -> Iterator[str]:
+    """Yield the chain of causes of `about`, newest first. A line names its subject only if it is not `about`."""
+    days = spans_days(views)
+    for place, view in enumerate(views):
+        branch = "└" if place == len(views) - 1 else "├"
+        subject = "" if view.subject == about else f"{view.subject}: "
+        by = "" if view.sort is Sort.WISH else f"{view.actor}, "
+        text = f"{subject}{view.why or view.what} ({by}{time_of_day(view.at, day=days)})"
+        yield show.safe(f"{branch} {text}")
 
 
 @click.command()
@@ -33,7 +93,7 @@ KINDS = (
 @click.option("--count", type=click.IntRange(min=1), help="End after this many events.")
 @click.option("--tree", "as_tree", is_flag=True, help="Show past decisions as a tree under their causes, and end.")
 @click.option("--object", "object_", metavar="OBJECT", help="With --tree: only this object, as in hostler why.")
-@click.option("--limit", type=click.IntRange(1, tree.MOST), help="With --tree: newest entries to show.  [default: 100]")
+@click.option("--limit", type=click.IntRange(1, MOST), help="With --tree: newest entries to show.  [default: 100]")
 @show.output_option
 @server_options
 def events(
@@ -71,13 +131,13 @@ async def _tree(server: Server, object_: str | None, limit: int, output: str) ->
     if not page.items:
         click.echo("no decisions or requests are kept", err=True)
         return
-    for line in tree.grown([*page.items, *page.before]):
+    for line in tree_lines([*page.items, *page.before]):
         click.echo(line)
     if page.unreadable:
         unread = counted(page.unreadable, "unreadable record is", "unreadable records are")
         click.echo(f"{unread} left out", err=True)
     if page.after is not None:
-        click.echo(f"there may be older ones; {tree.more(limit)}", err=True)
+        click.echo(f"there may be older ones; {see_more(limit)}", err=True)
 
 
 async def _past(client: Client, object_: str | None, limit: int) -> TracePage:
@@ -132,3 +192,48 @@ def _said(view: EventView) -> str:
         if value not in (None, "", 0):
             words.append(f"{name}={value}")
     return show.safe(" ".join(words) or "written")
+
+
+@click.command()
+@click.argument("object_", metavar="OBJECT")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=20, show_default=True, help="The largest number of steps."
+)
+@click.option("--reasons", is_flag=True, help="Also show the reasons that each decision weighed.")
+@show.output_option
+@project_options
+@server_options
+def why(*, object_: str, limit: int, reasons: bool, output: str, org: str, project: str) -> None:
+    """Explain the state of OBJECT: each decision that led to it, newest first, down to the original request.
+
+    OBJECT is vm/NAME (in --org and --project), vm/ORG/PROJECT/NAME, node/NAME, rack/NAME[/BLADE], lab/USER,
+    workload/NAME[/NUMBER], blueprint/NAME or slice/GROUP:NAME; or a unique name or id of one of them.
+    """
+    complete(_why(chosen_server(), object_, limit, (org, project), reasons=reasons, output=output))
+
+
+async def _why(server: Server, object_: str, limit: int, where: tuple[str, str], *, reasons: bool, output: str) -> None:
+    async with reached(server) as client:
+        found = await client.traces.why(object_, org=where[0], project=where[1], limit=limit)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    click.echo(show.safe(_title(found)))
+    if not found.steps:
+        click.echo("└ no decisions are kept for it")
+    for line, step in zip(chain_lines(found.steps, found.object), found.steps):
+        click.echo(line)
+        if reasons:
+            for reason in step.reasons:
+                click.echo(show.safe(f"│   {reason.subject}: {reason.why}"))
+    if found.border:
+        click.echo(show.safe(f"note: {found.border}"), err=True)
+    if found.filed:
+        click.echo(show.safe(f"note: {found.filed}"), err=True)
+    if found.cut:
+        click.echo(f"some steps in between are left out; {see_more(limit)}", err=True)
+
+
+def _title(found: WhyView) -> str:
+    since = "" if found.since is None else f" since {time_of_day(found.since, day=spans_days(found.steps))}"
+    return f"{found.object} {found.state}{since}"

@@ -126,13 +126,13 @@ def tell(text: str) -> None:
     click.echo(f"{datetime.now().astimezone():%H:%M:%S} {one_line(text)}")
 
 
-def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+def run(command: click.Command, arguments: Sequence[str] | None = None, *, prog_name: str = "hostler") -> int:
     """Run `command` and return the exit code."""
     debug = os.environ.get("HOSTLER_DEBUG", "") not in ("", "0")
     debug = debug or "--debug" in (sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
     try:
-        code = command.main(arguments, prog_name="hostler", standalone_mode=False)
+        code = command.main(arguments, prog_name=prog_name, standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - every error ends as one line for the user
         if debug and not isinstance(error, KeyboardInterrupt | click.ClickException | click.exceptions.Exit):

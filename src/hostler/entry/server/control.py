@@ -1,8 +1,10 @@
-"""Routes of the control plane itself: leader, replicas, audit log, events."""
+"""Routes of the control plane itself: leader, replicas, audit log, events, overview."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hostler.engine.access import audit_queries
 from hostler.entry.server.events import streamed
@@ -10,6 +12,7 @@ from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
 from hostler.keys.replica import LEADER, REPLICA
 from hostler.model.api import AuditPage, EventView, LeaderView, ReplicaPage, ReplicaView
+from hostler.model.overview_api import Overview
 
 if TYPE_CHECKING:
     from hostler.engine.view import View
@@ -84,6 +87,11 @@ def _name(view: View, key: str) -> str:
     return vm.value.name if vm is not None else f"of {token.value.user}" if token is not None else ""
 
 
+async def overview(asked: Asked) -> Answer:
+    view = await asked.services.overview.get(asked.caller)
+    return Answer(msgspec.structs.replace(view, simulation=asked.services.sim is not None))
+
+
 ROUTES: tuple[Route, ...] = (
     Route(
         method="GET",
@@ -146,5 +154,16 @@ ROUTES: tuple[Route, ...] = (
             ),
             Parameter("beat", "Seconds between two keepalives.", "integer", minimum=1, maximum=60),
         ),
+    ),
+    Route(
+        method="GET",
+        path="/v1/overview",
+        name="control.overview",
+        summary="Overview: leader, store, nodes, machines, labs, deployments, and what needs attention",
+        about="Counts only machines and labs that the caller sees. Answered from memory, also while the store does not"
+        " answer; the answer then says so.",
+        handler=overview,
+        access=Access.LOGGED_IN,
+        answer=Overview,
     ),
 )

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hostler.engine.deployments import redaction
-from hostler.entry.server.previous_value import Former
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, WORKLOAD, ZONE
@@ -37,16 +36,17 @@ from hostler.model.workload import Workload
 from hostler.ports.store import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hostler.keys.key import Key
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
-    from hostler.ports.store import Event, Store
+    from hostler.ports.store import Event, KeyValue, Store
 
 Position: TypeAlias = tuple[int, int]
 WHOLE = 2**62
 """Index of a position after everything in its revision."""
+_PAGE = 1000
 LOOK_EVERY = 5.0
 """Seconds between two checks for a restored store: a watch from a future revision receives nothing."""
 
@@ -220,6 +220,40 @@ def _in_short(record: dict[str, Any]) -> dict[str, Any]:
 async def revision_now(store: Store) -> int:
     """Return the store's newest revision; a linearizable read."""
     return (await store.range(CLUSTER.fill(), limit=1, keys_only=True)).revision
+
+
+class Former:
+    """The latest values under some prefixes, updated by events: the previous values of changed keys.
+
+    They are kept here because requesting them with every event costs etcd many times as much as the write itself.
+    """
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        self._prefixes = tuple(dict.fromkeys(prefixes))
+        self._values: dict[str, KeyValue] = {}
+
+    async def read(self, store: Store, revision: int) -> None:
+        """Read all values as of `revision`. Compacted: that revision is no longer available."""
+        found: dict[str, KeyValue] = {}
+        for prefix in self._prefixes:
+            after: str | None = None
+            while True:
+                page = await store.range(prefix, after=after, limit=_PAGE, revision=revision)
+                found.update((kv.key, kv) for kv in page.items)
+                if not page.more:
+                    break
+                after = page.items[-1].key
+        self._values = found
+
+    def completed(self, event: Event) -> Event:
+        """Return the event with its previous value, if that is kept here. Call once for each event, in order."""
+        key = event.kv.key
+        if not key.startswith(self._prefixes):
+            return event
+        before = self._values.pop(key, None)
+        if event.type == "put":
+            self._values[key] = event.kv
+        return msgspec.structs.replace(event, previous=before)
 
 
 class Feed:

@@ -1,8 +1,8 @@
-"""The services that the server calls. `entry.up` and `entry.replica` assemble them."""
+"""The services that the server calls. `engine.control_plane` builds them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from hostler.engine.control_plane import ControlPlane
     from hostler.engine.decision_history import TraceService
     from hostler.engine.deployments.service import BlueprintService
     from hostler.engine.inventory.service import InventoryService
@@ -83,6 +84,31 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of these calls; None: this process makes no calls."""
     sim: Simulation | None = None
     """The simulated world, if this is the server of a simulation."""
+
+    @classmethod
+    def of(cls, plane: ControlPlane, *, peers: Peers, **more: Any) -> Services:
+        """Return the services of a control plane. `more`: the fields that describe this process."""
+        return cls(
+            store=plane.store,
+            view=plane.view,
+            vms=plane.vms,
+            retained=plane.retained,
+            labs=plane.labs,
+            workloads=plane.workloads,
+            blueprints=plane.blueprints,
+            nodes=plane.nodes,
+            inventory=plane.inventory,
+            quotas=plane.quotas,
+            users=plane.users,
+            tickets=plane.tickets,
+            traces=plane.traces,
+            overview=plane.overview,
+            artifacts=plane.ports.artifacts,
+            audit_files=plane.ports.audit_files,
+            clock=plane.env.clock,
+            peers=peers,
+            **more,
+        )
 
     def was_read(self) -> bool:
         """Return whether every cache was read from the store at least once."""

@@ -131,7 +131,7 @@ ROUTES: tuple[Route, ...] = (
         errors=(404,),
         idempotent=False,
         about="Steps are executed one after the other and completely, even if the client does not wait. 202: it is"
-        " still in progress while `steps` lists it. 409: time runs by itself, or the mode was changed meanwhile.",
+        " still in progress while `steps` lists it. 409: time runs by itself, or the mode was changed in the meantime.",
     ),
     Route(
         method="GET",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.simulated import MachineFaults, Odds, SimulatedMachines
 from hostler.drivers.slices.simulated import SimulatedSlices
 from hostler.engine.agent.config import AgentConfig
+from hostler.engine.control_plane import NodePorts
 from hostler.kit.simulated_process import outside
 from hostler.kit.skewed_clock import ROUNDED
 from hostler.sim.world.disks import DiskHost
-from hostler.sim.world.factories import Making
 from hostler.sim.world.host import Host, chance
 from hostler.sim.world.peers import WorldPeers
 from hostler.sim.world.slices import WorldSlices, slice_times
@@ -127,16 +127,9 @@ class BladeHost(Host):
     async def run_agent(self, life: Life, machines: SimulatedMachines) -> None:
         """Run the agent on its machines until it is killed."""
         world = self.world
-        making = Making(
-            plan=world.plan,
-            store=life.wire,
-            clock=life.clock,
-            rng=life.rng,
-            new_id=life.new_id,
-            tell=lambda text: world.told(self, text),
-            slices=self._slices(life),
-        )
-        await world.parts.agent(making, machines, self.agent_plan(), self._peers()).run()
+        env = life.env(lambda text: world.told(self, text))
+        ports = NodePorts(machines=machines, peers=self._peers(), slices=self._slices(life))
+        await world.parts.agent(life.wire, env, ports, self.agent_plan()).run()
 
     def _slices(self, life: Life) -> SimulatedSlices | None:
         if not self.world.plan.slices:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from hostler.engine.agent.config import FENCING_TIME, NODE_TTL
+from hostler.engine.control_plane import ControlPlaneConfig
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
+from hostler.engine.controllers.decision_retention import KEPT as TRACES_KEPT
 from hostler.engine.controllers.nodes import POWER_GRACE
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.inventory.flow_controller import BURN_IN
@@ -135,3 +137,19 @@ def blade_plans(inventory: Inventory) -> Iterator[BladeConfig]:
             pdus=tuple(f"{rack}/{fold(pdu.name)}" for pdu, _ in full.feeds(blade.name)),
             tors=tuple(f"{rack}/{fold(tor.name)}" for tor, _ in full.links(blade.name)),
         )
+
+
+def config_of(plan: WorldConfig) -> ControlPlaneConfig:
+    """Return the configuration of the control plane of a world."""
+    return ControlPlaneConfig(
+        lock_ttl=plan.lock_ttl,
+        retention=plan.retention,
+        traces_kept=TRACES_KEPT if plan.traces else 0.0,
+        brake_share=plan.brake_share,
+        brake_window=plan.brake_window,
+        fence_every=plan.fence_every,
+        power_grace=plan.power_grace,
+        burn_in=plan.burn_in,
+        catalogue=plan.catalogue,
+        slices=plan.slices,
+    )

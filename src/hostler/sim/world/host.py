@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from hostler.engine.runtime.env import Env
 from hostler.errors import Unavailable
 from hostler.kit.skewed_clock import RatedClock
 from hostler.sim.faulty_link import Weather
@@ -58,6 +59,10 @@ class Life:
     def new_id(self) -> str:
         """Return a unique id."""
         return f"{self.rng.getrandbits(64):016x}"
+
+    def env(self, tell: Callable[[str], None]) -> Env:
+        """Return the environment of the process."""
+        return Env(self.clock, self.rng, self.new_id, self.new_id, tell=tell, warn=tell)
 
     async def call(self, work: Callable[[], Awaitable[T]], *, within: float | None = None) -> T:
         """Run something in the process for a caller outside. Unavailable: the process died or did not answer."""

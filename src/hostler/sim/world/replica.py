@@ -1,38 +1,40 @@
-"""A replica: view, services and controllers, as in `hostler replica`."""
+"""A replica: the control plane of `hostler replica`, on the ports of a world."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from hostler.drivers.inbox.memory import MemoryInbox, MemoryLabRecords
-from hostler.engine.decision_history import TraceService
-from hostler.engine.deployments.service import BlueprintService
-from hostler.engine.idempotent_writer import Writer
-from hostler.engine.inventory.service import InventoryService
-from hostler.engine.labs.service import LabService
-from hostler.engine.labs.worker import LabWorker
-from hostler.engine.nodes import NodeService
-from hostler.engine.quotas import QuotaService
+from hostler.engine.control_plane import LeaderPorts, Ports
 from hostler.engine.replica import ReplicaConfig
+from hostler.engine.runtime.env import say_nothing
 from hostler.engine.self_fencing import GRACE, overdue_at
-from hostler.engine.vms import VmService
-from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Unavailable
-from hostler.model.lab import LabCatalogue
 from hostler.sim.world.artifacts import EveryArtifact
-from hostler.sim.world.factories import Making
+from hostler.sim.world.config import config_of
 from hostler.sim.world.host import Host
+from hostler.sim.world.traffic import Counting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.decision_history import TraceService
+    from hostler.engine.deployments.service import BlueprintService
     from hostler.engine.elections import Leadership
+    from hostler.engine.inventory.service import InventoryService
+    from hostler.engine.labs.service import LabService
+    from hostler.engine.nodes import NodeService
+    from hostler.engine.quotas import QuotaService
     from hostler.engine.request import Request
     from hostler.engine.service import Standing
     from hostler.engine.view import View
+    from hostler.engine.vms import VmService
+    from hostler.engine.workloads.service import WorkloadService
+    from hostler.ports.inbox import LabRecords
     from hostler.sim.world.host import Life
     from hostler.sim.world.world import World
 
@@ -40,23 +42,53 @@ T = TypeVar("T")
 
 ANSWER_WITHIN = 30.0
 """Seconds after which a client gives up on a replica and tries another."""
+PORTS = Ports(artifacts=EveryArtifact(), threads=False)
+"""What services reach besides the store: a world has every artifact, and no accounts."""
 
 
 @dataclass(frozen=True)
 class ReplicaServices:
     """The services of one replica, and the request that they are called with."""
 
+    plane: ControlPlane
     request: Request
     """With the Idempotency-Key that all attempts of this request share."""
-    view: View
-    vms: VmService
-    nodes: NodeService
-    inventory: InventoryService
-    quotas: QuotaService
-    labs: LabService
-    workloads: WorkloadService
-    traces: TraceService
-    blueprints: BlueprintService
+
+    @property
+    def view(self) -> View:
+        return self.plane.view
+
+    @property
+    def vms(self) -> VmService:
+        return self.plane.vms
+
+    @property
+    def nodes(self) -> NodeService:
+        return self.plane.nodes
+
+    @property
+    def inventory(self) -> InventoryService:
+        return self.plane.inventory
+
+    @property
+    def workloads(self) -> WorkloadService:
+        return self.plane.workloads
+
+    @property
+    def blueprints(self) -> BlueprintService:
+        return self.plane.blueprints
+
+    @property
+    def labs(self) -> LabService:
+        return self.plane.labs
+
+    @property
+    def quotas(self) -> QuotaService:
+        return self.plane.quotas
+
+    @property
+    def traces(self) -> TraceService:
+        return self.plane.traces
 
 
 class ReplicaHost(Host):
@@ -66,7 +98,7 @@ class ReplicaHost(Host):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, name)
-        self.doors: ReplicaServices | None = None
+        self.plane: ControlPlane | None = None
         """None: the replica does not serve."""
         self.leads = False
         """Whether the replica believes that it leads."""
@@ -82,94 +114,56 @@ class ReplicaHost(Host):
         super().ended(life, error)
 
     def _gone(self) -> None:
-        self.doors, self.leads = None, False
+        self.plane, self.leads = None, False
 
     async def main(self, life: Life) -> None:
+        world = self.world
+        env = life.env(lambda text: world.told(self, text))
         async with AsyncExitStack() as stack:
-            making = await self._making(life, stack)
-            view = self.world.parts.view(making)
-            tasks = [asyncio.create_task(view.run(), name=f"{self.name}: view")]
+            board = await stack.enter_async_context(MemoryLabRecords(world.door)) if world.plan.labs else None
+            plane = world.parts.plane(life.wire, env, PORTS, config_of(world.plan))
+            tasks = [asyncio.create_task(plane.view.run(), name=f"{self.name}: view")]
             stack.push_async_callback(_ended, tasks)
-            await view.ready()
-            self.doors = self._doors(life, view)
-            if self.world.plan.labs:
-                tasks.append(asyncio.create_task(self._work(life, view), name=f"{self.name}: labs"))
-            tasks.append(asyncio.create_task(self._stand(life, making, view), name=f"{self.name}: standing"))
+            await plane.view.ready()
+            plane.holder = life.new_id()  # until it stands for leadership
+            self.plane = plane
+            if world.plan.labs:
+                tasks.append(asyncio.create_task(self._work(plane), name=f"{self.name}: labs"))
+            tasks.append(asyncio.create_task(self._stand(life, plane, board), name=f"{self.name}: standing"))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
 
-    async def _making(self, life: Life, stack: AsyncExitStack) -> Making:
-        world = self.world
-        board = await stack.enter_async_context(MemoryLabRecords(world.door)) if world.plan.labs else None
-        return Making(
-            plan=world.plan,
-            store=life.wire,
-            clock=life.clock,
-            rng=life.rng,
-            new_id=life.new_id,
-            tell=lambda text: world.told(self, text),
-            power=world.power,
-            board=board,
-            traffic=world.traffic,
-        )
-
-    def _doors(self, life: Life, view: View) -> ReplicaServices:
-        store, clock, rng, new_id = life.wire, life.clock, life.rng, life.new_id
-        writer = Writer(store, clock=clock, new_id=new_id, healthy=view.healthy, rng=rng)
-        return ReplicaServices(
-            request=self.world.request,
-            view=view,
-            vms=VmService(
-                *(store, writer, view), clock=clock, rng=rng, new_id=new_id, lock_ttl=self.world.plan.lock_ttl
-            ),
-            nodes=NodeService(store, writer, view, clock=clock),
-            inventory=InventoryService(store, writer, view),
-            quotas=QuotaService(store, writer),
-            labs=LabService(store, writer, view, catalogue=self._catalogue(view), clock=clock, rng=rng),
-            workloads=WorkloadService(store, writer, view, clock=clock, rng=rng),
-            traces=TraceService(store, view, clock=clock),
-            blueprints=BlueprintService(store, writer, view, EveryArtifact(), clock=clock, rng=rng),
-        )
-
-    def _catalogue(self, view: View) -> Callable[[], LabCatalogue]:
-        otherwise = self.world.plan.catalogue or LabCatalogue()
-
-        def catalogue() -> LabCatalogue:
-            entry = view.catalogues.get(name="default")
-            return otherwise if entry is None else entry.value
-
-        return catalogue
-
-    async def _work(self, life: Life, view: View) -> None:
+    async def _work(self, plane: ControlPlane) -> None:
         """Take lab requests from the queues."""
+        env = replace(plane.env, tell=say_nothing, warn=say_nothing)
         async with MemoryInbox(self.world.door) as inbox:
-            worker = LabWorker(
-                *(life.wire, inbox, view.labs),
-                catalogue=self._catalogue(view),
-                clock=life.clock,
-                rng=life.rng,
-                new_id=life.new_id,
-                source=self.name,
-            )
-            await worker.run()
+            await plane.lab_worker(inbox, env, self.name).run()
 
-    async def _stand(self, life: Life, making: Making, view: View) -> None:
+    async def _stand(self, life: Life, plane: ControlPlane, board: LabRecords | None) -> None:
         """Run for leadership, lead, and return when it is lost."""
-        parts, plan = self.world.parts, self.world.plan
+        world, parts = self.world, self.world.parts
+        ports = LeaderPorts(
+            power=world.power,
+            lab_records=board,
+            lab_keys=("ssh-ed25519 simulated",),
+            measured=Counting(world.traffic, plane.view, life.clock).measured,
+        )
+        more = [make(plane) for make in parts.more]
+        plane.holder = life.new_id()
         replica = parts.replica(
             ReplicaConfig(ip=self.name),
             parts.storage(life.wire),
             (),
-            controllers=(*parts.controllers(making, view), Leading(self)),
+            controllers=(*plane.controllers(ports), *more, Leading(self)),
             clock=life.clock,
             killer=HostKiller(life),
-            holder=life.new_id(),
+            holder=plane.holder,
             rng=life.rng,
         )
         try:
-            problem = await replica.launch(plan.leadership_ttl, None)
+            problem = await replica.launch(world.plan.leadership_ttl, None)
             await problem.wait()
         finally:
             if not life.dead:
@@ -177,11 +171,10 @@ class ReplicaHost(Host):
 
     async def ask(self, do: Callable[[ReplicaServices], Awaitable[T]], request: Request) -> T:
         """Run a client's request on this replica. Unavailable: the replica is not serving, died, or did not answer."""
-        doors, life = self.doors, self.life
-        if doors is None or life is None or life.dead:
+        plane, life = self.plane, self.life
+        if plane is None or life is None or life.dead:
             raise Unavailable(f"{self.name}: not serving")
-        mine = ReplicaServices(**{**doors.__dict__, "request": request})
-        return await life.call(lambda: do(mine), within=ANSWER_WITHIN)
+        return await life.call(lambda: do(ReplicaServices(plane, request)), within=ANSWER_WITHIN)
 
 
 class Leading:

@@ -22,6 +22,10 @@ T = TypeVar("T")
 Mood: TypeAlias = Literal["fine", "unavailable", "lost", "never", "hang", "deaf"]
 
 
+OPTIONAL = ("wait_change", "store", "guard", "time_left")
+"""Attributes of the optional protocols of a ttl storage: Watchable, StoreBacked, TellsLife."""
+
+
 class BreakableTtlStorage(Closing):
     """Wraps a ttl storage; its other attributes (`wait_change`, `guard`, `store`) are available, too.
 
@@ -36,6 +40,10 @@ class BreakableTtlStorage(Closing):
 
     def __init__(self, storage: TtlStorage, *, clock: Clock | None = None) -> None:
         self._storage, self._clock = storage, clock or SystemClock()
+        # Since Python 3.12 `isinstance(…, Watchable)` does not ask `__getattr__`: without these a replica would poll.
+        for name in OPTIONAL:
+            if hasattr(storage, name):
+                setattr(self, name, getattr(storage, name))
         self.mood: Mood = "fine"
         self.moods: deque[Mood] = deque()
         self.calls = 0

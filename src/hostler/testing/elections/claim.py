@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Body = Callable[["ElectionTrial"], Awaitable[None]]
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must happen; leaderships have their own limits."""
+"""Seconds within which everything that a claim waits for must happen; leaderships have their own limits."""
 TTL = 2.0
 """The ttl of a leadership whose end a claim observes."""
 LONG = 60.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Body = Callable[["InboxTrial"], Awaitable[None]]
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must happen."""
+"""Seconds within which everything that a claim waits for must happen."""
 ROUNDS = 5
 """Number of random schedules for each race."""
 _CHAPTERS = ("queues", "order", "releases", "races", "records")

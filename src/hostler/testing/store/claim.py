@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hostler.testing.claim import OnTime
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must happen; leases have their own limits."""
+"""Seconds within which everything that a claim waits for must happen; leases have their own limits."""
 TTL = 1.0
 """Requested ttl, in seconds, of a lease that a claim waits for."""
 

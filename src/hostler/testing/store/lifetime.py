@@ -134,7 +134,7 @@ async def a_closed_store_leaves_no_task_and_no_thread(t: Trial) -> None:
     tasks, threads = asyncio.all_tasks(), _threads()
     for _ in range(3):
         await _live_once(t)
-    end = loop_time() + 2  # cancelled tasks and stopping threads need some time
+    end = loop_time() + WITHIN  # cancelled tasks and stopping threads need some time
     while (asyncio.all_tasks() - tasks or _threads() - threads) and loop_time() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert asyncio.all_tasks() <= tasks, f"left: {asyncio.all_tasks() - tasks}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Body = Callable[["TtlTrial"], Awaitable[None]]
 
 WITHIN = 30.0
-"""Seconds in which whatever a claim waits for must happen; ttls have their own limits."""
+"""Seconds within which everything that a claim waits for must happen; ttls have their own limits."""
 TTL = 1.0
 """The ttl of a record whose expiry a claim observes."""
 LONG = 60.0

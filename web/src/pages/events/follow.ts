@@ -5,7 +5,8 @@ import { learn } from "./names";
 
 const MOST = 10_000;
 const BEFORE = 300;
-const READ_WITHIN = 1500;
+const READ_WITHIN = 10_000;
+// The stream ends the reading by its first comment, after a second at most; this is for a server that sends nothing.
 const TELL_EVERY = 250;
 
 /** A change with a unique key. */
@@ -50,10 +51,11 @@ export class Memory {
   /** Read what the store still has of the last changes. Where it has none, nothing is missed by going without. */
   private async before(): Promise<void> {
     const found: Heard[] = [];
-    const timer = setTimeout(() => this.reading.abort(), READ_WITHIN);
+    let timer: ReturnType<typeof setTimeout> | undefined;
     try {
       const { store } = await get<{ store: { revision: number | null } }>("/v1/overview");
       const now = store.revision ?? 0;
+      timer = setTimeout(() => this.reading.abort(), READ_WITHIN);
       const answer = await open(withQuery("/v1/events", { after: Math.max(1, now - BEFORE), beat: 1 }), { signal: this.reading.signal });
       const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";

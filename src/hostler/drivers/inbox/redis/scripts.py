@@ -18,7 +18,7 @@ from __future__ import annotations
 from hostler.ports.inbox import AHEAD, BEHIND, KEPT, LONGEST
 
 WHOSE = r"""
--- Whose request it is; nil: it names nobody who can stand in a key, so it has no place in anybody's order.
+-- The user of the request; nil: its user id cannot be part of a key, so the request belongs to no user's order.
 local function user_of(raw)
   local ok, request = pcall(cjson.decode, raw)
   if not ok or type(request) ~= 'table' then return nil end
@@ -30,7 +30,7 @@ local function user_of(raw)
   return user
 end
 local function raw_of(entry) return string.sub(entry, string.find(entry, ' ', 1, true) + 1) end
--- The user's next request, which is then set aside no more.
+-- Remove and return the user's next request that was set aside.
 local function pop_next(list)
   local raw = redis.pcall('LPOP', list)
   if type(raw) == 'string' then return raw end
@@ -94,7 +94,7 @@ while count < limit and steps > 0 and dry < 2 do
   turn = 1 - turn
 end
 local known = redis.pcall('SADD', KEYS[1], ARGV[1])
--- Without memory it is refused only if nothing was taken: then nobody misses it.
+-- Without free memory it is refused only if nothing was taken, and then the entry is not needed.
 if type(known) == 'table' and known.err and not string.find(known.err, 'OOM', 1, true) then return known end
 if dry < 2 then out[1] = 1 end
 return out
@@ -217,7 +217,7 @@ return count
 )
 
 LAST = """
--- The number of the last news that was told, which a stream knows also when somebody has emptied it.
+-- The number of the last event that was published. A stream keeps it even after another client emptied the stream.
 local function last_of(events)
   local info = redis.pcall('XINFO', 'STREAM', events)
   for at = 1, #info, 2 do

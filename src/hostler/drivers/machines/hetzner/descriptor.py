@@ -10,6 +10,7 @@ from hostler.errors import HostlerError, Invalid
 from hostler.kit.plural import counted
 from hostler.ports.finding import Finding, Level
 from hostler.ports.machine_driver import FirstMachine, MachineDriver
+from hostler.ports.url import extra
 from hostler.settings import value
 from hostler.settings.option import Option
 
@@ -57,10 +58,8 @@ def _open(node: NodeSetup) -> Machines:
 
 
 def _options(settings: Settings) -> HetznerOptions:
-    try:
+    with extra("hetzner"):
         import hcloud  # noqa: F401 - the client is an extra
-    except ModuleNotFoundError as error:
-        raise Invalid(f"machines 'hetzner': {error.name} is not installed; pip install 'hostler[hetzner]'") from None
     from hostler.drivers.machines.hetzner.options import ENDPOINT, HetznerOptions
 
     given = settings.driver_options

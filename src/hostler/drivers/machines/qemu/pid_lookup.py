@@ -182,6 +182,10 @@ def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | No
 def _may_be_in(folder: MachineFolder, pid: int) -> bool:
     """Return whether it works in the folder. Without permission to read that (in a container), its user decides."""
     try:
+        # The names first: they touch no file system, and that of a foreign process may not answer for minutes.
+        names = (os.readlink(f"/proc/{pid}/cwd"), os.readlink(f"/proc/self/fd/{folder.descriptor}"))
+        if len(set(map(os.path.basename, names))) > 1:
+            return False
         return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder.descriptor))
     except PermissionError:
         return _is_its_user(folder, pid)

@@ -120,8 +120,12 @@ def environment() -> dict[str, str]:
 
 def has_capabilities(*numbers: int, status: str | None = None) -> bool:
     """Return whether this process has all of these capabilities, under any user."""
-    text = Path("/proc/self/status").read_text(encoding="ascii") if status is None else status
-    effective = next((int(line.split()[1], 16) for line in text.splitlines() if line.startswith("CapEff:")), 0)
+    if status is None:
+        try:
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+        except OSError:  # this system has no capabilities
+            return False
+    effective = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
     return all(effective >> number & 1 for number in numbers)
 
 

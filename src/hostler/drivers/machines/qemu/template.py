@@ -19,6 +19,7 @@ from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import Refused, Unavailable
+from hostler.kit.unix_socket import LEAVE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -135,7 +136,7 @@ class _Template:
     async def _save(self) -> None:
         saver = _Saver(self._path / STATE, self._progress, self._shape.memory_mib * MIB)
         gate = f"/proc/self/fd/{self._folder.descriptor}/{GATE}"  # short enough for a socket
-        server = await asyncio.start_unix_server(saver.came, gate)
+        server = await asyncio.start_unix_server(saver.came, gate, **LEAVE_FILE)
         try:
             if self._group is not None:
                 os.chown(self._path / GATE, -1, self._group, follow_symlinks=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.kit.frames import FrameError, frame, read_frame
+from hostler.kit.unix_socket import short_path
 from hostler.ports.worker_protocol import FromWorker, Problem, State
 
 if TYPE_CHECKING:
@@ -41,13 +41,11 @@ class Control:
     @classmethod
     async def connect(cls, folder: Path, changed: Callable[[State], None]) -> Control:
         """Connect to the worker of that folder. Silent: no process listens there."""
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:  # socket paths are limited in length, and the folder's path may be long
-            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/{SOCKET}")
+        try:
+            with short_path(folder, SOCKET) as path:
+                reader, writer = await asyncio.open_unix_connection(path)
         except OSError as error:
             raise NoConnection(f"its process cannot be asked: {error.strerror}") from None
-        finally:
-            os.close(descriptor)
         return cls(reader, writer, changed)
 
     async def ask(self, question: type[Question], *more: object) -> State:

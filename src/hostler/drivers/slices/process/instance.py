@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import select
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
@@ -18,6 +19,7 @@ from hostler.drivers.slices.process.control import Control, Declined, NoConnecti
 from hostler.drivers.slices.process.instance_dir import TEMPORARY, WORK, Note
 from hostler.drivers.slices.process.privileges import release
 from hostler.drivers.slices.process.process import FAMILY, Process, cpu_seconds, end_family, end_user
+from hostler.drivers.slices.process.process_handle import has_proc
 from hostler.errors import Refused, Unavailable
 from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import LAST_WORDS, Life, Run, Running
@@ -254,7 +256,9 @@ class Instance:
         """Append output to the log that the worker did not write there, as far as it is available at once."""
         found = b""
         with suppress(OSError):  # nothing more to read
-            while self._output >= 0 and len(found) < MAX_LEFT and (text := os.read(self._output, MAX_LEFT)):
+            while self._output >= 0 and len(found) < MAX_LEFT and _is_readable(self._output):
+                if not (text := os.read(self._output, MAX_LEFT)):
+                    break
                 found += text
         if found:
             self._place.append(found)
@@ -286,7 +290,7 @@ class Instance:
                 )
                 argv = (*argv, msgspec.json.encode(plan).decode())
             keep += (logs := self._place.open_logs())
-            output, into = os.pipe2(os.O_CLOEXEC)
+            output, into = os.pipe()
             keep += (output, into)
             order = msgspec.structs.replace(
                 order,
@@ -298,7 +302,7 @@ class Instance:
                 module=held.info.module,
                 gateway=f"{GATEWAY if own_root else self._reach(gateway.parent, keep)}/{gateway.name}",
             )
-            self._output = _opened(f"/proc/self/fd/{output}")
+            self._output = _opened(f"/proc/self/fd/{output}", else_copy=output)
             self._process, pipe = Process.start(
                 argv,
                 cwd=self._place.folder / WORK,
@@ -332,7 +336,7 @@ class Instance:
 
     def _reach(self, folder: Path, keep: list[int]) -> str:
         """Return a path of the folder for the worker, which may run as another user without access to the parents."""
-        if self.uid is None and folder.name in (LIB, PACKAGES):
+        if self.uid is None and (folder.name in (LIB, PACKAGES) or not has_proc()):
             return str(folder.absolute())
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         keep.append(descriptor)
@@ -374,14 +378,25 @@ class Instance:
             self._watching = None
 
 
-def _opened(path: str) -> int:
-    """Open a pipe for non-blocking reads; -1: not a pipe, or it cannot be opened."""
+def _opened(path: str, *, else_copy: int = -1) -> int:
+    """Open a pipe for non-blocking reads; -1: not a pipe, or it cannot be opened.
+
+    `else_copy`: the descriptor to copy on a host without `/proc`. Reads through a copy block, as the worker's do.
+    """
     try:
         if stat.S_ISFIFO(os.stat(path).st_mode):
             return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        pass
+        if else_copy >= 0 and not has_proc():
+            return os.dup(else_copy)
     return -1
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Return whether a read would return at once."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _hand_over(pipe: BinaryIO, order: bytes) -> None:

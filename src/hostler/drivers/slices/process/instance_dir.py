@@ -16,6 +16,7 @@ import msgspec
 from hostler.drivers.slices.process.control import SOCKET
 from hostler.drivers.slices.process.process import Mark, held_deleted
 from hostler.errors import Unavailable
+from hostler.kit.unix_socket import short_path
 from hostler.ports.worker_protocol import MAX_LOG
 
 if TYPE_CHECKING:
@@ -115,17 +116,15 @@ class InstanceDir:
 
     def listen(self) -> socket.socket:
         """Return the control socket of its worker, which inherits it."""
-        descriptor = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
+            with short_path(self.folder, SOCKET) as path:
+                listener.bind(path)
             (self.folder / SOCKET).chmod(0o600)
             listener.listen(16)
         except OSError as error:
             listener.close()
             raise Unavailable(f"{self.folder}: no socket can be created there: {error.strerror}") from None
-        finally:
-            os.close(descriptor)
         return listener
 
     def open_logs(self) -> tuple[int, int]:

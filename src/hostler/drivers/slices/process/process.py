@@ -1,4 +1,4 @@
-"""A process: started, adopted, ended. Held by a pidfd, because a pid may be reused."""
+"""A process: started, adopted, ended. Held by a handle, because a pid may be reused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.machines.qemu.pid_lookup import ProcessInfo, users_pids
+from hostler.drivers.machines.qemu.pid_lookup import users_pids
+from hostler.drivers.slices.process.process_handle import End, has_proc, open_process, process_at, processes
 from hostler.kit.clock import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hostler.drivers.slices.process.process_handle import Handle
 
 FAMILY = "SLICE_RUN"
 """Set in the environment of a worker, and so of all its descendants: they are found by it, in any session."""
@@ -83,13 +86,13 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 class Process:
     """A process and its group: it leads its own session."""
 
-    def __init__(self, mark: Mark, descriptor: int, *, is_ours: bool, is_confined: bool) -> None:
-        self.mark, self._descriptor, self._is_ours, self._is_confined = mark, descriptor, is_ours, is_confined
+    def __init__(self, mark: Mark, handle: Handle, *, is_ours: bool, is_confined: bool) -> None:
+        self.mark, self._handle, self._is_ours, self._is_confined = mark, handle, is_ours, is_confined
         self.how = ""
         """How it ended, once it has."""
         self._ended = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(descriptor, self._on_end)
+        self._is_held = True
+        handle.watch(self._on_end)
 
     @classmethod
     def start(
@@ -122,8 +125,8 @@ class Process:
         child.returncode = 0  # so that Popen leaves it alone when the object is deleted: `_on_end` reaps it
         assert child.stdin is not None  # noqa: S101 - a pipe was requested
         try:
-            mark = Mark(pid=child.pid, start_time=ProcessInfo.at(child.pid).start_time, boot_id=boot_id())
-            process = cls(mark, os.pidfd_open(child.pid), is_ours=True, is_confined=is_confined)
+            mark = Mark(pid=child.pid, start_time=process_at(child.pid).start_time, boot_id=boot_id())
+            process = cls(mark, open_process(child.pid, is_child=True), is_ours=True, is_confined=is_confined)
             return process, child.stdin  # type: ignore[return-value]
         except BaseException:
             child.stdin.close()
@@ -137,20 +140,20 @@ class Process:
         """Return the recorded process; None: it has ended."""
         if mark.boot_id != boot_id():
             return None
-        try:
-            descriptor = os.pidfd_open(mark.pid)
-        except OSError:
-            return None
-        try:
-            look = ProcessInfo.at(mark.pid)
-        except OSError:
-            os.close(descriptor)
-            return None
         is_ours = mark.pid in _children
-        if look.start_time != mark.start_time or (look.state in "ZX" and not is_ours):
-            os.close(descriptor)
+        try:
+            handle = open_process(mark.pid, is_child=is_ours)
+        except OSError:
             return None
-        return cls(mark, descriptor, is_ours=is_ours, is_confined=is_confined)
+        try:
+            look = process_at(mark.pid)
+        except OSError:
+            handle.close()
+            return None
+        if not look.started_at(mark.start_time) or (look.has_ended and not is_ours):
+            handle.close()
+            return None
+        return cls(mark, handle, is_ours=is_ours, is_confined=is_confined)
 
     @property
     def has_ended(self) -> bool:
@@ -161,45 +164,38 @@ class Process:
 
     def kill(self) -> None:
         """Kill it and its group."""
-        if self._descriptor >= 0:
+        if self._is_held:
             with suppress(OSError):  # the group first: while it exists, the number is not reused
                 os.killpg(self.mark.pid, signal.SIGKILL)
             with suppress(OSError):
-                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+                self._handle.kill()
 
     def let_go(self) -> None:
         """Stop watching it."""
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._is_held:
+            self._is_held = False
+            self._handle.close()
 
     def _on_end(self) -> None:
         self.how = "its process ended"
         if self._is_ours:
-            with suppress(OSError):  # the rest of its group; it is not reaped yet, so the number is not reused
+            with suppress(OSError):  # the rest of its group: while a process is in it, the number is not reused
                 os.killpg(self.mark.pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
-                if found is not None:
-                    by_signal = self._is_confined and found.si_code == os.CLD_EXITED and found.si_status > _SIGNALLED
-                    self.how = (
-                        _how(os.CLD_KILLED, found.si_status - _SIGNALLED)
-                        if by_signal
-                        else _how(found.si_code, found.si_status)
-                    )
+            if (end := self._handle.end()) is not None:
+                by_signal = self._is_confined and end.exit_code > _SIGNALLED
+                self.how = _how(End(0, end.exit_code - _SIGNALLED) if by_signal else end)
             _children.discard(self.mark.pid)
         self.let_go()
         self._ended.set()
 
 
-def _how(code: int, status: int) -> str:
-    if code == os.CLD_EXITED:
-        return f"its process ended with exit code {status}"
+def _how(end: End) -> str:
+    if not end.signal:
+        return f"its process ended with exit code {end.exit_code}"
     try:
-        return f"its process was ended by {signal.Signals(status).name}"
+        return f"its process was ended by {signal.Signals(end.signal).name}"
     except ValueError:
-        return f"its process was ended by signal {status}"
+        return f"its process was ended by signal {end.signal}"
 
 
 def end_user(uid: int) -> None:
@@ -214,18 +210,18 @@ def end_family(mark: Mark, family: str, groups: Sequence[str]) -> None:
 
 def _end_all(find: Callable[[], Iterable[int]]) -> None:
     for _ in range(ROUNDS):  # they may have started others in the meantime
-        held = {}
+        held: dict[int, Handle] = {}
         for pid in find():
             with suppress(OSError):
-                held[pid] = os.pidfd_open(pid)
+                held[pid] = open_process(pid)
         if not held:
             return
         still = set(find())  # held before this scan: a process that has the number now also belongs to the set
-        for pid, descriptor in held.items():
+        for pid, handle in held.items():
             if pid in still:
                 with suppress(OSError):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            os.close(descriptor)
+                    handle.kill()
+            handle.close()
 
 
 def _family(mark: Mark, family: str, groups: Sequence[str]) -> list[int]:
@@ -236,23 +232,27 @@ def _family(mark: Mark, family: str, groups: Sequence[str]) -> list[int]:
         with suppress(OSError, ValueError):
             found.update((int(line), None) for line in (Path(group) / "cgroup.procs").read_text().split())
     wanted = f"{FAMILY}={family}".encode()
-    has_session = not _is_given_away(mark)
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or int(name) == os.getpid():
+    has_session, earliest = not _is_given_away(mark), mark.start_time - (0 if has_proc() else 1)
+    for one in processes():
+        if one.pid == os.getpid() or one.has_ended or one.start_time < earliest:
             continue
-        with suppress(OSError, IndexError, ValueError):
-            words = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            if words[0] in "ZX" or int(words[19]) < mark.start_time:
-                continue
-            in_session = has_session and mark.pid in (int(words[2]), int(words[3]))
-            if in_session or (family and wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")):
-                found[int(name)] = None
+        in_session = has_session and mark.pid in (one.group, one.session)
+        if in_session or (family and wanted in _environment(one.pid)):
+            found[one.pid] = None
     return list(found)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return the variables of a process; none: it has ended, or this system does not show them."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _is_given_away(mark: Mark) -> bool:
     """Return whether its pid belongs to another process now. It is not reused while its session has a process."""
     try:
-        return ProcessInfo.at(mark.pid).start_time != mark.start_time
+        return not process_at(mark.pid).started_at(mark.start_time)
     except OSError:
         return False

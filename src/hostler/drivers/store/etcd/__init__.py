@@ -10,7 +10,6 @@
     maintenance  requests to single members
     methods      the gRPC methods, and which of them may be repeated
     rpc.proto    the part of etcd's API that is used; the stubs next to it are generated
-    bare         the same operations without the driver, for benchmarks
 
 Not here: retries of a write whose outcome is unknown. The caller gets `Uncertain`.
 """

@@ -14,7 +14,7 @@ from hostler.ports.store import MemberStatus
 
 from . import rpc_pb2 as pb
 from .cluster import Endpoint
-from .methods import ALARM, DEFRAGMENT, MEMBER_LIST, STATUS
+from .methods import ALARM, COMPACT, DEFRAGMENT, MEMBER_LIST, STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,13 @@ async def members(cluster: Cluster) -> tuple[MemberStatus, ...]:
 
 
 async def defragment(cluster: Cluster, target: str) -> None:
-    """Defragment one member. Unavailable: it did not answer, or refused."""
+    """Defragment one member. Unavailable: it did not answer, or refused.
+
+    etcd answers a compaction before it has deleted the old values, 1,000 at a time. What is not deleted yet would be
+    copied and keep its room, so first wait for that: a physical compaction to revision 1 compacts nothing, and is
+    answered when the member has done all earlier ones.
+    """
+    await _ask(cluster, target, COMPACT, pb.CompactionRequest(revision=1, physical=True), _DEFRAGMENT_WITHIN)
     answer = await _ask(cluster, target, DEFRAGMENT, pb.DefragmentRequest(), _DEFRAGMENT_WITHIN)
     if isinstance(answer, str):
         raise Unavailable(f"etcd member {target}: not defragmented ({answer}); try again")

@@ -5,7 +5,6 @@
     reader.py   reading: keys now and in the past, ranges, history
     writer.py   writing: a batch of requests in one SQLite transaction
     store.py    the store port on top: deadlines, group commit, watches, leases, maintenance
-    bare.py     the same operations without the driver, for benchmarks
 
 Every version of a key is a row of `log`, which points at the previous version; `live` points at the newest. So a write
 appends one row and moves one pointer, history is a walk along the pointers, and the cost of compaction is proportional

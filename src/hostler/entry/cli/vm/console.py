@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import os
 import signal
 import sys
 import termios
+import threading
 import tty
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -15,7 +18,6 @@ import click
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.vm.stdin import read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,3 +142,23 @@ def raw_terminal(leave: Callable[[], None]) -> Iterator[None]:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
         note("")
+
+
+def read_into(queue: asyncio.Queue[bytes], *, chunk: int, name: str) -> None:
+    """Start to put standard input into `queue`, up to `chunk` bytes at a time, and empty bytes at its end.
+
+    A thread reads, because a terminal, a pipe and a file can then be read in the same way without blocking the loop.
+    """
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        data = b"?"
+        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended
+            while data:
+                try:
+                    data = os.read(sys.stdin.fileno(), chunk)
+                except (OSError, ValueError):
+                    data = b""
+                asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
+
+    threading.Thread(target=read, name=name, daemon=True).start()

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.entry.cli.failure import BROKEN_PIPE, note
-from hostler.entry.cli.vm.console import raw_terminal
-from hostler.entry.cli.vm.stdin import read_into
+from hostler.entry.cli.vm.console import raw_terminal, read_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,10 +14,12 @@ from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.server_options import chosen_server, reached, server_options
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.vm.wait import wait_options
-from hostler.entry.cli.workload.render import described, until
+from hostler.entry.cli.wait import settled
+from hostler.entry.cli.workload.read import described
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.entry.cli.server_options import Server
     from hostler.model.workload_api import WorkloadApply, WorkloadView
 
@@ -101,3 +103,8 @@ def _tell(name: str, view: WorkloadView | None, output: str) -> None:
         show.emit(msgspec.to_builtins(view), output)
     else:
         click.echo(show.safe(f"{name}: {'gone' if view is None else described(view)}"))
+
+
+async def until(client: Client, name: str, *, gone: bool, within: float) -> WorkloadView | None:
+    """Wait until the workload matches its spec, or until it is gone (None). NotYet: not in time, or deleted."""
+    return await settled("workload", name, client.workloads.wait, described, gone=gone, within=within)

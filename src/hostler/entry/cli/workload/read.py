@@ -1,4 +1,4 @@
-"""`hostler workload list`, `status`: commands that only read."""
+"""`hostler workload list`, `status`: commands that only read; the state of a workload as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, size
-from hostler.entry.cli.workload.render import described, ready_of
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.api import Phase
@@ -26,11 +25,24 @@ if TYPE_CHECKING:
     from hostler.model.vm import Affinity, VmSpec
     from hostler.model.workload_api import InstanceView, WorkloadView
 
+
 LOOK_EVERY = 1.0
 SHOWN = 200
 """Instances that `status` shows by default."""
 HEADS = ("NAME", "PHASE", "READY", "UPDATED", "PENDING", "PROJECT", "DETAIL")
 INSTANCES = ("INSTANCE", "PHASE", "READY", "NODE", "MACHINE", "WHY")
+
+
+def ready_of(view: WorkloadView) -> str:
+    """Format ready instances of all instances."""
+    return f"{view.ready}/{view.instances}"
+
+
+def described(view: WorkloadView) -> str:
+    """Describe the state of the workload in a few words."""
+    detail = f": {view.detail}" if view.detail else ""
+    more = [f"{number} {what}" for number, what in ((view.pending, "pending"), (view.leaving, "leaving")) if number]
+    return f"{view.phase.value}, {ready_of(view)} ready{''.join(f', {part}' for part in more)}{detail}"
 
 
 @click.command("list")

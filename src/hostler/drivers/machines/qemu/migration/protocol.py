@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from hostler.drivers.machines.qemu.state import MemoryFit  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.errors import Invalid, Refused, Unavailable
+from hostler.kit.unix_socket import LEAVE_FILE
 from hostler.model.image import Digest  # noqa: TC001 - as above
 from hostler.model.record import Record
 from hostler.model.vm import VmSpec  # noqa: TC001 - as above
@@ -216,7 +217,7 @@ class Gate:
         """Listen; only the agent and the group may connect."""
         self._path.unlink(missing_ok=True)
         try:
-            self._server = await asyncio.start_unix_server(self._came, self._path)
+            self._server = await asyncio.start_unix_server(self._came, self._path, **LEAVE_FILE)
             if group is not None:
                 os.chown(self._path, -1, group, follow_symlinks=False)
             self._path.chmod(0o600 if group is None else 0o660)
