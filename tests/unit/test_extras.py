@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 HIDDEN = {
     "etcd": ("grpc", "google"),
     "redis": ("redis", "hiredis"),
@@ -26,7 +27,7 @@ sys.meta_path.insert(0, Hidden())
 EVERY_MODULE = """
 import importlib, pkgutil, hostler
 NEEDS_ONE = ("drivers.store.etcd", "drivers.ttl.redis", "drivers.ttl.dynamodb", "drivers.ttl.cassandra",
-    "drivers.inbox.redis", "drivers.redis_client", "drivers.machines.hetzner", "entry.bench.labs_peers")
+    "drivers.inbox.redis", "drivers.redis_client", "drivers.machines.hetzner")
 missing = []
 for found in pkgutil.walk_packages(hostler.__path__, "hostler.", onerror=lambda name: None):
     name = found.name.removeprefix("hostler.")
@@ -41,9 +42,8 @@ print(missing, len(sys.modules) > 500)
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", HIDE + code, *arguments], capture_output=True, text=True, check=False, timeout=120
-    )
+    call = [sys.executable, "-c", HIDE + code, *arguments]
+    return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
 COMMANDS = [
@@ -54,19 +54,20 @@ COMMANDS = [
     ("redis", "leader --store redis://127.0.0.1:6379/0"),
     ("dynamodb", "leader --store dynamodb://table?region=eu"),
     ("cassandra", "leader --store cassandra://127.0.0.1/keys"),
-    ("redis", "bench labs --redis redis://127.0.0.1:6379/0"),
+    ("redis", "python -m bench labs --redis redis://127.0.0.1:6379/0"),
     ("hetzner", "up --machines hetzner --data {folder}"),
 ]
 ASK_ALL = """
 import contextlib, io, json
+from bench.__main__ import main as bench
 from hostler.entry.cli import main
 answers = []
 for command in sys.argv[1:]:
-    sys.argv = ["hostler", *command.split()]
+    measured = command.removeprefix("python -m bench ")
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         try:
-            code = main()
+            code = main(command.split()) if measured == command else bench(measured.split())
         except SystemExit as ended:
             code = ended.code
     answers.append((code, [line for line in said.getvalue().splitlines() if "open files" not in line]))
@@ -88,7 +89,7 @@ def test_everything_else_is_imported_without_them() -> None:
 
 
 def test_the_core_requires_none_of_their_packages_and_all_has_every_extra() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     for needed in [line for name, lines in extras.items() if name != "all" for line in lines]:
         package = needed.partition(">")[0]
