@@ -12,7 +12,7 @@ import pytest
 from up_process import START, Done, until
 from without_linux import make_environment
 
-from hostler.entry.cli.slice.new import make
+from hostler.entry.cli.slice.project import make
 from hostler.testing.servers import ServerProcess
 
 HIDDEN = """

@@ -26,7 +26,7 @@ sys.meta_path.insert(0, Hidden())
 EVERY_MODULE = """
 import importlib, pkgutil, hostler
 NEEDS_ONE = ("drivers.store.etcd", "drivers.ttl.redis", "drivers.ttl.dynamodb", "drivers.ttl.cassandra",
-    "drivers.inbox.redis", "drivers.redis_client", "drivers.machines.hetzner", "entry.bench.labs_peers")
+    "drivers.inbox.redis", "drivers.redis_client", "drivers.machines.hetzner")
 missing = []
 for found in pkgutil.walk_packages(hostler.__path__, "hostler.", onerror=lambda name: None):
     name = found.name.removeprefix("hostler.")
@@ -54,7 +54,6 @@ COMMANDS = [
     ("redis", "leader --store redis://127.0.0.1:6379/0"),
     ("dynamodb", "leader --store dynamodb://table?region=eu"),
     ("cassandra", "leader --store cassandra://127.0.0.1/keys"),
-    ("redis", "bench labs --redis redis://127.0.0.1:6379/0"),
     ("hetzner", "up --machines hetzner --data {folder}"),
 ]
 ASK_ALL = """
