@@ -98,7 +98,7 @@ async def placed(tmp_path: Path, *, catalogue: LabCatalogue | None = None, **pla
             plan=ServerConfig(lab_key=key, **plan),
             machines_of=lambda node: doubles if node == "n1" else None,
             sockets=True,
-            **({} if catalogue is None else {"catalogue": lambda: catalogue}),
+            **({} if catalogue is None else {"catalogue": catalogue}),
         ) as api,
     ):
         guest.allowed.append(terminal_key(key)[0].convert_to_public())

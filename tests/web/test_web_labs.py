@@ -164,7 +164,7 @@ async def lab_of_ann(planes: Planes, tmp_path: Path) -> AsyncIterator[tuple[Plan
         plane = await planes.cheap(
             plan=ServerConfig(lab_key=key),
             machines_of=lambda node: doubles if node == "n1" else None,
-            catalogue=catalogue,
+            catalogue=catalogue(),
         )
         assert plane.api is not None
         place = Place(plane.api, guest, doubles)
@@ -289,7 +289,7 @@ async def _typed(guest: ShellGuest, text: bytes, *, times: int = 1) -> None:
 async def test_a_student_is_told_how_far_it_is_and_when_it_ends(
     planes: Planes, page: Page, enter: Enter, axe: Check, narrow: Check
 ) -> None:
-    plane = await planes.cheap(catalogue=catalogue)
+    plane = await planes.cheap(catalogue=catalogue())
     wall = SystemClock().wall()
     await plane.user("ada", "viewer", "labs/ada")
     await put(plane, "first", phase=LabPhase.WAITING, requested_at=wall - 100)
@@ -334,7 +334,7 @@ Date = class extends Right {
 async def test_times_go_by_the_servers_clock_where_the_browsers_is_wrong(
     planes: Planes, new_page: NewPage, enter: Enter
 ) -> None:
-    plane = await planes.cheap(catalogue=catalogue)
+    plane = await planes.cheap(catalogue=catalogue())
     wall = SystemClock().wall()
     await plane.user("ada", "viewer", "labs/ada")
     await put(
@@ -361,7 +361,7 @@ async def test_times_go_by_the_servers_clock_where_the_browsers_is_wrong(
 async def test_a_student_neither_sees_nor_touches_anothers_lab(
     planes: Planes, page: Page, enter: Enter, expect_trouble: Callable[..., None]
 ) -> None:
-    plane = await planes.cheap(catalogue=catalogue)
+    plane = await planes.cheap(catalogue=catalogue())
     await plane.user("ada", "viewer", "labs/ada")
     await put(plane, "bob")
     await put(plane, "ada", phase=LabPhase.WAITING)
@@ -395,7 +395,7 @@ async def test_a_student_neither_sees_nor_touches_anothers_lab(
 async def test_a_teacher_finds_one_among_thousands_and_acts_on_many(
     planes: Planes, page: Page, enter: Enter, *, axe: Check, narrow: Check, shot: Shot
 ) -> None:
-    plane = await planes.cheap(catalogue=lambda: replace(catalogue(), at_once=1500))
+    plane = await planes.cheap(catalogue=replace(catalogue(), at_once=1500))
     await plane.user("tom", "member", "labs")
     await plane.user("vera", "viewer", "labs")
     wall = SystemClock().wall()
@@ -468,7 +468,7 @@ async def _class(plane: Plane, wall: float) -> None:
 async def test_where_there_are_no_labs_the_page_says_what_to_do(
     planes: Planes, new_page: NewPage, enter: Enter, axe: Check, *, labs: dict[str, LabTemplate] | None
 ) -> None:
-    plane = await planes.cheap(catalogue=lambda: LabCatalogue(labs=labs))
+    plane = await planes.cheap(catalogue=LabCatalogue(labs=labs))
     await plane.user("ada", "viewer", "labs/ada")
     await plane.user("eve", "viewer", "acme")
     await plane.user("vera", "viewer", "labs")

@@ -42,7 +42,7 @@ SIDE_BY_SIDE = 4
 POINTS = dose(test=2, full=1_000_000)
 """Of each verb and victim at most."""
 CLOCKWORK = {
-    "agent": ("keep_alive", "get alive", "machine hold.done"),
+    "agent": ("keep_alive", "range alive", "machine hold.done"),
     "replica": ("keep_alive", "get cluster", "txn ?sysvvm/1"),
 }
 """What runs by the clock, whatever is asked for; the first of each is one of the points, the others are like it."""
