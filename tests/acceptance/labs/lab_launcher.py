@@ -20,6 +20,7 @@ from crash_points import launcher
 from crash_points.points import PointedStore, Points
 
 from hostler.drivers.machines.simulated import FileHost, SimulatedMachines
+from hostler.drivers.machines.simulated.descriptor import CAPACITY
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds
 from hostler.engine import self_fencing
 from hostler.entry import lab_worker, labs
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hostler.kit.clock import Clock
-    from hostler.model.inventory import Capacity
     from hostler.ports.inbox import Inbox, LabRecords, Published, QueueName, Taken
     from hostler.ports.machines import Machines
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
@@ -143,13 +143,11 @@ class LabKind(launcher.Kind):
         vars(self_fencing).update(_kill=lambda _: None)
         return {"also": _sleep, "dies": False}
 
-    def machines(
-        self, folder: str | Path, points: Points, *, capacity: Capacity, clock: Clock, **_: object
-    ) -> Machines:
+    def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: object) -> Machines:
         """With a file `trouble` beside the store, as a provider is on a bad day: every verb may fail, in every way."""
         every = Odds(unavailable=0.2, never=0.1, half=0.1, lost=0.1, slow=0.3, slowest=0.3)
         faults = MachineFaults(every=every if Path("trouble").exists() else Odds())
-        return SimulatedMachines(FileHost(folder), step=points.step, capacity=capacity, clock=clock, faults=faults)
+        return SimulatedMachines(FileHost(folder), step=points.step, capacity=CAPACITY, clock=clock, faults=faults)
 
     def wrap(self, store: Store, points: Points) -> Any:
         return LabStore(store, points)

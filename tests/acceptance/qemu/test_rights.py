@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bare_guest import SANDBOX, until
-from qemu.qmp import ExecuteError, QMPClient
+from qemu.qmp import ConnectError, ExecuteError, QMPClient
 
 from hostler.drivers.machines.qemu.privileges import OPEN_FILES, Privileges, rights_for, users_here
 from hostler.testing.servers import find_binary
@@ -36,7 +36,13 @@ async def qemu(folder: Path, rights: Privileges) -> AsyncIterator[tuple[int, QMP
     try:
         assert await until((folder / "qmp.sock").exists, WITHIN)
         async with asyncio.timeout(WITHIN):
-            await client.connect(f"/proc/self/fd/{held}/qmp.sock")
+            while True:
+                try:
+                    await client.connect(f"/proc/self/fd/{held}/qmp.sock")
+                except ConnectError:  # the socket has a name, and QEMU does not listen yet
+                    await asyncio.sleep(0.01)
+                else:
+                    break
         yield process.pid, client
         await client.disconnect()
     finally:
