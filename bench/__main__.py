@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = {
-    "store": ("bench.store", "store", "A store beside the engine below its driver."),
+    "store": ("bench.store", "store", "A store compared with the engine below its driver."),
     "election": ("bench.election", "command", "The time without a leader."),
     "placement": ("bench.placement", "command", "Placements, without a store."),
     "plane": ("bench.plane", "command", "The control plane: creates, placement, API, many machines, many agents."),
     "deployments": ("bench.deployments", "command", "A million slice instances, and the loss of a node."),
     "invoke": ("bench.invoke", "command", "Calls of slices."),
     "machines": ("bench.machines", "command", "QEMU machines, from a request to a login."),
-    "labs": ("bench.labs", "command", "Labs beside task queues."),
+    "labs": ("bench.labs", "command", "Labs compared with task queues."),
     "sim": ("bench.sim", "command", "The simulator."),
 }
 
