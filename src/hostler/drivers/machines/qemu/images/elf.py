@@ -1,4 +1,4 @@
-"""Reads and writes ELF files: libraries of a program, properties of a kernel module, and tiny executables."""
+"""Reads ELF files: libraries of a program, properties of a kernel module, entries of a kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC = struct.Struct("<qQ")
 _LOAD, _DYNAMIC_SEGMENT, _INTERPRETER = 1, 2, 3
 _NEEDED, _STRING_TABLE = 1, 5
-_BASE = 0x400000
 _NOTE = 4
 _PVH_NOTE = 18
 """Entry of the kernel for a loader that starts it directly (`XEN_ELFNOTE_PHYS32_ENTRY`)."""
@@ -18,18 +17,6 @@ _PVH_NOTE = 18
 
 class NotElf(ValueError):
     """The bytes are not a 64-bit little-endian ELF file, or it is damaged."""
-
-
-def program(code: bytes) -> bytes:
-    """Return a static x86-64 Linux executable that starts at the first byte of `code`, which includes its constants."""
-    offset = _HEADER.size + _PROGRAM.size
-    size = offset + len(code)
-    ident = b"\x7fELF" + bytes((2, 1, 1, 0)) + bytes(8)
-    header = _HEADER.pack(
-        ident, 2, 62, 1, _BASE + offset, _HEADER.size, 0, 0, _HEADER.size, _PROGRAM.size, 1, _SECTION.size, 0, 0
-    )
-    segment = _PROGRAM.pack(_LOAD, 5, 0, _BASE, _BASE, size, size, 0x1000)
-    return header + segment + code
 
 
 def needed(data: bytes) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.images import elf, guest, kernel
 from hostler.drivers.machines.qemu.images.cpio import Archive
-from hostler.drivers.machines.qemu.images.guest import guest_binaries
 from hostler.errors import Refused
 
 if TYPE_CHECKING:
@@ -38,8 +37,13 @@ _SETTINGS = {
 }
 
 
-def initrd(files: Mapping[str, bytes], modules: Mapping[str, bytes], applets: Iterable[str]) -> bytes:
-    """Build the initrd from package files by path, files of the kernel's package, and busybox's applet names."""
+def initrd(
+    files: Mapping[str, bytes], modules: Mapping[str, bytes], applets: Iterable[str], compiled: Mapping[str, bytes]
+) -> bytes:
+    """Build the initrd.
+
+    From package files by path, files of the kernel's package, busybox's applet names, and `guest.COMPILED` by name.
+    """
     archive = Archive()
     for name in ("dev", "proc", "sys", "disk", "root"):
         archive.folder(name)
@@ -49,7 +53,7 @@ def initrd(files: Mapping[str, bytes], modules: Mapping[str, bytes], applets: It
     for name in ("bin", "lib", "lib64"):
         archive.link(name, f"system/{name}")
     _add_modules(archive, modules)
-    _add_programs(archive, files, applets)
+    _add_programs(archive, files, applets, compiled)
     _add_settings(archive)
     return archive.packed()
 
@@ -91,13 +95,15 @@ def _add_modules(archive: Archive, files: Mapping[str, bytes]) -> None:
             archive.file(f"system/lib/modules/{stage}/{number:02}-{name}.ko", content)
 
 
-def _add_programs(archive: Archive, files: Mapping[str, bytes], applets: Iterable[str]) -> None:
-    ours = {"load": guest_binaries.LOAD, "reseed": guest_binaries.RESEED, "grow": guest_binaries.GROW}
+def _add_programs(
+    archive: Archive, files: Mapping[str, bytes], applets: Iterable[str], compiled: Mapping[str, bytes]
+) -> None:
+    ours = {name: content for name, content in compiled.items() if name != "sudo"}
     theirs = {name: executable(files, name) for name in _SERVERS}
     archive.file("system/bin/busybox", executable(files, "busybox"), 0o755)
     for name, content in {**ours, **theirs}.items():
         archive.file(f"system/bin/{name}", content, 0o755)
-    archive.file("system/bin/sudo", guest_binaries.SUDO, 0o4750, gid=USER_ID)
+    archive.file("system/bin/sudo", compiled["sudo"], 0o4750, gid=USER_ID)
     for name in applets:
         if f"system/bin/{name}" not in archive:
             archive.link(f"system/bin/{name}", "busybox")

@@ -7,10 +7,9 @@
     sudo      root for the machine's user
     first     the user's own script, once per instance
 
-    guest_binaries   the few system calls for which busybox has no applet, as tiny programs
-
 Scripts are for busybox's shell and begin with `#!/bin/sh`. A fork costs some milliseconds in an emulated guest, so they
-read files with `read` and write them by redirection.
+read files with `read` and write them by redirection. The few system calls for which busybox has no applet are programs
+in C (`COMPILED`), which are compiled when the image is built.
 """
 
 from __future__ import annotations
@@ -20,9 +19,16 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 
 PROGRAMS = ("start", "channel", "off", "sudo", "first")
-"""Programs installed in /lib/hostler of the machine."""
+"""Scripts installed in /lib/hostler of the machine."""
+COMPILED = ("load", "reseed", "grow", "sudo")
+"""Programs in C, installed in /bin of the machine. They need no library."""
 
 
 def text(name: str) -> bytes:
-    """Return one of the files above."""
+    """Return one of the scripts above."""
     return (_HERE / f"{name}.sh").read_bytes()
+
+
+def source(name: str) -> Path:
+    """Return the file of a program in C."""
+    return _HERE / f"{name}.c"
