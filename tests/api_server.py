@@ -33,7 +33,7 @@ from hostler.engine.invocation.service import InvokeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.runtime.env import Env
 from hostler.engine.tickets import PeerTickets
-from hostler.entry.peers import ProcessPeers
+from hostler.entry.relay import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig, Services

@@ -10,8 +10,8 @@ from api_server import Api, serving
 from doubles import DoorMachines
 from terminal_guest import ShellGuest
 
-from hostler.entry.lab_key import terminal_key
 from hostler.entry.server.services import ServerConfig
+from hostler.entry.ssh_key import terminal_key
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser

@@ -13,7 +13,7 @@ from api_server import VM_BODY, Api, api_on, serving
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.doctor import examination as doctor
-from hostler.entry.doctor.machines import paused
+from hostler.entry.doctor.host import paused
 from hostler.keys.access import AUDIT
 from hostler.keys.node import BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK
 from hostler.keys.replica import LEADER, REPLICA, TAKEOVER

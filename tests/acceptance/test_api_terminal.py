@@ -16,10 +16,10 @@ from terminal_guest import browse
 from terminal_place import Place, placed, until
 
 from hostler.engine.tickets import PeerTickets
-from hostler.entry.lab_key import terminal_key
 from hostler.entry.relay import RelayApp
 from hostler.entry.server.serve import Server
-from hostler.entry.terminal import session, sessions, ssh
+from hostler.entry.ssh_key import terminal_key
+from hostler.entry.terminal import machine, session, sessions
 from hostler.keys.lab import LAB
 from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
@@ -362,7 +362,7 @@ async def test_a_lost_connection_is_made_again_while_the_lab_is_available(place:
 
 
 async def test_a_machine_that_falls_silent_counts_as_lost(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "SILENT", 0.05)
+    monkeypatch.setattr(machine, "SILENT", 0.05)
     await place.lab()
     page = await browse(place.api)
     await page.until(said="shell 1")

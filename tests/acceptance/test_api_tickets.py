@@ -19,8 +19,7 @@ from harness import pace
 from hostler import Client
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.engine.tickets import PeerTickets
-from hostler.entry.peers import ProcessPeers
-from hostler.entry.relay import RelayApp
+from hostler.entry.relay import ProcessPeers, RelayApp
 from hostler.entry.server import serve, vm_websockets, websocket_input
 from hostler.entry.server.pin import pin_of
 from hostler.entry.server.serve import Server

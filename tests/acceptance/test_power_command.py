@@ -15,7 +15,7 @@ from up_process import HostlerProcess, token_told, until, well
 from hostler.drivers.power.command import CommandPower
 from hostler.drivers.power.program import INHERITED
 from hostler.entry.control_plane import ControlPlaneProcess
-from hostler.entry.doctor.power import power
+from hostler.entry.doctor.host import power
 from hostler.errors import Unavailable, Uncertain
 from hostler.ports.finding import Level
 from hostler.ports.power import Power

@@ -26,7 +26,7 @@ from hostler.entry.cli.server_options import Server, chosen_server, server_optio
 from hostler.entry.cli.value import Duration, Mebibytes, labels, size
 from hostler.entry.control_plane import OPEN_METRICS, check_listen
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.rotation import RotatingFile
+from hostler.entry.process import RotatingFile
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, Unauthenticated
 from hostler.kit.clock import SystemClock
@@ -348,7 +348,7 @@ async def test_the_work_is_over_when_the_last_controller_has_stopped_whatever_co
 
 STUBBORN = """
 import asyncio
-from hostler.entry.signals import asked_to_end
+from hostler.entry.process import asked_to_end
 async def main():
     with asked_to_end() as asked:
         print("here", flush=True)

@@ -17,8 +17,8 @@ from hostler.engine.replica_registration import Presence
 from hostler.entry.campaign import CampaignConfig, Leading, stand
 from hostler.entry.cli import main
 from hostler.entry.cli.value import span
-from hostler.entry.election_demo import count
 from hostler.entry.leader import look, takeovers
+from hostler.entry.replica import count
 from hostler.errors import Conflict, LeadershipLost, Unavailable
 from hostler.keys.replica import DEMONSTRATION, FENCE, LEADER, REPLICA
 from hostler.kit.clock import SystemClock

@@ -14,8 +14,8 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.transfer import import_keys as filling
 from hostler.engine.transfer.copy import copy, source_of
 from hostler.engine.transfer.import_keys import MARKER, fill
+from hostler.entry.backup import Backup, write_backup
 from hostler.entry.cli import main
-from hostler.entry.transfer.backup import Backup, write_backup
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Unavailable, Uncertain
 from hostler.keys.access import TICKET
 from hostler.keys.deployment import ENDPOINT, ROUTER

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from hostler.entry.doctor.certificates import certificates
+from hostler.entry.doctor.host import certificates
 from hostler.ports.finding import Finding, Level
 from hostler.settings import load
 

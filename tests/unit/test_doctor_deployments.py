@@ -9,7 +9,7 @@ import msgspec
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.view import View
-from hostler.entry.doctor.deployments import MOST, deployments
+from hostler.entry.doctor.records import MOST, deployments
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual

@@ -10,8 +10,8 @@ import pytest
 
 from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.doctor import labs as doctor_labs
-from hostler.entry.doctor.labs import labs
+from hostler.entry.doctor import records as doctor_labs
+from hostler.entry.doctor.records import labs
 from hostler.errors import Forbidden, Invalid, Unavailable
 from hostler.ports.finding import Finding, Level
 from hostler.settings import load

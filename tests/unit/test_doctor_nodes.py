@@ -9,7 +9,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.backend import ControlPlaneFile
 from hostler.entry.doctor.examination import identity, nodes
-from hostler.entry.doctor.machines import shared_hosts
+from hostler.entry.doctor.host import shared_hosts
 from hostler.keys.node import CLUSTER, MEMBER
 from hostler.keys.transfer import MOVED
 from hostler.model.inventory import Capacity

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.doctor.slices import repository, slices
+from hostler.entry.doctor.host import repository, slices
 from hostler.keys.replica import REPLICA
 from hostler.model.replica import ReplicaRecord
 from hostler.ports.finding import Level

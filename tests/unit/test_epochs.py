@@ -24,7 +24,7 @@ from hostler.engine.transfer.copy import copy, source_of
 from hostler.engine.transfer.epoch import FENCE_STEP, activate
 from hostler.engine.transfer.restore import restore
 from hostler.engine.view import View
-from hostler.entry.transfer.backup import Backup, write_backup
+from hostler.entry.backup import Backup, write_backup
 from hostler.errors import Compacted, Conflict, Refused
 from hostler.keys.access import AUDIT
 from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER

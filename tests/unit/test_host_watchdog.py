@@ -17,8 +17,8 @@ from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.drivers.machines.qemu.folder import NodeFolder
 from hostler.drivers.machines.simulated import SimulatedMachines
 from hostler.drivers.watchdog import GET_TIMEOUT, WatchdogDevice
-from hostler.entry import host_watchdog
-from hostler.entry.doctor.power import watchdog
+from hostler.entry import watchdog
+from hostler.entry.doctor.host import watchdog as examined
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.ports.finding import Level
@@ -78,8 +78,8 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     def opened(path: Path, *, timeout: float) -> WatchdogDevice:
         return WatchdogDevice(path, timeout=timeout, ioctl=made.ioctl)
 
-    monkeypatch.setattr(host_watchdog, "open_watchdog", opened)
-    monkeypatch.setattr(host_watchdog, "FEEDS", 100)  # every 10 ms
+    monkeypatch.setattr(watchdog, "open_watchdog", opened)
+    monkeypatch.setattr(watchdog, "FEEDS", 100)  # every 10 ms
     yield made
     made.close()
 
@@ -90,7 +90,7 @@ def settings(device: Device) -> Settings:
 
 
 def watched(settings: Settings, machines: Any, told: list[str] | None = None) -> Any:
-    return host_watchdog.watched_host(settings, [machines], SystemClock(), [].append if told is None else told.append)
+    return watchdog.watched_host(settings, [machines], SystemClock(), [].append if told is None else told.append)
 
 
 async def test_it_is_fed_while_all_is_well_and_disarmed_at_an_orderly_end(device: Device, settings: Settings) -> None:
@@ -187,10 +187,10 @@ async def test_qemu_tells_which_fenced_machines_run_past_their_hold(tmp_path: Pa
 
 def test_the_doctor_looks_at_the_device_without_opening_it(device: Device, tmp_path: Path) -> None:
     def level(path: str) -> Level:
-        [found] = watchdog(load({}, {}, toml=f"{TOML}\nwatchdog = {path!r}"))
+        [found] = examined(load({}, {}, toml=f"{TOML}\nwatchdog = {path!r}"))
         return found.level
 
-    assert watchdog(load({}, {}, toml=TOML)) == []
+    assert examined(load({}, {}, toml=TOML)) == []
     assert level(str(tmp_path / "missing")) is Level.FAIL
     assert level(str(device.path)) is Level.FAIL
     assert level("/dev/null") is Level.OK

@@ -10,7 +10,7 @@ import pytest
 from hostler.drivers.machines.qemu import default_bridge, descriptor, rtnetlink
 from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, kept_prefix, mac_of, names
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.entry.lab_network import door_by_nodes, lab_network
+from hostler.entry.labs import door_by_nodes, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord

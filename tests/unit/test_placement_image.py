@@ -12,7 +12,7 @@ from service_scene import ADMIN, ORG, PROJECT, Scene, play
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.placement import image_problems, not_run
-from hostler.entry.doctor.labs import lab_problems
+from hostler.entry.doctor.records import lab_problems
 from hostler.keys.node import COMMAND, MEMBER
 from hostler.model.inventory import Capacity
 from hostler.model.node import ImageNeeds, Lifecycle, NodeRecord

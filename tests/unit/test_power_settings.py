@@ -11,7 +11,7 @@ from redfish_board import SYSTEM, RedfishBoardStandIn
 from hostler.drivers.power import CommandPower, IpmiBmc, RedfishBmc
 from hostler.entry.cli import main
 from hostler.entry.control_plane import ControlPlaneProcess
-from hostler.entry.doctor.power import boards, power
+from hostler.entry.doctor.host import boards, power
 from hostler.errors import Invalid
 from hostler.ports.finding import Level
 from hostler.settings import load

@@ -15,7 +15,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.vms import VmService
-from hostler.entry.doctor.retained import retained as doctor
+from hostler.entry.doctor.records import retained as doctor
 from hostler.keys.access import AUDIT
 from hostler.keys.inventory import WORKLOAD
 from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.scrollback import ReadPosition, Scroll
+from hostler.entry.terminal.protocol import ReadPosition, Scroll
 from hostler.errors import Invalid
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hostler.entry.terminal.ssh import RESIZE_EVERY, Shell
+from hostler.entry.terminal.machine import RESIZE_EVERY, Shell
 from hostler.testing import run_virtual
 
 

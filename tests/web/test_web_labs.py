@@ -22,8 +22,8 @@ from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot, SignIn
 
-from hostler.entry.lab_key import terminal_key
 from hostler.entry.server.services import ServerConfig
+from hostler.entry.ssh_key import terminal_key
 from hostler.entry.terminal import protocol
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE

@@ -4,7 +4,7 @@ A ticket for the web page signs its bearer in once, within a minute.
 
 A browser cannot send a header with a WebSocket, and a token in a URL would end up in logs and histories. So the URL
 carries a ticket: it is valid for one purpose only, and not at all after its use. Processes of the control plane also
-present tickets to each other, when one requests a machine of the other (`entry.peers`): a process that can write to the
+present tickets to each other, when one requests a machine of the other (`entry.relay`): a process that can write to the
 store is trusted.
 """
 

@@ -29,8 +29,8 @@ from hostler.engine.view import WRITE_EVERY
 from hostler.entry.backend import opened_backend
 from hostler.entry.inventory_reader import read_aside
 from hostler.entry.labs import lab_keys, opened_door, own_catalogue
-from hostler.entry.open_files import api_limits
-from hostler.entry.peers import ProcessPeers
+from hostler.entry.process import api_limits
+from hostler.entry.relay import ProcessPeers
 from hostler.entry.router_process import Calling
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger

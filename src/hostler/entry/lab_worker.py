@@ -14,9 +14,8 @@ from hostler.engine.control_plane import LabCaches, build_lab_worker
 from hostler.entry.backend import opened_backend
 from hostler.entry.cli.store_option import local_path
 from hostler.entry.control_plane import config_of, environment
-from hostler.entry.lab_network import door_in
-from hostler.entry.labs import opened_door
-from hostler.entry.signals import asked_to_end, run_unless_asked
+from hostler.entry.labs import door_in, opened_door
+from hostler.entry.process import asked_to_end, run_unless_asked
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror

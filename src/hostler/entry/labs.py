@@ -1,9 +1,11 @@
-"""Labs in a process: the lab catalogue in use, the terminal's key, and the connection to Redis.
+"""Labs in a process: the catalogue in use, the terminal's key, the connection to Redis, and whether it is used.
 
     queues → worker (every process with `redis`) → the store → projection (the leader) → lab records
 
-If Redis is unreachable at start, the process reports it and keeps trying. Errors that waiting cannot fix (a wrong
-password, an invalid URL) end the process.
+Users of labs from Redis log in at port 22 of an IPv6 address. Whether guests have one depends on their machine driver.
+Without one, requests from Redis are not taken and the reason is reported; everything else works. If Redis is
+unreachable at start, the process reports it and keeps trying. Errors that waiting cannot fix (a wrong password, an
+invalid URL) end the process.
 """
 
 from __future__ import annotations
@@ -14,23 +16,30 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.entry.cli.store_option import redacted
 from hostler.entry.server.logs import logger
-from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
+from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LabNames
 from hostler.keys.namespaced import namespace_of
+from hostler.keys.node import MEMBER
 from hostler.model.lab import LabCatalogue, LabTemplate
+from hostler.model.node import Lifecycle
+from hostler.ports.machine_driver import GuestNetwork
 from hostler.settings.catalogue import load_catalogue
-from hostler.wiring import open_board, open_inbox
+from hostler.wiring import machine_driver, open_board, open_inbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from hostler.engine.labs.worker import LabWorker
     from hostler.engine.runtime.env import Env
+    from hostler.model.node import NodeRecord
     from hostler.ports.inbox import Inbox, LabRecords
     from hostler.ports.store import Store
     from hostler.settings import Settings
+
 
 _SAID = ("lab_life", "lab_user")
 
@@ -50,7 +59,7 @@ def own_catalogue(settings: Settings) -> LabCatalogue | None:
 
 def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]:
     """Return the public part of the terminal's key, which is created if it does not exist."""
-    from hostler.entry.lab_key import terminal_key
+    from hostler.entry.ssh_key import terminal_key
 
     try:
         return (terminal_key(settings.lab_key)[1],)
@@ -115,3 +124,65 @@ async def _look(board: LabRecords, url: str, tell: Callable[[str], None]) -> Non
         raise
     else:
         tell(f"labs from redis {url}")
+
+
+MOST = 5
+"""Nodes that the warning names."""
+_LEFT = (Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN)
+
+
+class LabEntry(msgspec.Struct, frozen=True):
+    """Whether lab requests are taken from Redis, given the nodes."""
+
+    refusal: str = ""
+    """Why requests are not taken, and what to do; empty: they are taken."""
+    warning: str = ""
+    """What will not work although requests are taken."""
+
+
+def lab_network(settings: Settings) -> GuestNetwork:
+    """Return the guest network for the settings, and whether lab guests are reachable on it."""
+    choose = machine_driver(settings.machines).guest_network
+    return GuestNetwork() if choose is None else choose(settings)
+
+
+def _refusal(member: NodeRecord) -> tuple[str, str]:
+    """Return why guests of a node are not reachable, and advice. A driver that is not installed here is not judged."""
+    try:
+        judge = machine_driver(member.driver).guest_network_refusal
+    except Invalid:
+        return "", ""
+    return ("", "") if judge is None else judge(member.facts)
+
+
+def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
+    """Decide whether lab requests are taken from Redis: refused only if no serving node has guests at port 22.
+
+    A lab on a node without such guests fails with that reason. Nodes are judged by their records; `own` nodes, which
+    may not have registered yet, by their future network.
+    """
+    own = own or {}
+    without = {node: (found.why, found.advice) for node, found in own.items() if found.why}
+    serving = set(own)
+    for member in members:
+        if member.node in own or member.lifecycle in _LEFT:
+            continue
+        serving.add(member.node)
+        why, advice = _refusal(member)
+        if why:
+            without[member.node] = f"node {member.node}: {why}", f"{advice}, or decommission that node"
+    if not without:
+        return LabEntry()
+    why, advice = without[min(without, key=lambda node: (node not in own, node))]
+    if len(without) == len(serving):
+        return LabEntry(
+            refusal=f"labs are not taken from Redis: {why}; {advice}. HTTP and the CLI still work, with forwarded ports"
+        )
+    names = ", ".join(sorted(without)[:MOST]) + (", …" if len(without) > MOST else "")
+    return LabEntry(warning=f"warning: labs from Redis fail on {names}: {why}; {advice}")
+
+
+async def door_in(store: Store, *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
+    """Decide by the nodes in the store, as `door_by_nodes` does."""
+    nodes = await MEMBER.list(store, strict=False)
+    return door_by_nodes((entry.value for entry in nodes.entries), own=own)

@@ -21,9 +21,8 @@ import msgspec
 from hostler import __version__
 from hostler.entry.control_plane import ControlPlaneProcess, check_listen, first_admin, local_url
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.rotation import RotatingFile
+from hostler.entry.process import RotatingFile, asked_to_end, run_unless_asked
 from hostler.entry.server.logs import configure, logger
-from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.up import Ready
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.sim.journal import load, save

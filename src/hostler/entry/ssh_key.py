@@ -1,4 +1,8 @@
-"""The SSH key of the command line: created on first use, and installed in every machine that it creates."""
+"""SSH keys that are created on first use: that of the command line, and that of the lab terminal.
+
+The key of the command line is installed in every machine that it creates, the key of the terminal in every lab machine.
+Every server that serves terminals needs the same key, because a machine gets the key of the leader that created it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import asyncssh
+
 
 USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 
@@ -112,3 +117,19 @@ def put_first(path: Path, data: bytes) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink()
+
+
+COMMENT = "hostler-terminal"
+ADVICE = "the key of the lab terminal is kept there; make the path writable, or set lab_key to another path"
+
+
+def terminal_key(path: Path) -> tuple[asyncssh.SSHKey, str]:
+    """Return the private key and its line for `authorized_keys`.
+
+    Callers that create the key at the same time all get the same key. Invalid: it can be neither read nor created.
+    Refused: other users can read it.
+    """
+    if not path.exists():
+        make(path, COMMENT, f"lab_key {path}", ADVICE)
+    key = loaded(path)
+    return key, public_text(key)

@@ -29,14 +29,18 @@ from hostler.entry.control_plane import (
     new_id,
 )
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.host_watchdog import watched_host
-from hostler.entry.lab_network import door_in, lab_network
-from hostler.entry.open_files import raise_open_files
+from hostler.entry.labs import door_in, lab_network
+from hostler.entry.process import (
+    RotatingFile,
+    asked_to_end,
+    on_hangup,
+    raise_open_files,
+    reload_certificates,
+    run_unless_asked,
+)
 from hostler.entry.relay import relaying
-from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
-from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
-from hostler.entry.watchdog import Watchdog
+from hostler.entry.watchdog import Watchdog, watched_host
 from hostler.errors import HostlerError, Unavailable
 from hostler.keys.replica import LEADER
 from hostler.kit.clock import SystemClock

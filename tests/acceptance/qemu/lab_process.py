@@ -22,7 +22,7 @@ from warm_image import CPUS, FOLDER, MEMORY_MIB, OPTIONS
 
 from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, saved_state
 from hostler.drivers.machines.qemu.bridge import tap_name
-from hostler.entry.lab_network import lab_network
+from hostler.entry.labs import lab_network
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label, MachinePlan
 from hostler.settings import load

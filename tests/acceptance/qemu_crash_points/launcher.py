@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hostler.kit.clock import Clock
 
-LATER = ("asyncssh", "qemu.qmp", "hostler.entry.peers", "websockets")
+LATER = ("asyncssh", "qemu.qmp", "hostler.entry.relay", "websockets")
 
 
 class QemuKind(launcher.Kind):

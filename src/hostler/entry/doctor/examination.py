@@ -23,16 +23,21 @@ from hostler.engine.overview import FILLING, REPAIR, fill_of
 from hostler.entry.backend import control_plane_of, is_cluster
 from hostler.entry.cli.store_option import local_path, redacted
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.doctor.certificates import certificates
-from hostler.entry.doctor.deployments import deployments
-from hostler.entry.doctor.inventory import inventory
-from hostler.entry.doctor.labs import lab_problems, labs
-from hostler.entry.doctor.machines import machines, paused, refusals, shared_hosts
-from hostler.entry.doctor.power import boards, power, watchdog
-from hostler.entry.doctor.retained import few, retained
-from hostler.entry.doctor.slices import repository, slices
+from hostler.entry.doctor.host import (
+    boards,
+    certificates,
+    machines,
+    paused,
+    power,
+    refusals,
+    repository,
+    shared_hosts,
+    slices,
+    watchdog,
+)
+from hostler.entry.doctor.records import deployments, few, inventory, lab_problems, labs, retained
 from hostler.entry.leader import look
-from hostler.entry.open_files import examine_open_files
+from hostler.entry.process import examine_open_files
 from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.keys.namespaced import enter, maintained
 from hostler.keys.node import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, MEMBER

@@ -74,7 +74,7 @@ async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | Non
 
 
 def shows_ticket(headers: dict[bytes, bytes]) -> bool:
-    """Return whether the client is another process of the control plane, which presents a ticket (`entry.peers`)."""
+    """Return whether the client is another process of the control plane, which presents a ticket (`entry.relay`)."""
     return headers.get(b"authorization", b"").partition(b" ")[0].lower() == b"ticket"
 
 

@@ -20,16 +20,15 @@ from hostler.entry.server.stream_quota import place_for
 from hostler.entry.server.vm_websockets import ONE, TICKET, machine_of, over
 from hostler.entry.server.websocket_input import WebSocketInput, send, tell
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.lab_status import LabRoute
+from hostler.entry.terminal.machine import LabRoute, shell_in
 from hostler.entry.terminal.session import RATE, SIZE, first
-from hostler.entry.terminal.ssh import shell_in
 from hostler.errors import Forbidden, HostlerError, Unavailable
 from hostler.model.api import TerminalKey
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Asked, Raw
-    from hostler.entry.terminal.ssh import Shell
+    from hostler.entry.terminal.machine import Shell
     from hostler.model.api import VmView
 
 SHELL = "shell"

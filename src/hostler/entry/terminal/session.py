@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.scrollback import ReadPosition, Scroll
-from hostler.entry.terminal.ssh import shell_in
+from hostler.entry.terminal.machine import shell_in
+from hostler.entry.terminal.protocol import ReadPosition, Scroll
 from hostler.errors import Forbidden, HostlerError, NotFound, Refused
 from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from hostler.entry.terminal.lab_status import LabRoute, LabTerminalStatus
-    from hostler.entry.terminal.ssh import Shell
+    from hostler.entry.terminal.machine import LabRoute, LabTerminalStatus, Shell
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab
     from hostler.ports.peers import Peers

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.entry.lab_key import terminal_key
 from hostler.entry.server.logs import logger
+from hostler.entry.ssh_key import terminal_key
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.lab_status import LabTerminalStatus
+from hostler.entry.terminal.machine import LabTerminalStatus
 from hostler.entry.terminal.session import Terminal
 from hostler.errors import Conflict, HostlerError, NotFound, Unavailable
 from hostler.model.lab import LabPhase

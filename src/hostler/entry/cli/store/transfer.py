@@ -136,7 +136,7 @@ async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased
 
 async def _save(store: Store, url: str, file: Path, prefix: str, *, force: bool, with_leased: bool) -> None:
     from hostler.engine.transfer.copy import source_of
-    from hostler.entry.transfer.backup import write_backup
+    from hostler.entry.backup import write_backup
 
     source = await source_of(store, redacted(url), prefix, with_leased=with_leased)
     engine = (await store.status()).engine
@@ -194,7 +194,7 @@ def restore(  # noqa: PLR0917
 async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: Path | None) -> None:
     from hostler.engine.transfer.import_keys import MARKER
     from hostler.engine.transfer.restore import restore as restore_store
-    from hostler.entry.transfer.backup import Backup
+    from hostler.entry.backup import Backup
 
     found = Backup(file, prefix)
     async with opened(url, create=True) as store:

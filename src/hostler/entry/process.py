@@ -1,0 +1,197 @@
+"""What every process of Hostler sets up: signals, the limit of open files, a log file of limited size.
+
+The first SIGTERM or SIGINT starts a shutdown, the second ends the process; SIGHUP reloads certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hostler.errors import HostlerError
+from hostler.kit.connections import ConnectionLimits, limits_of, open_file_limit
+from hostler.ports.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from hostler.entry.data_dir import DataFolder
+    from hostler.settings import Settings
+
+
+class Reloads(Protocol):
+    """A server that can reload its certificate."""
+
+    def reload_certificate(self) -> bool: ...
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def asked_to_end() -> Iterator[asyncio.Event]:
+    """Yield an event that the first signal sets. A second signal ends the process at once, which is crash-safe."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def received(number: int) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, received, number)
+    try:
+        yield asked
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def on_hangup(reload: Callable[[], None]) -> Iterator[None]:
+    """Call `reload` on SIGHUP instead of ending the process."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def reload_certificates(servers: Iterable[Reloads], tell: Callable[[str], None]) -> None:
+    """Reload the certificates of all servers, and report the result."""
+    try:
+        reloaded = [server.reload_certificate() for server in servers]
+    except HostlerError as error:
+        tell(f"SIGHUP: {error}; the previous certificate is still in use")
+        return
+    tell("SIGHUP: certificates reloaded" if any(reloaded) else "SIGHUP: no certificate to reload")
+
+
+async def run_unless_asked(
+    name: str, asked: asyncio.Event, started: asyncio.Event, work: Coroutine[Any, Any, int]
+) -> int:
+    """Return the exit code of `work`; cancel it and return 0 if `asked` is set before `started`.
+
+    After `started`, `work` handles `asked` itself. So a shutdown request does not wait for a store that does not
+    answer.
+    """
+    working = asyncio.create_task(work, name=name)
+    waiting = asyncio.create_task(asked.wait(), name=f"{name}: asked to end")
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done() and not started.is_set():
+            working.cancel()
+            await asyncio.wait((working,))
+        return 0 if working.done() and working.cancelled() else await working
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+MOST = 1 << 20
+"""The kernel's default maximum for a process."""
+ENOUGH = 16_384
+"""Below this, the file limit rather than the settings limits the number of connections."""
+ADVICE = "set LimitNOFILE=65536 in the unit, or ulimit -Hn 65536 before the start"
+
+
+def raise_open_files(tell: Callable[[str], object]) -> int:
+    """Raise the soft limit of open files to the hard limit, and report both. Return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = open_file_limit()
+    low = f"; this is low: {ADVICE}" if limit < ENOUGH else ""
+    tell(f"open files: at most {limit} (initially {soft}){low}")
+    return limit
+
+
+def api_limits(settings: Settings) -> ConnectionLimits:
+    """Return the limits of connections to the API: at most half of all files."""
+    return _limits(settings, 2)
+
+
+def relay_limits(settings: Settings) -> ConnectionLimits:
+    """Return the limits of connections to an agent's relay: at most a quarter of all files."""
+    return _limits(settings, 4)
+
+
+def _limits(settings: Settings, part: int) -> ConnectionLimits:
+    return limits_of(settings.max_connections, settings.max_connections_per_address).within(open_file_limit() // part)
+
+
+def examine_open_files(folder: DataFolder) -> Finding:
+    """Return the `hostler doctor` finding about the limit of the running process, or of a process started here."""
+    holder = folder.holder()
+    limit = None if holder is None else _limit_of(holder)
+    whose = f"process {holder}"
+    if limit is None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit, whose = MOST if hard == resource.RLIM_INFINITY else hard, "a process started here"
+    what = f"{whose} may open {limit:,}"
+    return Finding("open files", Level.OK, what) if limit >= ENOUGH else Finding("open files", Level.WARN, what, ADVICE)
+
+
+def _limit_of(process: int) -> int | None:
+    """Return the soft limit of a process; None: it has ended, or /proc is not readable."""
+    try:
+        lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
+        soft = next(line.split()[3] for line in lines if line.startswith("Max open files"))
+    except (OSError, StopIteration, IndexError):
+        return None
+    return MOST if soft == "unlimited" else int(soft)
+
+
+SIZE_BYTES = 10 * 2**20
+KEPT = 5
+
+
+class RotatingFile:
+    """Writes to `path`; a full file becomes `path.1`, the previous `path.1` becomes `path.2`, and so on.
+
+    On a full disk, log lines are lost; writing raises no error.
+    """
+
+    def __init__(self, path: Path, *, size_bytes: int = SIZE_BYTES, kept: int = KEPT) -> None:
+        self._path, self._size, self._kept = path, size_bytes, kept
+        self._descriptor = self._open()
+        self._written = os.fstat(self._descriptor).st_size
+
+    def write(self, text: str) -> int:
+        """Write one or more whole lines."""
+        data = text.encode(errors="backslashreplace")
+        try:
+            if self._written and self._written + len(data) > self._size:
+                self._rotate()
+            self._written += os.write(self._descriptor, data)
+        except OSError:
+            pass
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: writes are not buffered."""
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _rotate(self) -> None:
+        for number in range(self._kept - 1, 0, -1):
+            older = self._path.with_name(f"{self._path.name}.{number}")
+            if older.exists():
+                older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
+        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        os.close(self._descriptor)
+        self._descriptor = self._open()
+        self._written = 0

@@ -1,1 +1,0 @@
-"""Backups as files. `hostler.engine.transfer` restores them."""
