@@ -34,7 +34,7 @@ from hostler.entry.cli.progress import Ticker
 from hostler.errors import Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 from hostler.model.deployment import Blueprint, Endpoint, SliceRecord, SliceSpec, SliceState
 from hostler.model.rollout import BlueprintRevision, SliceOwner
 from hostler.ports.store import Delete, ModRevision, Put

@@ -36,7 +36,7 @@ from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import COMMAND
 from hostler.keys.replica import FENCE
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState
 from hostler.ports.store import Version

@@ -23,9 +23,8 @@ from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import LabWorker
 from hostler.keys.lab import LAB, user_of_request
 from hostler.keys.mirror import Mirror
-from hostler.kit.simulated_process import ProcessLoop
-from hostler.kit.task_group import run_together
-from hostler.kit.virtual_loop import VirtualClock, run_virtual
+from hostler.kit.tasks import run_together
+from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, run_virtual
 from hostler.model.lab import LabCatalogue
 from hostler.sim.faulty_link import FaultyLink, Weather
 

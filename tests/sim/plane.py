@@ -26,8 +26,7 @@ from hostler.engine.runtime.env import Env
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
-from hostler.kit.simulated_process import ProcessLoop, outside
-from hostler.kit.virtual_loop import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_virtual
 from hostler.model.vm import MachineState, Power
 from hostler.sim.faulty_link import FaultyLink, Weather
 from hostler.sim.world.artifacts import EveryArtifact

@@ -26,7 +26,7 @@ CONCERNED = (
         "src/hostler/engine/elections.py",
         "src/hostler/engine/leadership.py",
         "src/hostler/drivers/ttl/store.py",
-        "src/hostler/kit/simulated_process.py",
+        "src/hostler/kit/virtual_loop.py",
     ),
     *(
         "src/hostler/sim/faulty_link.py",

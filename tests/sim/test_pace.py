@@ -14,7 +14,7 @@ import pytest
 from harness.pace import check, patience
 
 from hostler.errors import Conflict, Invalid, TooManyTries
-from hostler.kit.simulated_process import PROCESS
+from hostler.kit.virtual_loop import PROCESS
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, Mode
 from hostler.sim import time_control
 from hostler.sim.time_control import MOST_STEPS, Over, Pace, PacedLoop, PacedThread

@@ -25,7 +25,7 @@ from hostler.engine.view import View
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.simulated_process import outside
+from hostler.kit.virtual_loop import outside
 from hostler.model.api import Drain, MoveRequest, VmCreate, VmUpdate
 from hostler.model.node import DrainMode
 from hostler.model.vm import OnNodeLoss, Power, VmSpec

@@ -19,8 +19,7 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.replica import FENCE, LEADER
-from hostler.kit.simulated_process import ProcessLoop, outside
-from hostler.kit.virtual_loop import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_virtual
 from hostler.ports.store import ModRevision, Put
 from hostler.sim.faulty_link import FaultyLink, Weather
 

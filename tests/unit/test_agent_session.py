@@ -23,8 +23,7 @@ from hostler.engine.cluster_id import read_identity
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
-from hostler.kit.simulated_process import ProcessLoop
-from hostler.kit.virtual_loop import run_virtual
+from hostler.kit.virtual_loop import ProcessLoop, run_virtual
 from hostler.model.node import DrainMode, LastControlPlane, Lifecycle, OffConfirmation
 from hostler.model.vm import MachineState, Power
 from hostler.ports.store import Delete

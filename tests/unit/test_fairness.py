@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 
 SPAN = 5.0
 """Seconds: more than a test takes, and less than any machine has been up, which is what the loop's clock tells."""

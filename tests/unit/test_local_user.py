@@ -9,7 +9,7 @@ import pwd
 import asyncssh
 import pytest
 
-from hostler.kit.local_user import have_a_name
+from hostler.kit.host import have_a_name
 
 
 def test_a_user_whom_the_system_does_not_know_gets_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.kit.interval_set import Numbers
+from hostler.kit.sorted_sets import Numbers
 
 NUMBERS = st.integers(0, 5_000) | st.sampled_from([1_022, 1_023, 1_024, 1_025, 2_047, 2_048, 1_000_000])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from hostler.kit.timeouts import Nap, within
+from hostler.kit.tasks import Nap, within
 from hostler.kit.virtual_loop import VirtualClock, VirtualLoop, run_virtual
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from hostler.kit.skewed_clock import RatedClock
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
+from hostler.sim.world.host import RatedClock
 
 
 def test_what_it_measures_and_how_long_it_sleeps_follow_its_rate() -> None:

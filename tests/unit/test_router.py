@@ -22,8 +22,8 @@ from hostler.engine.invocation.router import Router
 from hostler.engine.view import View
 from hostler.errors import DeadlinePassed, HostlerError, Invalid, NotFound, Raised, Unavailable, Uncertain
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
-from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
+from hostler.kit.rate_limit import Backoff
 from hostler.model.deployment import SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Deployment, Phase, Retries, SliceOwner
 from hostler.ports.calls import Call, CallFailed

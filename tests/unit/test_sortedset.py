@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.kit import sortedset
-from hostler.kit.sortedset import SortedSet
+from hostler.kit import sorted_sets
+from hostler.kit.sorted_sets import SortedSet
 
 short = st.text(alphabet="ab\u00e9\U0001f600", max_size=4)
 steps = st.lists(st.tuples(st.booleans(), short), max_size=120)
@@ -15,7 +15,7 @@ steps = st.lists(st.tuples(st.booleans(), short), max_size=120)
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sortedset, "_BLOCK", 3)
+    monkeypatch.setattr(sorted_sets, "_BLOCK", 3)
 
 
 @given(st.lists(short, max_size=40), steps, short)

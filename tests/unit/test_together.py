@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 
 
 async def _for_ever(ended: list[str], name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostler.kit.token_buckets import TokenBuckets
+from hostler.kit.rate_limit import TokenBuckets
 
 
 class Time:

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from hostler.engine import serial_executor
 from hostler.engine.serial_executor import Turn
 from hostler.errors import Unavailable
-from hostler.kit import gc_pause
 
 
 async def test_one_works_and_the_others_wait_for_a_while() -> None:
@@ -49,7 +49,7 @@ async def test_what_work_raises_is_raised_and_the_next_has_its_turn() -> None:
 
 async def test_full_collections_of_garbage_are_put_off_until_the_last_is_done() -> None:
     usual, begun, go = gc.get_threshold(), threading.Event(), threading.Event()
-    put_off = (*usual[:2], gc_pause.NEVER)
+    put_off = (*usual[:2], serial_executor.NEVER)
 
     def works() -> None:
         begun.set()

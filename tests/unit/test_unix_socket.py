@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hostler
-from hostler.kit import unix_socket
-from hostler.kit.unix_socket import LEAVE_FILE, LONGEST, short_path
+from hostler.kit import host as this_host
+from hostler.kit.host import LEAVE_FILE, LONGEST, short_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ DEEP = "a-folder-whose-name-is-long/" * 6
 @pytest.fixture(params=["/proc", "no /proc"])
 def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "no /proc":
-        monkeypatch.setattr(unix_socket, "_DESCRIPTORS", "/proc-of-another-system/self/fd")
+        monkeypatch.setattr(this_host, "_DESCRIPTORS", "/proc-of-another-system/self/fd")
     return str(request.param)
 
 
@@ -50,7 +50,7 @@ async def test_a_socket_in_any_folder_is_bound_and_reached(host: str, below: str
 
 
 def test_the_temporary_link_is_removed_and_the_folder_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(unix_socket, "_DESCRIPTORS", "/proc-of-another-system/self/fd")
+    monkeypatch.setattr(this_host, "_DESCRIPTORS", "/proc-of-another-system/self/fd")
     folder = tmp_path / DEEP
     folder.mkdir(parents=True)
     (folder / "kept").write_text("data")

@@ -11,7 +11,7 @@ from hostler.engine.access.authentication import ACCOUNT_TRIES
 from hostler.engine.access.login_throttle import Slowing
 from hostler.engine.request import Request
 from hostler.errors import Forbidden, Invalid, TooManyTries, Unauthenticated, Unavailable
-from hostler.kit.source_address import origin
+from hostler.kit.connections import origin
 from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.access import Role
 from hostler.model.api import Login, TokenIssued, UserCreate, UserUpdate

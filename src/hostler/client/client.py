@@ -17,7 +17,7 @@ from hostler.client.sim import Sim
 from hostler.client.traces import Traces
 from hostler.client.transport import HttpTransport
 from hostler.client.workloads import Workloads
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping

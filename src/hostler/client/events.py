@@ -13,8 +13,8 @@ import msgspec
 
 from hostler.client.sse import Parser
 from hostler.errors import Invalid, TooManyTries, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
-from hostler.kit.closing import Closing
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import Closing
 from hostler.model.api import EventView
 
 if TYPE_CHECKING:

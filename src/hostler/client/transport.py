@@ -23,7 +23,7 @@ from hostler.client.address import Address, tls
 from hostler.client.failure import error_of
 from hostler.client.pages import Pages
 from hostler.errors import Closed, HostlerError, Invalid, OverBudget, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.model.record import Record
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.engine.history_entry import of_audit
 from hostler.errors import Damaged, Invalid, Unavailable
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -15,7 +15,7 @@ from hostler.errors import Compacted, Invalid
 from hostler.keys.access import AUDIT
 from hostler.keys.node import EPOCH
 from hostler.keys.trace import TRACE
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.trace_api import Sort
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hostler.engine.request import Written
 from hostler.errors import Conflict, KeyReused, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.segment import check_part
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.model.access import Answered, Audit
 from hostler.model.record import Record
 from hostler.ports.store import Put, Version

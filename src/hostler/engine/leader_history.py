@@ -13,8 +13,8 @@ import msgspec
 
 from hostler.errors import HostlerError
 from hostler.keys.replica import TAKEOVER
-from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
+from hostler.kit.rate_limit import Backoff
 from hostler.model.replica import Farewell, Takeover
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.errors import Closed, HostlerError, Invalid, LeadershipLost
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.ports.store import KeyValue
 from hostler.ports.ttl import StoreBacked
 

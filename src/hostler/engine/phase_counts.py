@@ -15,7 +15,7 @@ from hostler.engine.phase import phase
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import Phase
 from hostler.model.lab import ORG, LabEvent, lab_project

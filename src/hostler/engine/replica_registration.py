@@ -13,8 +13,8 @@ import msgspec
 
 from hostler.errors import HostlerError, LeaseGone
 from hostler.keys.replica import LEADER, REPLICA
-from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,16 +9,42 @@ a second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from hostler.errors import Unavailable
-from hostler.kit import gc_pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+NEVER = 2**31 - 1
+"""The largest threshold that the interpreter accepts."""
+
+_lock = threading.Lock()
+_usual: list[tuple[int, int, int]] = []
+"""One item per active `put_off`: the threshold before the first of them."""
+
+
+@contextlib.contextmanager
+def put_off() -> Iterator[None]:
+    """Prevent full collections inside this context, in any thread; young garbage is collected as usual."""
+    with _lock:
+        _usual.append(_usual[0] if _usual else gc.get_threshold())
+        gc.set_threshold(*_usual[0][:2], NEVER)
+    try:
+        yield
+    finally:
+        with _lock:
+            usual = _usual.pop()
+            if not _usual:
+                gc.set_threshold(*usual)
+
 
 WITHIN = 5.0
 """Seconds that a caller waits for its turn."""
@@ -49,5 +75,5 @@ class Turn:
 
 
 def _worked(work: Callable[[], T]) -> T:
-    with gc_pause.put_off():
+    with put_off():
         return work()

@@ -34,7 +34,7 @@ from hostler.keys.node import (
 )
 from hostler.keys.trace import SILENT
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 
 if TYPE_CHECKING:
     import random

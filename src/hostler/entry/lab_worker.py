@@ -20,7 +20,7 @@ from hostler.errors import HostlerError, Invalid, Refused
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,10 +36,10 @@ from hostler.entry.server.serve import Server
 from hostler.entry.server.stream import GOING_AWAY, joined
 from hostler.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.keys.node import MEMBER
-from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
+from hostler.kit.connections import origin
 from hostler.kit.host import WILDCARDS
-from hostler.kit.source_address import origin
+from hostler.kit.rate_limit import Backoff
 from hostler.model.name import fold
 from hostler.ports.machines import Door
 

@@ -12,7 +12,7 @@ from hostler.engine.invocation.router import Router
 from hostler.entry.server.logs import logger
 from hostler.keys.deployment import ROUTER
 from hostler.keys.mirror import Mirror
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 from hostler.model.rollout import RouterRecord
 from hostler.wiring.calls import open_lines, open_questions, telling
 

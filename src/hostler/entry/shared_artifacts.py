@@ -24,8 +24,8 @@ from hostler.entry.server.pin import read_pinned
 from hostler.errors import Conflict, HostlerError, NotFound, Refused, Unavailable
 from hostler.keys.deployment import ARTIFACT
 from hostler.keys.replica import REPLICA
-from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
+from hostler.kit.rate_limit import Backoff
 from hostler.model.rollout import ArtifactRecord
 from hostler.ports.artifacts import ArtifactInfo
 from hostler.ports.store import watching

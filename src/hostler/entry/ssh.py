@@ -16,7 +16,7 @@ import asyncssh
 
 from hostler.entry.ssh_key import key_file, loaded, own_key, usual_keys
 from hostler.errors import Forbidden, HostlerError, Refused, Unavailable
-from hostler.kit.local_user import have_a_name
+from hostler.kit.host import have_a_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.entry import Unreadable
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     import random

@@ -9,7 +9,7 @@ import msgspec
 
 from hostler.errors import Compacted, Invalid
 from hostler.keys.namespace import PRODUCTION, STANDARD, TEST_ROOT, choose
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import (
     Delete,
     DeletePrefix,

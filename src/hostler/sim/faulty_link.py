@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from hostler.errors import HostlerError, Lagged, Unavailable, Uncertain
-from hostler.kit.simulated_process import outside
+from hostler.kit.virtual_loop import outside
 from hostler.ports.store import lease_id
 
 if TYPE_CHECKING:

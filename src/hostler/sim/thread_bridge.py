@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hostler.drivers.store.watch_hub import EventQueue
 from hostler.errors import Closed, HostlerError, Unavailable, Uncertain
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import (
     Put,
     TellsLeases,

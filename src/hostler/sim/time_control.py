@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from hostler.errors import Conflict, Invalid, TooManyTries, Unavailable
-from hostler.kit.simulated_process import ProcessLoop, outside
+from hostler.kit.virtual_loop import ProcessLoop, outside
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, RATES, Mode
 
 if TYPE_CHECKING:

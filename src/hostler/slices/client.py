@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from hostler.kit.frames import MAX_FRAME
-from hostler.kit.unix_socket import short_path
+from hostler.kit.host import short_path
 from hostler.ports.calls import (
     NOT_STARTED,
     Call,

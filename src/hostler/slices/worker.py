@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from hostler.kit.frames import FrameError, frame, read_frame
-from hostler.kit.unix_socket import LEAVE_FILE
+from hostler.kit.host import LEAVE_FILE
 from hostler.ports.worker_protocol import (
     Activate,
     Admit,

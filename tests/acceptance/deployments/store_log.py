@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from hostler.keys.deployment import ENDPOINT, SLICE
 from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 from hostler.model.deployment import may_move
 from hostler.wiring import open_store
 

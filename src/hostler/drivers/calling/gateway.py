@@ -27,7 +27,7 @@ from hostler.errors import (
     Unavailable,
 )
 from hostler.kit.frames import MAX_FRAME, FrameError, Frames, frame
-from hostler.kit.unix_socket import LEAVE_FILE, short_path
+from hostler.kit.host import LEAVE_FILE, short_path
 from hostler.ports.calls import (
     Call,
     Cancel,

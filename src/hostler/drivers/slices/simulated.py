@@ -19,7 +19,7 @@ import msgspec
 
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.slices import MOST_PRINTED, Life, Method, Printed, Run, Running
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeVar
 
 from hostler.errors import Compacted, Invalid, Lagged, Missed, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import lease_id, watching
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import (
     Delete,
     DeletePrefix,

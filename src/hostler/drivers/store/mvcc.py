@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from hostler.errors import Compacted, FutureRevision, LeaseGone
-from hostler.kit.sortedset import SortedSet
+from hostler.kit.sorted_sets import SortedSet
 from hostler.ports.store import Delete, DeletePrefix, Event, Get, KeyValue, Page, Put, TxnResult, lease_id
 
 if TYPE_CHECKING:

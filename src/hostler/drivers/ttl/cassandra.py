@@ -43,7 +43,7 @@ from cassandra.query import SimpleStatement
 from hostler.drivers.deadline import Calls
 from hostler.drivers.ttl.cassandra_reactor import Reactor
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 

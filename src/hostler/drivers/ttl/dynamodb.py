@@ -37,7 +37,7 @@ from botocore.exceptions import (
 from hostler.drivers.deadline import Calls
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, TooLarge, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 

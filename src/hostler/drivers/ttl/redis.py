@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from hostler.drivers.redis_client import ANSWERS
 from hostler.drivers.ttl.redis_listener import Listener
 from hostler.errors import Forbidden, Invalid
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

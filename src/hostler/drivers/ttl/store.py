@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from hostler.errors import Damaged, HostlerError, LeaseGone, Missed, Unavailable, Uncertain
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put, TellsLeases, Value, Version, watching
 from hostler.ports.ttl import check_life, check_record, check_swap
 

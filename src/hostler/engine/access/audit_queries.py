@@ -14,7 +14,7 @@ from hostler.engine.history_reader import AHEAD, HistorySource
 from hostler.errors import Invalid
 from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.keys.node import EPOCH
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.api import AuditElsewhere, AuditPage, AuditView
 from hostler.model.node import EpochKind
 

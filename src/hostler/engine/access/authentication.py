@@ -29,7 +29,7 @@ from hostler.errors import (
 )
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
-from hostler.kit.source_address import origin
+from hostler.kit.connections import origin
 from hostler.model.name import fold
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.errors import OverBudget
-from hostler.kit.source_address import origin
-from hostler.kit.token_buckets import TokenBuckets
+from hostler.kit.connections import origin
+from hostler.kit.rate_limit import TokenBuckets
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller

@@ -15,7 +15,7 @@ from hostler.engine.idempotent_writer import instants
 from hostler.errors import HostlerError
 from hostler.keys.access import AUDIT
 from hostler.keys.inventory import USER
-from hostler.kit.source_address import origin
+from hostler.kit.connections import origin
 from hostler.model.access import Audit
 
 if TYPE_CHECKING:

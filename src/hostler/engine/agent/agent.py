@@ -16,7 +16,7 @@ from hostler.engine.slices.slice_agent import SliceAgent
 from hostler.errors import HostlerError
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 from hostler.model.vm import MachineState
 from hostler.ports.machines import migration_of
 

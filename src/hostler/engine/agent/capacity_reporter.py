@@ -9,7 +9,7 @@ import msgspec
 
 from hostler.errors import HostlerError
 from hostler.keys.node import MEMBER
-from hostler.kit.timeouts import within
+from hostler.kit.tasks import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from hostler.engine.agent.status_reporter import PATIENCE, actual
 from hostler.errors import Closed, HostlerError, NotFound, Refused, Unavailable, Uncertain
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Label, MachinePlan, Migration, required
 from hostler.ports.store import Delete, Get, KeyValue, ModRevision

@@ -35,8 +35,8 @@ from hostler.engine.cluster_id import (
 from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, MEMBER
 from hostler.keys.transfer import MOVED
-from hostler.kit.backoff import Backoff
-from hostler.kit.timeouts import Nap, within
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import Nap, within
 from hostler.model.node import ClockReading, Heartbeat, Lifecycle
 from hostler.ports.machines import Retention, ability, fencing_of
 

@@ -15,7 +15,7 @@ from hostler.engine.placement import Cluster, node_state, wanted_of_command
 from hostler.engine.runtime.expectation import Expectation
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import VM
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,8 +20,8 @@ from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
 from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LAST_CLOCK, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
+from hostler.kit.rate_limit import Backoff
 from hostler.model.access import Audit, AuditFile
 from hostler.model.lab import utc_time
 from hostler.model.node import ClockDispute, ClockReading

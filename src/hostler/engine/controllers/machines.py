@@ -32,7 +32,7 @@ from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import NAME, VM
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete

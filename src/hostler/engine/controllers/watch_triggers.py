@@ -10,7 +10,7 @@ from hostler.engine.controllers.drain import duty_of
 from hostler.engine.runtime.resync import Resync
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 
 if TYPE_CHECKING:
     import asyncio

@@ -28,8 +28,8 @@ from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.runtime.resync import Resync
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.kit.cooperative_yield import Fairness
 from hostler.kit.plural import counted
+from hostler.kit.tasks import Fairness
 from hostler.model.deployment import SliceState, base_of
 from hostler.ports.store import Delete
 

@@ -11,7 +11,7 @@ from hostler.engine.deployments.instance_index import InstanceIndex, InstanceSta
 from hostler.engine.deployments.node_cache import NodeCache, has
 from hostler.engine.deployments.state_machine import since
 from hostler.keys.deployment import SLICE
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.deployment import SliceState, base_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hostler.engine.inventory.export import natural
 from hostler.errors import Invalid
 from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import FloorFeed, FloorRack, FloorView, Standing
 from hostler.model.name import fold

@@ -15,8 +15,8 @@ from hostler.errors import Unavailable, Uncertain
 from hostler.keys.deployment import DEPLOYMENT, ENDPOINT, SLICE_OWNER, endpoints_of
 from hostler.keys.key import Key
 from hostler.keys.mirror import Mirror
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import run_together
 from hostler.model.deployment import Endpoint, SliceState
 from hostler.model.rollout import Deployment
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.invocation.call_metrics import KEPT, Count, percentile
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.model.deployment import base_of
 from hostler.ports.calls import Ask, CallFailed
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import Closed, HostlerError, LeaseGone
 from hostler.keys.deployment import ROUTER
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     import random

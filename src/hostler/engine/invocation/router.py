@@ -24,7 +24,7 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 from hostler.model.deployment import Artifact, base_of
 from hostler.ports.calls import Call, CallFailed, Fault, NotAdmitted, Unreachable
 

@@ -24,7 +24,7 @@ from hostler.engine.runtime.controller import TRIES, SnapshotController
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Closed, QuotaExceeded, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, lab_project
 from hostler.model.vm import MachineState
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid
 from hostler.keys.lab import LAB, check_user
-from hostler.kit.backoff import Backoff
-from hostler.kit.cooperative_yield import Fairness
-from hostler.kit.task_group import run_together
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import Fairness, run_together
 from hostler.model.lab import LabPhase, lab_project, lab_user
 from hostler.ports.inbox import Published
 

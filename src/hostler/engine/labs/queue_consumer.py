@@ -17,8 +17,8 @@ from msgspec import UNSET
 from hostler.engine.labs import state_machine
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, check_user, user_of_request
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import run_together
 from hostler.model.lab import REDIS_DOOR, LabDecommission, LabRequest
 from hostler.ports.inbox import BRACKETS, Taken
 from hostler.ports.store import CreateRevision, Get, KeyValue

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from hostler.engine.labs.queue_consumer import Lapsed, QueueConsumer, Rules, Unreadable, record_of
 from hostler.errors import Closed, Conflict, HostlerError, Invalid, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import run_together
 from hostler.model.lab import LabWorker as Present
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from hostler.engine.runtime.expectation import LAG
 from hostler.engine.runtime.guarded_writer import GuardedWriter
 from hostler.engine.runtime.work_queue import WIDTH, WorkQueue
 from hostler.errors import Conflict, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import run_together
 
 if TYPE_CHECKING:
     import random

@@ -8,8 +8,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from hostler.errors import Closed, Conflict, LeadershipLost, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
-from hostler.kit.timeouts import Nap
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import Nap
 
 if TYPE_CHECKING:
     import random

@@ -15,7 +15,7 @@ from hostler.errors import HostlerError
 from hostler.keys.deployment import ROUTER, SLICE
 from hostler.keys.entry import Unreadable
 from hostler.keys.mirror import Mirror
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:

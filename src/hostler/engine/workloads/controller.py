@@ -24,7 +24,7 @@ from hostler.engine.workloads.targets import Targets
 from hostler.engine.workloads.transactions import Held, New
 from hostler.errors import QuotaExceeded
 from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_of, instance_parts
 from hostler.ports.store import MAX_REQUEST_BYTES

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hostler.engine.workloads.instance_index import WorkloadInstances
-    from hostler.kit.interval_set import Numbers
+    from hostler.kit.sorted_sets import Numbers
     from hostler.model.workload import Workload
 
 BATCH = 20

@@ -11,7 +11,7 @@ from hostler.errors import Invalid
 from hostler.keys.inventory import INSTANCE
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Fairness
 from hostler.model.vm import MachineState, Power, Step
 from hostler.model.workload import instance_of, instance_parts
 

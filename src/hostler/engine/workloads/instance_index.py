@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.workloads.vm_template import Tune  # noqa: TC001 - msgspec reads annotations at run time
-from hostler.kit.interval_set import Numbers
+from hostler.kit.sorted_sets import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

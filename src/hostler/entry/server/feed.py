@@ -26,8 +26,8 @@ from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.keys.replica import LEADER
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.backoff import Backoff
-from hostler.kit.task_group import run_together
+from hostler.kit.rate_limit import Backoff
+from hostler.kit.tasks import run_together
 from hostler.model.access import HIDDEN
 from hostler.model.api import EventView
 from hostler.model.lab import ORG, lab_project

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 import structlog.tracebacks
 
-from hostler.kit.token_buckets import TokenBuckets
+from hostler.kit.rate_limit import TokenBuckets
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger

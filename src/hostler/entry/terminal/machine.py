@@ -15,7 +15,7 @@ from hostler.entry.ssh import WITHIN, bridged, why
 from hostler.errors import Damaged, Forbidden, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
-from hostler.kit.local_user import have_a_name
+from hostler.kit.host import have_a_name
 from hostler.model.lab import ORG, LabEvent, LabPhase, lab_project, lab_user
 from hostler.model.vm import Step
 

@@ -14,8 +14,8 @@ from hostler.entry.terminal import protocol
 from hostler.entry.terminal.machine import shell_in
 from hostler.entry.terminal.protocol import ReadPosition, Scroll
 from hostler.errors import Forbidden, HostlerError, NotFound, Refused
-from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
+from hostler.kit.rate_limit import Backoff
 from hostler.model.lab import LabPhase
 from hostler.ports.machines import Door
 

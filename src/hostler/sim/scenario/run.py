@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.kit.simulated_process import ProcessLoop
-from hostler.kit.virtual_loop import run_virtual
+from hostler.kit.virtual_loop import ProcessLoop, run_virtual
 from hostler.sim.invariants import Invariants, Verdict, Violation
 from hostler.sim.invariants.converged import lost, unshown
 from hostler.sim.invariants.lifetimes import Ends

@@ -13,8 +13,7 @@ from hostler.errors import Invalid, NotFound
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
-from hostler.kit.simulated_process import ProcessLoop
-from hostler.kit.virtual_loop import run_virtual
+from hostler.kit.virtual_loop import ProcessLoop, run_virtual
 from hostler.model.api import Drain
 from hostler.model.name import fold
 from hostler.model.vm import MachineState, Power, VmHandle

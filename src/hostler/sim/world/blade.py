@@ -8,10 +8,9 @@ from hostler.drivers.machines.simulated import MachineFaults, Odds, SimulatedMac
 from hostler.drivers.slices.simulated import SimulatedSlices
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.control_plane import NodePorts
-from hostler.kit.simulated_process import outside
-from hostler.kit.skewed_clock import ROUNDED
+from hostler.kit.virtual_loop import outside
 from hostler.sim.world.disks import DiskHost
-from hostler.sim.world.host import Host, chance
+from hostler.sim.world.host import ROUNDED, Host, chance
 from hostler.sim.world.peers import WorldPeers
 from hostler.sim.world.slices import WorldSlices, slice_times
 

@@ -25,7 +25,7 @@ from hostler.errors import HostlerError, Refused
 from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
-from hostler.kit.simulated_process import outside
+from hostler.kit.virtual_loop import outside
 from hostler.model.node import Heartbeat
 from hostler.ports.machines import Label, MachinePlan
 from hostler.ports.store import ModRevision

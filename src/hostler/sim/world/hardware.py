@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.kit.simulated_process import outside
+from hostler.kit.virtual_loop import outside
 from hostler.model.name import fold
 from hostler.sim.hardware import BladePlan as Loose
 from hostler.sim.hardware import BladeState, RackPlan, Racks, rack_plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid, NotFound
-from hostler.kit.simulated_process import outside
+from hostler.kit.virtual_loop import outside
 from hostler.model.name import fold
 from hostler.sim.fault import (
     AgentKilled,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.vm import HANDLE
-from hostler.kit.simulated_process import outside
+from hostler.kit.virtual_loop import outside
 from hostler.sim.faulty_link import FaultyLink, deliver
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from hostler.drivers.inbox.memory import MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import Conflict, NotFound, Unavailable, Uncertain
-from hostler.kit.simulated_process import ProcessLoop, outside
-from hostler.kit.virtual_loop import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_virtual
 from hostler.model.name import fold
 from hostler.ports.store import Put, pieces
 from hostler.sim.hardware import Repair, Replace

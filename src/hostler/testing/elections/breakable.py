@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from hostler.errors import Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

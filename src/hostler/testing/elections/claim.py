@@ -14,7 +14,7 @@ import msgspec
 from hostler.engine.elections import Elections, fence_key
 from hostler.errors import Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
-from hostler.kit.task_group import run_together
+from hostler.kit.tasks import run_together
 from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
 from hostler.testing.elections.breakable import BreakableTtlStorage
 

@@ -29,7 +29,7 @@ from hostler.drivers.machines.hetzner.api_types import action_of, bound_action_o
 from hostler.drivers.machines.hetzner.errors import LONGEST, Absent, Busy, is_limit, translated
 from hostler.drivers.machines.hetzner.threads import Threads
 from hostler.errors import Closed, Forbidden, HostlerError, Refused, TooManyTries
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

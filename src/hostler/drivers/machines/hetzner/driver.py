@@ -30,7 +30,7 @@ from hostler.drivers.machines.hetzner.watch import Watch
 from hostler.drivers.machines.qemu.channel import Connection, PortChannels
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door, Offer
 

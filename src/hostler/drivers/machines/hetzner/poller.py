@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hostler.drivers.machines.hetzner.api_types import Action
 from hostler.errors import Closed, Forbidden, HostlerError, TooManyTries, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

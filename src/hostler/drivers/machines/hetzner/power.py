@@ -11,7 +11,7 @@ import msgspec
 from hostler.drivers.machines.hetzner.labels import of_vm, snapshot_labels
 from hostler.drivers.machines.hetzner.status import OFF, RUNNING
 from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

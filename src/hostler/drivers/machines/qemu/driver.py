@@ -33,7 +33,7 @@ from hostler.drivers.machines.qemu.state import Life
 from hostler.drivers.machines.serial_log import MachineLog
 from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock, boot_id
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.node import HOST, HOST_SHARE, ImageNeeds
 from hostler.model.vm import MachineState

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 import asyncssh
 
 from hostler.errors import HostlerError
-from hostler.kit.backoff import Backoff
-from hostler.kit.local_user import have_a_name
+from hostler.kit.host import have_a_name
+from hostler.kit.rate_limit import Backoff
 from hostler.model.image import Probe, Seeding
 from hostler.model.vm import Readiness, Step
 

@@ -19,7 +19,7 @@ from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import Refused, Unavailable
-from hostler.kit.unix_socket import LEAVE_FILE
+from hostler.kit.host import LEAVE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,7 +21,7 @@ from hostler.drivers.machines.simulated.host import Row, closed, switched_off
 from hostler.drivers.machines.simulated.move import Moving, SimulatedIncoming
 from hostler.errors import NotFound, Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Door, Machine, Offer, RetainedMachine

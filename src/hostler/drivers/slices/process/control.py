@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.kit.frames import FrameError, frame, read_frame
-from hostler.kit.unix_socket import short_path
+from hostler.kit.host import short_path
 from hostler.ports.worker_protocol import FromWorker, Problem, State
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import msgspec
 from hostler.drivers.slices.process.control import SOCKET
 from hostler.drivers.slices.process.process import Mark, held_deleted
 from hostler.errors import Unavailable
-from hostler.kit.unix_socket import short_path
+from hostler.kit.host import short_path
 from hostler.ports.worker_protocol import MAX_LOG
 
 if TYPE_CHECKING:

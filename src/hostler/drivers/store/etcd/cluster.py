@@ -14,7 +14,7 @@ from grpc.aio import Metadata
 
 from hostler.drivers.store.etcd.errors import Fate, fate, refusal, words_of
 from hostler.errors import Closed, Forbidden, HostlerError, Unavailable, Uncertain
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 from . import methods
 from . import rpc_pb2 as pb

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from hostler.drivers.store.etcd.auth import Access
 from hostler.drivers.store.watch_hub import BACKLOG
 from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid
-from hostler.kit.closing import Closing
+from hostler.kit.tasks import Closing
 from hostler.ports.store import (
     Get,
     MemberStatus,

@@ -10,7 +10,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in the stubs
 
 from hostler.drivers.store.etcd.errors import Fate, fate
 from hostler.errors import HostlerError
-from hostler.kit.backoff import Backoff
+from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

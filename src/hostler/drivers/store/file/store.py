@@ -15,8 +15,7 @@ from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.watch_hub import BACKLOG, LocalWatch, WatchHub
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Closing, Fairness
 from hostler.ports.store import (
     Delete,
     DeletePrefix,

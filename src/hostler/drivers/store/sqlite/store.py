@@ -19,8 +19,7 @@ from hostler.drivers.store.committer import Committer
 from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.closing import Closing
-from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.tasks import Closing, Fairness
 from hostler.ports.store import (
     Delete,
     DeletePrefix,

@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from hostler.drivers.machines.qemu.state import MemoryFit  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.errors import Invalid, Refused, Unavailable
-from hostler.kit.unix_socket import LEAVE_FILE
+from hostler.kit.host import LEAVE_FILE
 from hostler.model.image import Digest  # noqa: TC001 - as above
 from hostler.model.record import Record
 from hostler.model.vm import VmSpec  # noqa: TC001 - as above

@@ -1,16 +1,34 @@
-"""A timeout and an interruptible sleep that cost no task or timer if there is nothing to wait for."""
+"""Tasks of asyncio: run them together, limit and interrupt their waiting, yield to others, close what they use."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Coroutine, Generator, Mapping
+    from types import TracebackType
 
     from hostler.kit.clock import Clock
 
 T = TypeVar("T")
+
+
+async def run_together(owner: str, works: Mapping[str, Coroutine[Any, Any, Any]]) -> None:
+    """Run all until one ends, or this is cancelled; then cancel the others, and raise the error of the one that ended.
+
+    The tasks are called `owner: name`.
+    """
+    tasks = [asyncio.create_task(work, name=f"{owner}: {name}") for name, work in works.items()]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:  # in order: if several ended at once, the same one is always reported
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
@@ -81,3 +99,36 @@ class Nap:
         if self._sleeper is not None and not self._woken:
             self._woken = True
             self._sleeper.cancel()
+
+
+class Fairness:
+    """Yields to the event loop once `span` seconds have passed since it last did."""
+
+    __slots__ = ("_shared_at", "_span")
+
+    def __init__(self, span: float = 0.001) -> None:
+        self._span = span
+        self._shared_at = 0.0
+
+    async def share(self) -> None:
+        """Let other ready tasks run first, if the last yield is long enough ago."""
+        now = asyncio.get_running_loop().time()
+        if now - self._shared_at > self._span:
+            self._shared_at = now  # before the pause: one caller yields, not all that ask in the same iteration
+            await asyncio.sleep(0)
+
+
+class Closing:
+    """Leaving the context closes the object. A subclass that has something to open overrides `__aenter__`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release everything. Closing twice is fine."""
+        raise NotImplementedError
