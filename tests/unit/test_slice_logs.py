@@ -279,6 +279,19 @@ def test_a_node_that_says_nothing_sensible_is_told_of(said: tuple[bytes | None, 
     assert printed.WITHIN < 60
 
 
+def test_a_node_that_cannot_be_reached_is_named_however_long_the_attempt_took() -> None:
+    class Slow(Says):
+        async def __aenter__(self) -> Says:
+            await asyncio.sleep(printed.WITHIN)  # as long as an answer may take
+            raise Unavailable("agent of node n1: cannot be reached")
+
+    async def main() -> None:
+        with pytest.raises(Unavailable, match="agent of node n1: cannot be reached"):
+            await ask(OnePeer(lambda *_: Slow()), "n1", GREET, 1)
+
+    run_virtual(main)
+
+
 # Where to ask
 
 

@@ -101,10 +101,11 @@ async def ask(peers: Peers, node: str, artifact: str, instance: int, after: str 
     """Return the output of an instance. NotFound: the node has none. Unavailable: the node cannot provide it."""
     heard = b""
     try:
-        async with asyncio.timeout(WITHIN), peers.channel(node, artifact, Door.SLICE_LOG) as channel:
-            await channel.write(msgspec.msgpack.encode(Question(instance=instance, after=after)))
-            while (piece := await channel.read()) and len(heard) <= LONGEST_ANSWER:
-                heard += piece
+        async with peers.channel(node, artifact, Door.SLICE_LOG) as channel:  # has a time limit of its own
+            async with asyncio.timeout(WITHIN):
+                await channel.write(msgspec.msgpack.encode(Question(instance=instance, after=after)))
+                while (piece := await channel.read()) and len(heard) <= LONGEST_ANSWER:
+                    heard += piece
         answer = msgspec.msgpack.decode(heard, type=Answer)
     except TimeoutError:
         raise Unavailable(f"log of {artifact}: node {node} did not answer in time; try again") from None

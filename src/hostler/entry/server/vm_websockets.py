@@ -66,9 +66,10 @@ async def _logged(asked: Asked) -> Answer:
     tail: int = asked.query["tail"]
     said = b""
     try:
-        async with asyncio.timeout(LOG_WITHIN), asked.services.peers.channel(vm.node, vm.id, Door.LOG) as channel:
-            while piece := await channel.read():
-                said = (said + piece)[-tail:]
+        async with asked.services.peers.channel(vm.node, vm.id, Door.LOG) as channel:  # has a time limit of its own
+            async with asyncio.timeout(LOG_WITHIN):
+                while piece := await channel.read():
+                    said = (said + piece)[-tail:]
     except TimeoutError:
         raise Unavailable(f"log of {vm.name}: its node {vm.node} did not answer in time; try again") from None
     return Answer(VmLog(text=said.decode(errors="replace")))
