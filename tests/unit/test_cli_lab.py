@@ -215,7 +215,7 @@ def test_what_goes_on_in_the_background_has_no_secret_among_its_arguments(
         started.extend((arguments, environ))
         return 0
 
-    monkeypatch.setattr("hostler.entry.detach.detached", detached)
+    monkeypatch.setattr("hostler.entry.cli.up.detached", detached)
     url = "redis://:s3cret@h:1"
     assert main(["up", "--detach", "--data", str(tmp_path), "--redis", url, "--nodes", "2"]) == 0
     arguments, environ = started

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.entry.cli import show, yaml_output
+from hostler.entry.cli import show
 from hostler.ports.store import Event, KeyValue
 
 
@@ -103,15 +103,15 @@ plain = st.recursive(
 @pytest.mark.slow
 @given(plain)
 def test_yaml_reads_back_as_what_was_written(value: object) -> None:
-    assert read_yaml(yaml_output.dump(value)) == value
+    assert read_yaml(show.yaml_text(value)) == value
 
 
 @given(st.text())
 def test_yaml_text_is_printable(text: str) -> None:
-    written = yaml_output.dump(text).removesuffix("\n")
+    written = show.yaml_text(text).removesuffix("\n")
     assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", written)
 
 
 @pytest.mark.parametrize("word", ["true", "No", "on", "null", "~", "", "1", "1e3", "0x1", "- a", "a: b", "#", "=", "y"])
 def test_yaml_quotes_what_could_be_read_as_something_else(word: str) -> None:
-    assert yaml_output.dump({"v": word}) == f"v: {json.dumps(word)}\n"
+    assert show.yaml_text({"v": word}) == f"v: {json.dumps(word)}\n"

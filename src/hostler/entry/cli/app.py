@@ -1,4 +1,4 @@
-"""The root command. Each command is in its own module, which is imported when the command runs."""
+"""The root command. Each command is in a module, which is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hostler.entry.cli.failure import BROKEN_PIPE, forget_stdout
 # name: module, the object in it, and the line for --help, so that `hostler --help` imports no command module.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("hostler.entry.cli.up", "up", "Run everything in one process: control plane, API and nodes."),
-    "down": ("hostler.entry.cli.down", "down", "Stop hostler up on this machine."),
-    "web": ("hostler.entry.cli.web", "web", "Open the web UI, signed in."),
+    "down": ("hostler.entry.cli.up", "down", "Stop hostler up on this machine."),
+    "web": ("hostler.entry.cli.user", "web", "Open the web UI, signed in."),
     "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
     "image": ("hostler.entry.cli.image", "image", "List, add, build and remove machine images."),
     "lab": ("hostler.entry.cli.lab", "lab", "Start, show, extend and stop labs: a machine for every student."),
-    "labs": ("hostler.entry.cli.labs", "labs", "Run a lab worker, which takes requests from Redis."),
+    "labs": ("hostler.entry.cli.processes", "labs", "Run a lab worker, which takes requests from Redis."),
     "workload": ("hostler.entry.cli.workload", "workload", "Apply, show, scale and delete workloads."),
     "blueprint": ("hostler.entry.cli.blueprint", "blueprint", "Apply, plan, show and roll back blueprints of slices."),
     "slice": ("hostler.entry.cli.slice", "slice_", "Write and publish slices, and show their instances."),
@@ -28,21 +28,21 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "inventory": ("hostler.entry.cli.inventory", "inventory", "Load, show and change the datacenter inventory."),
     "user": ("hostler.entry.cli.user", "user", "Manage accounts and tokens."),
     "project": ("hostler.entry.cli.project", "project", "Create and list projects."),
-    "quota": ("hostler.entry.cli.quota", "quota", "Show and set the quota of a project."),
+    "quota": ("hostler.entry.cli.project", "quota", "Show and set the quota of a project."),
     "events": ("hostler.entry.cli.events", "events", "Follow events, or show past decisions and their causes."),
     "why": ("hostler.entry.cli.events", "why", "Explain the state of an object, decision by decision."),
-    "audit": ("hostler.entry.cli.audit", "audit", "Show the audit log, and verify its files."),
+    "audit": ("hostler.entry.cli.events", "audit", "Show the audit log, and verify its files."),
     "leader": ("hostler.entry.cli.leader", "leader", "Show the leader and the standby replicas."),
-    "doctor": ("hostler.entry.cli.doctor", "doctor", "Check the installation and suggest fixes."),
+    "doctor": ("hostler.entry.cli.config", "doctor", "Check the installation and suggest fixes."),
     "config": ("hostler.entry.cli.config", "config", "Show the settings and their sources."),
-    "replica": ("hostler.entry.cli.replica", "replica", "Run one replica of the control plane: API and controllers."),
-    "agent": ("hostler.entry.cli.agent", "agent", "Run the agent of one node."),
+    "replica": ("hostler.entry.cli.processes", "replica", "Run one replica of the control plane: API and controllers."),
+    "agent": ("hostler.entry.cli.processes", "agent", "Run the agent of one node."),
     "sim": ("hostler.entry.cli.sim", "sim", "Simulate a datacenter in virtual time, and inject faults."),
     "whatif": ("hostler.entry.cli.whatif", "whatif", "Predict what a drain or a failure would move."),
     "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
     "demo": ("hostler.entry.cli.demo", "demo", "Show the store in action, in ten seconds."),
     "bench": ("hostler.entry.cli.bench", "bench", "Measure a store on this machine."),
-    "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),
+    "completion": ("hostler.entry.cli.app", "completion", "Print the completion script for a shell."),
 }
 
 
@@ -102,3 +102,24 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def app(debug: bool) -> None:
     """A control plane for virtual machines that keeps all its state in one key-value store."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    \b
+    bash:  hostler completion bash > ~/.local/share/bash-completion/completions/hostler
+    zsh:   hostler completion zsh > "${fpath[1]}/_hostler"
+    fish:  hostler completion fish > ~/.config/fish/completions/hostler.fish
+    """
+
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"no completion for {shell}")
+    script = kind(app, {}, "hostler", "_HOSTLER_COMPLETE")
+    # Not source(): for bash that starts a bash to ask for its version.
+    click.echo(script.source_template % script.source_vars())

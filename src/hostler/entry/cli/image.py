@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hostler.ports.images import Images, Named, Progress
 
-_HERE = "hostler.entry.cli.image"
+_HERE = __name__
 
 COMMANDS = {
     "list": (_HERE, "list_", "List the images."),

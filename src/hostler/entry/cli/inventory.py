@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hostler.entry.cli.server_options import Server
     from hostler.model.inventory_api import HardwareView, InventoryChange, InventoryDocument, InventoryPlan, RackView
 
-_HERE = "hostler.entry.cli.inventory"
+_HERE = __name__
 
 COMMANDS = {
     "load": (_HERE, "load", "Load an inventory file, after showing its plan."),

@@ -13,8 +13,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask, ask_if_seen, check_can_ask, yes_option
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
 from hostler.entry.cli.vm.retained import given_up
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from hostler.model.api import NodeView, VmView
     from hostler.model.retained_api import RetainedView
 
-_HERE = "hostler.entry.cli.node"
+_HERE = __name__
 
 COMMANDS = {
     "list": (_HERE, "list_", "List the nodes and their usage."),

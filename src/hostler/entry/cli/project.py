@@ -1,4 +1,4 @@
-"""`hostler project`."""
+"""`hostler project` and `hostler quota`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.server_options import chosen_server, org_option, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, org_option, project_options, reached, server_options
 from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import moment
+from hostler.entry.cli.value import Mebibytes, moment, size
+from hostler.model.api import QuotaSet
 
 if TYPE_CHECKING:
     from hostler.entry.cli.server_options import Server
+    from hostler.model.api import QuotaView
 
-_HERE = "hostler.entry.cli.project"
 
-COMMANDS = {
+_HERE = __name__
+
+PROJECT_COMMANDS = {
     "create": (_HERE, "create", "Create a project in an org."),
     "list": (_HERE, "list_", "List the projects that you can see."),
 }
 
 
-@click.group(cls=LazyGroup, commands_at=COMMANDS)
+@click.group(cls=LazyGroup, commands_at=PROJECT_COMMANDS)
 def project() -> None:
     """Create and list projects."""
 
@@ -67,3 +70,110 @@ async def _list(server: Server, org: str | None, output: str) -> None:
         for view in found.items
     ]
     show.Columns("ORG", "PROJECT", "CREATED", "BY").rows(rows)
+
+
+QUOTA_COMMANDS = {
+    "show": (_HERE, "show_", "Show the limits and the usage of a project."),
+    "set": (_HERE, "set_", "Set the limits of a project."),
+    "remove": (_HERE, "remove", "Remove the limits of a project."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=QUOTA_COMMANDS)
+def quota() -> None:
+    """Show and set the quota of a project."""
+
+
+_all = click.option("--all-projects", is_flag=True, help="The quota for all projects of the org together.")
+
+
+@click.command("show")
+@show.output_option
+@_all
+@project_options
+@server_options
+def show_(*, output: str, all_projects: bool, org: str, project: str) -> None:
+    """Show the limits and the usage of a project."""
+    complete(_show(chosen_server(), org, "" if all_projects else project, output))
+
+
+async def _show(server: Server, org: str, project: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await client.quotas.get(org, project)
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    else:
+        _table(view)
+
+
+def _table(view: QuotaView) -> None:
+    used = view.used
+    names = ("vms", "cpus", "memory", "disk")
+    has_all = (str(view.used_vms), str(used.cpus), size(used.memory_mib), f"{used.disk_gib} GiB")
+    rows = list(zip(names, has_all, _limits(view.limits), strict=True))
+    if view.inherited == QuotaSet():
+        show.Columns("OF", "USED", "LIMIT").rows([[name, has, limit or "none"] for name, has, limit in rows])
+        return
+    whole = _limits(view.inherited)
+    shown = [
+        [name, has, limit or "none", above or "none"] for (name, has, limit), above in zip(rows, whole, strict=True)
+    ]
+    show.Columns("OF", "USED", "LIMIT", "ORG LIMIT").rows(shown)
+
+
+def _limits(limits: QuotaSet) -> list[str | None]:
+    return [
+        None if limits.vms is None else str(limits.vms),
+        None if limits.cpus is None else str(limits.cpus),
+        None if limits.memory_mib is None else size(limits.memory_mib),
+        None if limits.disk_gib is None else f"{limits.disk_gib} GiB",
+    ]
+
+
+@click.command("set")
+@click.option("--vms", type=click.IntRange(min=0), help="Number of machines.")
+@click.option("--cpus", type=click.IntRange(min=0), help="Cores of all machines.")
+@click.option("--memory", type=Mebibytes(), help="Memory of all machines: 512M, 64G.")
+@click.option("--disk", type=click.IntRange(min=0), metavar="GIB", help="Disk of all machines.")
+@_all
+@project_options
+@server_options
+def set_(
+    *,
+    vms: int | None,
+    cpus: int | None,
+    memory: int | None,
+    disk: int | None,
+    all_projects: bool,
+    org: str,
+    project: str,
+) -> None:
+    """Set the limits of a project. Resources that are left out have no limit.
+
+    With --all-projects, the limits apply to all projects of the org together; this needs membership in * (everything).
+    """
+    wanted = QuotaSet(vms=vms, cpus=cpus, memory_mib=memory, disk_gib=disk)
+    if wanted == QuotaSet():
+        raise click.UsageError("give a limit: --vms, --cpus, --memory, --disk; hostler quota remove removes all limits")
+    wanted.encode()
+    complete(_set(chosen_server(), org, "" if all_projects else project, wanted))
+
+
+async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None:
+    async with reached(server) as client:
+        _table(await client.quotas.set(org, project, wanted))
+
+
+@click.command()
+@_all
+@project_options
+@server_options
+def remove(*, all_projects: bool, org: str, project: str) -> None:
+    """Remove the limits of a project."""
+    complete(_remove(chosen_server(), org, "" if all_projects else project))
+
+
+async def _remove(server: Server, org: str, project: str) -> None:
+    async with reached(server) as client:
+        await client.quotas.delete(org, project)
+    click.echo(f"{show.safe(org)}{f'/{show.safe(project)}' if project else ''}: no limits")

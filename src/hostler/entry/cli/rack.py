@@ -9,8 +9,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import capacity, moment, size
 from hostler.kit.plural import counted
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from hostler.model.inventory import HardwareFlow
     from hostler.model.inventory_api import BladeView, FeedView, RackDetail, RackView
 
-_HERE = "hostler.entry.cli.rack"
+_HERE = __name__
 
 COMMANDS = {
     "list": (_HERE, "list_", "List the racks and their usage."),

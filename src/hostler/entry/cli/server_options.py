@@ -1,4 +1,4 @@
-"""The server that a command asks, and the token that it uses.
+"""The server that a command asks, the token that it uses, and what it reads there.
 
 Server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder, else the replica of this machine if
 the settings name a cluster. Token: --token-file, --token, HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
+from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.value import span
 from hostler.entry.data_dir import DataFolder
@@ -25,12 +27,18 @@ from hostler.settings.value import split_address
 from hostler.wiring import is_shared_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from hostler.client import Client
+    from hostler.client.pages import Page, Pages
     from hostler.settings import Settings
 
+
+P = TypeVar("P")
 T = TypeVar("T")
+
+PAGE = 500
+"""Items that one request for a list asks for."""
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,3 +201,33 @@ async def read(client: Client, asked: Callable[[bool], Awaitable[T]]) -> T:
             raise error from None
     note(f"note: the store is unreachable; this is the state of {span(client.stale_for)} ago")
     return answer
+
+
+async def all_of(client: Client, list_: Callable[..., Pages[P, T]], limit: int | None = None) -> AsyncIterator[T]:
+    """Yield all items that `list_` of the client returns, or the first `limit`; each page is fetched by `read`."""
+    left, after = limit, None
+    while left is None or left > 0:
+        count = PAGE if left is None else min(PAGE, left)
+
+        def asked(stale: bool, after: str | None = after, count: int = count) -> Pages[P, T]:
+            return list_(limit=count, after=after, stale=stale)
+
+        page: Page[T] = await read(client, asked)  # type: ignore[arg-type]
+        for item in page.items:
+            yield item
+        left = None if left is None else left - len(page.items)
+        after = page.after
+        if after is None:
+            return
+
+
+def show_all(
+    found: Sequence[T], output: str, heads: Sequence[str], row: Callable[[T], Sequence[str]], none: str
+) -> None:
+    """Show all items; if a table would be empty, print the note `none`."""
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+    elif not found:
+        note(none)
+    else:
+        show.Columns(*heads).rows([row(each) for each in found])

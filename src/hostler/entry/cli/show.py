@@ -8,18 +8,65 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hostler.entry.cli import yaml_output
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hostler.ports.store import Event, KeyValue
+
+
+# Quote words that some YAML readers take for a boolean, null or number, and everything that is not plainly a word.
+_WORD = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.@+-]*")
+_RESERVED = frozenset(["true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf"])
+# Unprintable by the rules of YAML, or a line break to some readers; JSON does not escape these.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def yaml_text(value: object) -> str:
+    """Format the value as YAML, ending in a newline."""
+    return "\n".join(_yaml_lines(value)) + "\n"
+
+
+def _yaml_lines(value: object) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _entry(f"{_scalar(key)}:", item, "  ")
+    elif isinstance(value, list | tuple) and value:
+        for item in value:
+            first, *rest = _yaml_lines(item)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in rest)
+    else:
+        yield _scalar(value)
+
+
+def _entry(head: str, item: object, indent: str) -> Iterator[str]:
+    if isinstance(item, dict | list | tuple) and item:
+        yield head
+        yield from (indent + line for line in _yaml_lines(item))
+    else:
+        yield f"{head} {_scalar(item)}"
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, str):
+        if _WORD.fullmatch(value) and value.lower() not in _RESERVED:
+            return value
+        return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if value == {}:
+        return "{}"
+    if value in ([], ()):
+        return "[]"
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
 
 FORMATS = ("table", "json", "yaml")
 SHORT = 2_000
@@ -95,14 +142,14 @@ def value_block(value: bytes) -> str:
 def emit(data: object, output: str) -> None:
     """Print one document of plain data as JSON or YAML."""
     if output == "yaml":
-        click.echo(yaml_output.dump(data), nl=False)
+        click.echo(yaml_text(data), nl=False)
     else:
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def document(data: object, output: str) -> str:
     """Format one document of a sequence: JSON on one line, or YAML."""
-    return "---\n" + yaml_output.dump(data) if output == "yaml" else as_json(data) + "\n"
+    return "---\n" + yaml_text(data) if output == "yaml" else as_json(data) + "\n"
 
 
 def tell(line: str, data: object, output: str) -> None:

@@ -1,8 +1,14 @@
-"""`hostler up`."""
+"""`hostler up` and `hostler down`: everything in one process, in the foreground or in the background."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +18,16 @@ from hostler.entry.cli.failure import one_line
 from hostler.entry.cli.plane_options import AGENT_LISTEN, called, machines_option, plane_options
 from hostler.entry.cli.plane_options import flags as flag_options
 from hostler.entry.cli.store_option import complete
+from hostler.errors import HostlerError, NotFound, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hostler.entry.data_dir import DataFolder
     from hostler.entry.up import Ready
     from hostler.model.api import VmView
     from hostler.settings import Settings
+
 
 FIRST = "hello"
 """The name of the machine that --first-vm creates."""
@@ -58,7 +69,6 @@ def up(
 
 def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) -> int:
     from hostler.entry.data_dir import DataFolder
-    from hostler.entry.detach import detached
     from hostler.settings.driver import all_options
 
     folder = DataFolder(settings.data)
@@ -163,3 +173,111 @@ def _farewell(now: Ready, settings: Settings, *, background: bool) -> None:
     click.echo(f"  {me} vm list{where}")
     click.echo(f"  {me} vm why web{where}")
     click.echo(f"\nAPI docs: {now.url}/docs   log: {now.folder.log_file}   end: {end}")
+
+
+ANSWERS_WITHIN = 3.0
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder of hostler up.")
+def down(data: Path | None) -> None:
+    """Stop the hostler up of a data folder, and wait until it has ended.
+
+    Machines keep running, and the next hostler up finds them. Slices stop, and the next hostler up starts them again.
+    """
+    from hostler.entry.data_dir import DataFolder
+    from hostler.settings import load
+
+    folder = DataFolder(load({"data": data}).data)
+    there = asyncio.run(_has_machines(folder)) if folder.holder() else False
+    if not ended(folder):
+        raise NotFound(f"data folder {folder.path}: no hostler up runs there; name its folder with --data")
+    click.echo("ended; the machines run on" if there else "ended")
+
+
+async def _has_machines(folder: DataFolder) -> bool:
+    """Return whether the server has machines. True if the server does not answer, because it may have some."""
+    from hostler.client import Client
+
+    url, token = folder.read(folder.server_file), folder.read(folder.token_file)
+    if not url or not token:
+        return True
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN), Client(url, token.strip(), insecure=True) as client:
+            return bool((await client.vms.rows(limit=1, stale=True)).items)
+    except (HostlerError, TimeoutError):
+        return True
+
+
+LAST = "end: "
+"""Prefix of the last line of `up`; everything was printed by then."""
+READY_WITHIN = 60.0
+"""Seconds without output after which `up` is considered failed."""
+SAID_WITHIN = 360.0
+"""Same limit once it is ready; longer, because creating the first machine is slow and not required."""
+END_WITHIN = 20.0
+LOOK_EVERY = 0.05
+
+
+def detached(
+    arguments: Sequence[str], output: Path, show: Callable[[str], None], environ: Mapping[str, str] | None = None
+) -> int:
+    """Run `hostler up` with these arguments in a new session. Return 0 once its output is complete, else its exit code.
+
+    `environ` holds additional environment variables. The output is shown as it arrives. Unavailable: `up` was not ready
+    in time; it is terminated.
+    """
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            [*_program(), "up", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            env={**os.environ, **(environ or {})},
+        )
+    finally:
+        os.close(descriptor)
+    shown, until = 0, time.monotonic() + READY_WITHIN
+    while True:
+        code = process.poll()
+        said = output.read_text(encoding="utf-8", errors="replace")
+        if len(said) > shown:
+            show(said[shown:])
+            until = time.monotonic() + (SAID_WITHIN if "\nready " in f"\n{said}" else READY_WITHIN)
+        shown = len(said)
+        if code is not None:
+            return code
+        if any(LAST in line for line in said.splitlines()):
+            os.truncate(output, 0)  # the file holds the token, which is shown only once
+            return 0
+        if time.monotonic() > until:
+            process.terminate()
+            raise Unavailable(f"hostler up: not ready after {READY_WITHIN:g} s; see {output}")
+        time.sleep(LOOK_EVERY)
+
+
+def _program() -> list[str]:
+    """Return the command of this program as the user called it, so that usage messages show the same name."""
+    mine = Path(sys.argv[0])
+    return [sys.executable, str(mine)] if mine.name == "hostler" else [sys.executable, "-m", "hostler"]
+
+
+def ended(folder: DataFolder) -> bool:
+    """Stop the `up` of a folder and wait for its end. Return False if none runs.
+
+    Unavailable: it did not end in time.
+    """
+    holder = folder.holder()
+    if not holder:
+        return False
+    os.kill(holder, signal.SIGTERM)
+    until = time.monotonic() + END_WITHIN
+    while folder.holder() == holder:
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"hostler up (process {holder}): still running {END_WITHIN:g} s after SIGTERM; see its log"
+            )
+        time.sleep(LOOK_EVERY)
+    return True

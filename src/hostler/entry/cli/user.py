@@ -1,8 +1,10 @@
-"""`hostler user`."""
+"""`hostler user` and `hostler web`: accounts, their tokens, and the sign-in to the web UI."""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,20 +14,22 @@ from msgspec import UNSET
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask_if_seen, yes_option
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import moment
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.server_options import Server, chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete, local_path, redacted, store_option
+from hostler.entry.cli.value import Duration, moment
+from hostler.errors import NotFound
 from hostler.model.access import ROLES, Role
-from hostler.model.api import UserCreate, UserUpdate
+from hostler.model.api import TokenCreate, UserCreate, UserUpdate
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.server_options import Server
     from hostler.model.api import UserView
     from hostler.model.inventory import Rights
+    from hostler.settings import Settings
 
-_HERE = "hostler.entry.cli.user"
-_TOKEN = "hostler.entry.cli.token"  # noqa: S105 - a module
+
+_HERE = __name__
 
 COMMANDS = {
     "create": (_HERE, "create", "Create an account."),
@@ -33,8 +37,8 @@ COMMANDS = {
     "show": (_HERE, "show_", "Show one account, or yourself."),
     "update": (_HERE, "update", "Change an account."),
     "delete": (_HERE, "delete", "Delete an account and its tokens."),
-    "token": (_TOKEN, "token", "Create, list and revoke API tokens."),
-    "recover": (_TOKEN, "recover", "Create a new token for the administrator, directly in the store."),
+    "token": (_HERE, "token", "Create, list and revoke API tokens."),
+    "recover": (_HERE, "recover", "Create a new token for the administrator, directly in the store."),
 }
 ROLE_NAMES = [role.value for role in Role]
 PAGE = 500
@@ -219,3 +223,140 @@ async def _delete(server: Server, name: str) -> None:
     async with reached(server) as client:
         await client.users.delete(name)
     click.echo(f"{show.safe(name)}: deleted")
+
+
+TOKEN_COMMANDS = {
+    "create": (_HERE, "create_token", "Create a token; it is shown only once."),
+    "list": (_HERE, "list_tokens", "List the tokens of an account."),
+    "revoke": (_HERE, "revoke", "Revoke a token."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=TOKEN_COMMANDS)
+def token() -> None:
+    """Create, list and revoke API tokens."""
+
+
+@click.command("create")
+@click.argument("user")
+@click.option("--name", default="", help="The purpose of the token.")
+@click.option("--expires", type=Duration(), help="The token expires after this time: 12h, 30d.")
+@show.output_option
+@server_options
+def create_token(user: str, name: str, expires: float | None, output: str) -> None:
+    """Create a token for the account USER. It is shown only once, alone on standard output."""
+    request = TokenCreate(name=name, expires_in=expires)
+    request.encode()
+    complete(_create_token(chosen_server(), user, request, output))
+
+
+async def _create_token(server: Server, user: str, request: TokenCreate, output: str) -> None:
+    async with reached(server) as client:
+        issued = await client.users.issue(user, request)
+    if output != "table":
+        show.emit(msgspec.to_builtins(issued), output)
+        return
+    click.echo(issued.token)
+    note(f"token {issued.id} of {issued.user}: it is not shown again")
+
+
+@click.command("list")
+@click.argument("user")
+@show.output_option
+@server_options
+def list_tokens(user: str, output: str) -> None:
+    """List the tokens and sessions of the account USER."""
+    complete(_list_tokens(chosen_server(), user, output))
+
+
+async def _list_tokens(server: Server, user: str, output: str) -> None:
+    async with reached(server) as client:
+        page = await client.users.tokens(user)
+    if output != "table":
+        show.emit(msgspec.to_builtins(page.items), output)
+        return
+    rows = [
+        [each.id, each.purpose.value, moment(each.created_at), moment(each.expires_at) or "never", show.safe(each.name)]
+        for each in page.items
+    ]
+    show.Columns("ID", "FOR", "CREATED", "EXPIRES", "NAME").rows(rows)
+
+
+@click.command()
+@click.argument("user")
+@click.argument("token_id", metavar="ID")
+@server_options
+def revoke(user: str, token_id: str) -> None:
+    """Revoke the token ID of the account USER."""
+    complete(_revoke(chosen_server(), user, token_id))
+
+
+async def _revoke(server: Server, user: str, token_id: str) -> None:
+    async with reached(server) as client:
+        await client.users.revoke(user, token_id)
+    click.echo(f"{show.safe(token_id)}: revoked")
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The data folder, as for hostler up.")
+@click.option("--remove-password", is_flag=True, help="Also remove its password, if it is lost or known to others.")
+@store_option
+def recover(data: Path | None, remove_password: bool, store_url: str | None) -> None:
+    """Create a new token for the account `admin`, directly in the store, and revoke all its older tokens.
+
+    Use it to regain access if you can reach the store; no server has to run. The token is shown only once, alone on
+    standard output. If the store belongs to the data folder, the token is also written to admin.token there.
+    """
+    from hostler.settings import load
+
+    complete(_recover(load({"data": data, "store": store_url}), remove_password=remove_password))
+
+
+async def _recover(settings: Settings, *, remove_password: bool) -> None:
+    from hostler.entry.control_plane import recovered_admin
+    from hostler.entry.data_dir import DataFolder
+
+    path = local_path(settings.store)
+    if path is not None and not path.exists():
+        raise NotFound(f"store {redacted(settings.store)}: no such file; name the store with --store or --data")
+    fresh = await recovered_admin(settings, remove_password=remove_password)
+    folder = DataFolder(settings.data)
+    if path is not None and path.parent == folder.path:
+        folder.write(folder.token_file, fresh)
+        note(f"kept in {folder.token_file}")
+    click.echo(fresh)
+
+
+@click.command()
+@click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening it.")
+@server_options
+def web(only_print: bool) -> None:
+    """Open the web UI, signed in as the account of the token.
+
+    The URL contains a ticket that signs in once, within 60 seconds. If no browser can be opened, the URL is printed.
+    With --print it is printed alone on standard output. To sign in without this command, open the server's URL and
+    enter a name and password, or a token.
+    """
+    complete(_web(chosen_server(), only_print=only_print))
+
+
+async def _web(server: Server, *, only_print: bool) -> None:
+    async with reached(server) as client:
+        told = await client.users.web_ticket()
+        url = client.url
+    address = f"{url}{told.url}/{told.ticket}"
+    if not only_print:
+        if _opened(address):
+            click.echo(f"opened {url}/")
+            return
+        note("note: no browser could be opened here; open this address yourself")
+    click.echo(address)
+    note("it signs in once, within 60 s; treat it like a password until then")
+
+
+def _opened(address: str) -> bool:
+    """Open a browser; return whether that worked. A text browser is tried only if BROWSER names it."""
+    import webbrowser
+
+    seen = sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    return seen and webbrowser.open(address)

@@ -9,8 +9,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.listing import PAGE, show_all
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import PAGE, chosen_server, reached, server_options, show_all
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.model.deployment import SliceState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.engine.transfer.scan import pages
-from hostler.entry.cli import show, yaml_output
+from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.store_option import chosen, complete, opened, redacted, store_option
 from hostler.errors import Damaged, Lagged, NotFound
@@ -107,7 +107,7 @@ async def _list_plain(found: AsyncIterator[Page], output: str, *, keys_only: boo
         for kv in page.items:
             shown = show.plain_key_value(kv, keys_only=keys_only)
             if output == "yaml":
-                click.echo(("\n" if opening else "") + yaml_output.dump([shown]), nl=False)
+                click.echo(("\n" if opening else "") + show.yaml_text([shown]), nl=False)
             else:
                 click.echo(("\n" if opening else ",\n") + show.as_json(shown), nl=False)
             opening = False

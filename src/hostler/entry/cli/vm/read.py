@@ -12,8 +12,15 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, read, server_options
+from hostler.entry.cli.server_options import (
+    all_of,
+    chosen_server,
+    project_options,
+    reached,
+    read,
+    server_options,
+    show_all,
+)
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import label_text, labels, moment, size, span
 from hostler.entry.cli.vm.wait import ready

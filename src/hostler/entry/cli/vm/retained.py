@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hostler.model.api import VmView
     from hostler.model.retained_api import RetainedView
 
-_HERE = "hostler.entry.cli.vm.retained"
+_HERE = __name__
 
 COMMANDS = {
     "list": (_HERE, "list_", "List the retained machines."),

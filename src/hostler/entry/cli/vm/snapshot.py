@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView
 
-_HERE = "hostler.entry.cli.vm.snapshot"
+_HERE = __name__
 
 COMMANDS = {
     "create": (_HERE, "create", "Take a snapshot."),

@@ -11,8 +11,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, size
 from hostler.errors import NotFound, Unavailable
