@@ -32,8 +32,7 @@ from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.state_machine import moved
 from hostler.entry.cli.progress import Ticker
 from hostler.errors import Invalid, Missed, Unavailable, Uncertain
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE, BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
 from hostler.kit.tasks import run_together
 from hostler.model.deployment import Blueprint, Endpoint, SliceRecord, SliceSpec, SliceState
 from hostler.model.rollout import BlueprintRevision, SliceOwner

@@ -14,7 +14,7 @@ from bench.invoke_worker import ARTIFACT, METHOD
 from hostler.entry.control_plane import ControlPlaneProcess, first_admin
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.server.logs import configure
-from hostler.keys.deployment import ENDPOINT
+from hostler.keys.families import ENDPOINT
 from hostler.model.deployment import Endpoint, SliceState
 from hostler.settings import load
 from hostler.wiring import open_store

@@ -18,8 +18,8 @@ from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.projector import LabProjector
 from hostler.engine.labs.vm_template import shape_of
 from hostler.errors import Conflict
+from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB, LabNames
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.model.vm import MachineState, Readiness, Step, VmHandle
 from hostler.wiring import open_board

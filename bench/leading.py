@@ -12,7 +12,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
 from hostler.engine.view import View
 from hostler.errors import Conflict
-from hostler.keys.replica import LEADER
+from hostler.keys.families import LEADER
 from hostler.kit.clock import SystemClock
 from hostler.wiring import ttl_storage_on
 

@@ -16,7 +16,7 @@ from bench.report import report
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.store_option import complete, path_url, redacted
 from hostler.errors import Invalid
-from hostler.keys.replica import FENCE, LEADER
+from hostler.keys.families import FENCE, LEADER
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from bench.report import Row
 from hostler.engine.request import HOSTLER, Request
 from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.store_benchmark import alternate
-from hostler.keys.vm import VM
+from hostler.keys.families import VM
 from hostler.model.api import VmCreate
 from hostler.model.vm import VmSpec
 from hostler.settings import load

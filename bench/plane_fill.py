@@ -14,8 +14,7 @@ import msgspec
 
 from hostler.engine.controllers.decision import ordered, told
 from hostler.engine.placement import Cluster, node_state, place, wanted_of
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, NAME, VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 from hostler.model.vm import MachineState, VirtualMachine, VmSpec

@@ -15,7 +15,7 @@ from bench.plane_shape import Recorder
 from bench.report import Row
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.quotas import quota_release
-from hostler.keys.node import COMMAND
+from hostler.keys.families import COMMAND
 
 if TYPE_CHECKING:
     import random

@@ -17,7 +17,7 @@ from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.controllers.decision import ordered
 from hostler.errors import Unavailable
-from hostler.keys.node import COMMAND
+from hostler.keys.families import COMMAND
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
 from hostler.wiring import open_machines

@@ -16,8 +16,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.errors import Unavailable
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.node import NodeRecord, VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec

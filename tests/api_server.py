@@ -37,9 +37,8 @@ from hostler.entry.relay import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig, Services
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 from hostler.model.api import TokenCreate, UserCreate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
+from hostler.keys.families import DEPLOYMENT, ENDPOINT
 from hostler.kit.frames import FrameError, frame, read_frame
 from hostler.model.deployment import Endpoint, SliceState
 from hostler.model.rollout import Deployment, Phase

@@ -12,8 +12,8 @@ from terminal_guest import ShellGuest
 
 from hostler.entry.server.services import ServerConfig
 from hostler.entry.ssh_key import terminal_key
+from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
 from hostler.ports.machines import Door

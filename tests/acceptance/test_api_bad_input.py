@@ -15,8 +15,7 @@ from hostler.entry.server.app import build
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig
 from hostler.errors import Invalid, Unavailable
-from hostler.keys.access import ANSWERED, AUDIT
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import ANSWERED, AUDIT, NAME, VM
 from hostler.model.access import Role
 from hostler.model.api import Problem
 

@@ -11,7 +11,7 @@ from blueprint_scene import SaidArtifacts, blueprint, spec
 from hostler import Client
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import Forbidden, NotFound
-from hostler.keys.deployment import DEPLOYMENT
+from hostler.keys.families import DEPLOYMENT
 from hostler.model.access import Role
 from hostler.model.deployment import Blueprint, Gate, Stage, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase

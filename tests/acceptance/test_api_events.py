@@ -19,9 +19,8 @@ from harness.pace import within
 import hostler
 from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.stream_quota import kept, share
-from hostler.keys.namespace import Namespace
-from hostler.keys.namespaced import NamespacedStore
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import HANDLE, VM
+from hostler.keys.namespace import Namespace, NamespacedStore
 from hostler.model.access import Role
 from hostler.model.vm import MachineState, VmHandle
 from hostler.ports.store import Put, Store

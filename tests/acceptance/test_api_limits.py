@@ -21,7 +21,7 @@ from hostler.entry.relay import GUESSES, RelayApp
 from hostler.entry.server import long_reads, protocol
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig
-from hostler.keys.node import CLUSTER
+from hostler.keys.families import CLUSTER
 from hostler.kit import connections
 from hostler.kit.clock import SystemClock
 from hostler.kit.connections import ConnectionLimits

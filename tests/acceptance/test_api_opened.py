@@ -14,8 +14,8 @@ from terminal_guest import browse
 from terminal_place import Place, placed, until
 
 from hostler.errors import Unavailable
+from hostler.keys.families import HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, VM
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
 from hostler.ports.machines import Door
 

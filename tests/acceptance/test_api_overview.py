@@ -14,10 +14,7 @@ from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.doctor import examination as doctor
 from hostler.entry.doctor.host import paused
-from hostler.keys.access import AUDIT
-from hostler.keys.node import BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK
-from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import AUDIT, BRAKE, CLOCK_DISPUTE, FENCING, HANDLE, LEADER, LEADER_CLOCK, REPLICA, TAKEOVER
 from hostler.model.access import Audit, Role
 from hostler.model.lab import LabPhase
 from hostler.model.node import BrakeRecord, ClockDispute

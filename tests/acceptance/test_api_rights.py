@@ -15,7 +15,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.entry.server.route import Answer, Asked, Route
 from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.table import table
-from hostler.keys.node import BRAKE, COMMAND, FENCING, RETAINED
+from hostler.keys.families import BRAKE, COMMAND, FENCING, RETAINED
 from hostler.model.access import Role
 from hostler.model.api import QuotaSet, TokenCreate, VmCreate
 from hostler.model.node import BrakeRecord, Lifecycle, VmCommand

@@ -22,7 +22,7 @@ from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig
-from hostler.keys.deployment import ALERT
+from hostler.keys.families import ALERT
 from hostler.model.access import Role
 from hostler.model.deployment import AlertMetric, AlertRule
 from hostler.model.rollout import Alert, AlertState

@@ -20,8 +20,8 @@ from hostler.entry.relay import RelayApp
 from hostler.entry.server.serve import Server
 from hostler.entry.ssh_key import terminal_key
 from hostler.entry.terminal import machine, session, sessions
+from hostler.keys.families import MEMBER
 from hostler.keys.lab import LAB
-from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
 from hostler.model.lab import LabCatalogue, LabEvent, LabPhase, LabTemplate

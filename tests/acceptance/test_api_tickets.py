@@ -25,8 +25,7 @@ from hostler.entry.server.pin import pin_of
 from hostler.entry.server.serve import Server
 from hostler.entry.server.stream_quota import share
 from hostler.errors import HostlerError, NotFound, Unavailable
-from hostler.keys.access import TICKET
-from hostler.keys.node import MEMBER
+from hostler.keys.families import MEMBER, TICKET
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 from hostler.ports.machines import Channel, Door

@@ -11,7 +11,7 @@ from api_server import Api, serving
 import hostler
 from hostler.engine.decision_recorder import Tracer
 from hostler.errors import NotFound
-from hostler.keys.vm import VM
+from hostler.keys.families import VM
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 

@@ -17,8 +17,7 @@ from terminal_place import Place, placed
 
 from hostler import Client
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, HANDLE, MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 from hostler.model.inventory import Capacity

@@ -13,8 +13,7 @@ from harness import pace
 
 import hostler
 from hostler.errors import Conflict, NotFound, Stale, Unavailable
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ACTUAL, HANDLE, INSTANCE, TARGET, VM, WORKLOAD
 from hostler.model.access import Role
 from hostler.model.reason import Reason
 from hostler.model.vm import MachineState, VirtualMachine, VmHandle, VmSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hostler
 from bench.deployments import Plan, measure
 from bench.deployments_bare import ROOT
-from hostler.keys.deployment import ENDPOINT
+from hostler.keys.families import ENDPOINT
 from hostler.testing.servers import EtcdServer
 
 

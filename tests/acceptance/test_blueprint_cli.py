@@ -17,7 +17,7 @@ from blueprint_scene import SaidArtifacts
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli import main
 from hostler.entry.cli.blueprint import status
-from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
+from hostler.keys.families import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.model.deployment import AlertMetric, AlertRule, SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Alert, AlertState, Deployment, Phase, Retries, RolloutControl
 

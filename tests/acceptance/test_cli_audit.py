@@ -12,7 +12,7 @@ import pytest
 from up_process import HostlerProcess, hostler, until, well
 
 from hostler.engine.idempotent_writer import instants
-from hostler.keys.access import AUDIT
+from hostler.keys.families import AUDIT
 from hostler.model.access import Audit
 from hostler.wiring import open_store
 

@@ -26,7 +26,7 @@ from harness import pace
 
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.entry.ssh_key import own_key, own_public, public_text, terminal_key
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabPhase
 from hostler.model.vm import Access

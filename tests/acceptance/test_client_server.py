@@ -26,8 +26,7 @@ from hostler.errors import (
     Unauthenticated,
     Unavailable,
 )
-from hostler.keys.node import MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import HANDLE, MEMBER, VM
 from hostler.model.access import Role
 from hostler.model.api import Drain, Phase, QuotaSet, TokenCreate, UserCreate, UserUpdate, VmCreate, VmUpdate
 from hostler.model.deployment import Blueprint, SliceSpec

@@ -23,8 +23,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.view import View
-from hostler.keys.access import AUDIT
-from hostler.keys.trace import TRACE
+from hostler.keys.families import AUDIT, TRACE
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Audit
 from hostler.ports.store import Put

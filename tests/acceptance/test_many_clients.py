@@ -23,9 +23,7 @@ from vm_history import Remembered, Request, State, Told, Wish, check, resolved, 
 import hostler
 from hostler.client import Client
 from hostler.drivers.machines.simulated import FileHost, SimulatedMachines, read_intervals
-from hostler.keys.access import ANSWERED, AUDIT
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import ANSWERED, AUDIT, COMMAND, HANDLE, LOCK, NAME, VM
 from hostler.model.api import QuotaSet, VmView
 from hostler.model.vm import MachineState, Power
 from hostler.testing.servers import EtcdServer

@@ -12,9 +12,7 @@ import pytest
 import running
 
 import hostler
-from hostler.keys.node import CLUSTER, EPOCH
-from hostler.keys.transfer import MIGRATION, MOVED
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import CLUSTER, EPOCH, HANDLE, LOCK, MIGRATION, MOVED, NAME, VM
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
 
 if TYPE_CHECKING:

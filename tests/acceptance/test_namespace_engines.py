@@ -9,10 +9,8 @@ import pytest
 
 from hostler import open_store
 from hostler.keys.entry import Entry
-from hostler.keys.family import KEYS
-from hostler.keys.namespace import STANDARD, TEST_ROOT, Namespace
-from hostler.keys.namespaced import enter
-from hostler.keys.vm import VM
+from hostler.keys.families import KEYS, VM
+from hostler.keys.namespace import STANDARD, TEST_ROOT, Namespace, enter
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import VirtualMachine, VmSpec
 from hostler.settings import NamespaceOptions

@@ -14,26 +14,28 @@ from up_process import HostlerProcess
 
 from hostler import Client, open_store
 from hostler.errors import Forbidden
-from hostler.keys.access import AUDIT
-from hostler.keys.family import find
-from hostler.keys.inventory import (
+from hostler.keys.families import (
     ACTUAL,
+    AUDIT,
     BLADE,
+    COMMAND,
+    HANDLE,
     INSTANCE,
+    LEADER,
+    MEMBER,
     PDU,
     RACK,
     REGION,
     TARGET,
     TOR,
+    TRACE,
     USER,
+    VM,
     WORKLOAD,
     ZONE,
+    find,
 )
 from hostler.keys.namespace import STANDARD, TEST_ROOT, Namespace
-from hostler.keys.node import COMMAND, MEMBER
-from hostler.keys.replica import LEADER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import VmCreate
 from hostler.model.inventory_api import HardwareSet, InventoryDocument
 from hostler.model.vm import VmSpec

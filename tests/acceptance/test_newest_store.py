@@ -9,11 +9,7 @@ import pytest
 from up_process import HostlerProcess, hostler, well
 
 from hostler import open_store
-from hostler.keys.inventory import USER
-from hostler.keys.node import MEMBER
-from hostler.keys.replica import FENCE
-from hostler.keys.transfer import MOVED
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import FENCE, HANDLE, MEMBER, MOVED, USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

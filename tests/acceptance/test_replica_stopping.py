@@ -11,7 +11,7 @@ from up_process import HostlerProcess
 
 import hostler
 from hostler.errors import Invalid
-from hostler.keys.replica import LEADER, REPLICA
+from hostler.keys.families import LEADER, REPLICA
 from hostler.model.replica import ReplicaRecord
 from hostler.settings import load
 

@@ -27,8 +27,7 @@ from hostler.engine.runtime.env import Env
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.errors import Closed, TooManyTries, Unauthenticated
-from hostler.keys.access import TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.families import TOKEN, USER
 from hostler.kit.clock import SystemClock
 from hostler.model.api import Login, TokenCreate, UserCreate, UserUpdate
 from hostler.ports.store import Store

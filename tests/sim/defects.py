@@ -33,9 +33,8 @@ from hostler.engine.placement import Decision
 from hostler.engine.transfer.restore import restore
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
+from hostler.keys.families import COMMAND, FENCE
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import COMMAND
-from hostler.keys.replica import FENCE
 from hostler.kit.rate_limit import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState

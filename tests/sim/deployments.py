@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.keys.deployment import DEPLOYMENT
+from hostler.keys.families import DEPLOYMENT
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.model.rollout import Phase
 from hostler.sim.invariants import Invariants

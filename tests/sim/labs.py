@@ -12,8 +12,8 @@ from hostler.engine.control_plane import LeaderPorts
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import kept_until
 from hostler.errors import Conflict, Unavailable
+from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import LAB_LABEL, ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser, lab_project
 
 from .plane import PATIENCE, Host, Plane, Wrong

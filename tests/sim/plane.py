@@ -24,8 +24,7 @@ from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.runtime.env import Env
 from hostler.errors import Conflict, Unavailable, Uncertain
-from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, LOCK, NAME, VM
 from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_virtual
 from hostler.model.vm import MachineState, Power
 from hostler.sim.faulty_link import FaultyLink, Weather

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.self_fencing import GRACE, overdue_at
-from hostler.keys.replica import LEADER
+from hostler.keys.families import LEADER
 
 from .world import TTL, Process, Wrong
 

@@ -22,8 +22,7 @@ from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.deployments.state_machine import moved
 from hostler.engine.deployments.timeouts import Limits
-from hostler.keys.deployment import ENDPOINT, SLICE
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE, ENDPOINT, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import SliceInstance, SliceSettings, SliceState, may_move
 

@@ -19,17 +19,18 @@ from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.state_machine import moved
 from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.view import View
-from hostler.keys.deployment import (
+from hostler.keys.families import (
+    ALIVE,
     BLUEPRINT,
     BLUEPRINT_HISTORY,
     DEPLOYMENT,
     ENDPOINT,
+    MEMBER,
     RETRIES,
     SLICE,
     SLICE_DECISION,
     SLICE_OWNER,
 )
-from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceSpec, SliceState, may_move
 from hostler.model.inventory import Capacity

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY
-from hostler.keys.trace import TRACE
+from hostler.keys.families import BLUEPRINT, BLUEPRINT_HISTORY, TRACE
 from hostler.model.deployment import Atomicity, SliceSpec, SliceState
 from hostler.model.rollout import Phase
 

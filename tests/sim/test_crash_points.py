@@ -22,8 +22,7 @@ from hostler.engine.retained import RetainedService
 from hostler.engine.view import View
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict, NotFound, Refused
-from hostler.keys.node import COMMAND, RETAINED
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import COMMAND, HANDLE, NAME, RETAINED, VM
 from hostler.model.api import Drain, MoveRequest, SnapshotRequest, VmCreate, VmUpdate
 from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import OnNodeLoss, Power, VmSpec

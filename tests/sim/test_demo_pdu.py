@@ -10,8 +10,7 @@ from __future__ import annotations
 from hostler.engine.decision_history import TraceService
 from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.request import HOSTLER
-from hostler.keys.deployment import ENDPOINT, SLICE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ENDPOINT, HANDLE, SLICE, VM
 from hostler.model.api import VmCreate
 from hostler.model.deployment import Blueprint, SliceSpec, SliceState
 from hostler.model.lab import ORG, LabRequest

@@ -11,7 +11,7 @@ from dose import seeds
 
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.engine.deployments.timeouts import Limits
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
+from hostler.keys.families import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.model.deployment import Blueprint, SliceSettings, SliceSpec, SliceState, Strategy, StrategyKind
 from hostler.model.deployment import Stage as CanaryStage
 from hostler.model.node import Lifecycle

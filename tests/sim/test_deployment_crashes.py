@@ -16,8 +16,7 @@ import pytest
 from dose import every_nth
 
 from hostler.errors import Conflict
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
-from hostler.keys.node import MEMBER
+from hostler.keys.families import BLUEPRINT, DEPLOYMENT, ENDPOINT, MEMBER, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.model.api import Drain
 from hostler.model.blueprint_api import RolloutSelection, RolloutVerb
 from hostler.model.deployment import Strategy

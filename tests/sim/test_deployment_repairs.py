@@ -16,8 +16,7 @@ from hostler.engine.deployments.instance_index import Numbers
 from hostler.engine.deployments.state_machine import moved
 from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.slices.decide import LEFT
-from hostler.keys.deployment import BLUEPRINT, ENDPOINT, RETRIES, SLICE
-from hostler.keys.node import MEMBER
+from hostler.keys.families import BLUEPRINT, ENDPOINT, MEMBER, RETRIES, SLICE
 from hostler.model.deployment import Blueprint, SliceState, Strategy
 from hostler.model.node import Lifecycle
 from hostler.model.rollout import Phase, Retries

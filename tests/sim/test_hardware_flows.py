@@ -12,9 +12,7 @@ from dose import every_nth
 
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli.rack import flow_words
-from hostler.keys.inventory import BLADE, BLADE_FLOW, RACK, RACK_FLOW
-from hostler.keys.node import COMMAND, MEMBER
-from hostler.keys.trace import TRACE
+from hostler.keys.families import BLADE, BLADE_FLOW, COMMAND, MEMBER, RACK, RACK_FLOW, TRACE
 from hostler.model.api import VmCreate
 from hostler.model.inventory import Blade, Capacity, Condition, FlowStep, Rack
 from hostler.model.inventory_api import HardwareSet

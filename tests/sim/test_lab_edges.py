@@ -6,9 +6,8 @@ import asyncio
 
 from msgspec.structs import replace
 
+from hostler.keys.families import ALIVE, MEMBER, VM
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.vm import VM
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase
 from hostler.model.vm import Power
 

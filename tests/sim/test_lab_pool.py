@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.pool import PER_NODE, LabPool
+from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB_CATALOGUE
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG, POOL_ORG, SHAPE_LABEL, LabCatalogue, LabPhase, LabTemplate
 from hostler.model.vm import MachineState, Power, Step
 

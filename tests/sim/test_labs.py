@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import AFTER_TERMINAL, KEPT
+from hostler.keys.families import VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import VM
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser, lab_project
 
 from .labs import GRACE, SMALL, WARN, LabPlane

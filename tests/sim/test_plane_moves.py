@@ -19,7 +19,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.errors import HostlerError
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import HANDLE
 from hostler.model.api import Drain, MoveRequest
 from hostler.model.node import DrainMode
 from hostler.model.vm import MachineState, OnNodeLoss

@@ -16,8 +16,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.errors import Conflict
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, VM
 from hostler.model.api import Drain, Phase, VmCreate
 from hostler.model.node import Lifecycle, VmCommand
 from hostler.model.vm import MachineState, OnNodeLoss, VirtualMachine, VmHandle, VmSpec

@@ -23,8 +23,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.kit.virtual_loop import outside
 from hostler.model.api import Drain, MoveRequest, VmCreate, VmUpdate
 from hostler.model.node import DrainMode

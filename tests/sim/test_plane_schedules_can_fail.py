@@ -15,7 +15,7 @@ from hostler.engine.agent.session import Session
 from hostler.engine.controllers import decision, machines
 from hostler.engine.controllers.decision import NodeCase
 from hostler.errors import HostlerError
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE
 
 from .test_plane_moves import story, story_with_a_lost_answer
 from .test_plane_schedules import ALONE, run_schedule

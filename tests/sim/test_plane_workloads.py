@@ -15,8 +15,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict
-from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import INSTANCE, NAME, TARGET, VM, WORKLOAD
 from hostler.model.api import Drain, QuotaSet, VmUpdate
 from hostler.model.vm import Level, MachineState, OnNodeLoss, Power, VirtualMachine, VmSpec
 from hostler.model.workload import Rollout

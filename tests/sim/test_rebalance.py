@@ -9,7 +9,7 @@ import pytest
 from dose import every_nth
 
 from hostler.engine.deployments.timeouts import Limits
-from hostler.keys.node import BRAKE, FENCING
+from hostler.keys.families import BRAKE, FENCING
 from hostler.model.node import BrakeRecord, Lifecycle
 from hostler.model.rollout import Phase
 

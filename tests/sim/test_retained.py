@@ -12,9 +12,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.errors import Conflict
-from hostler.keys.access import AUDIT
-from hostler.keys.node import COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import AUDIT, COMMAND, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM
 from hostler.model.api import Drain, Phase
 from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss

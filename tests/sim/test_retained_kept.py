@@ -8,8 +8,7 @@ import msgspec
 
 from hostler.drivers.machines.simulated import MemoryHost, Odds
 from hostler.engine.request import HOSTLER, Request
-from hostler.keys.node import COMMAND, RETAINED
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import COMMAND, HANDLE, RETAINED, VM
 from hostler.model.api import MoveRequest, Phase
 from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss

@@ -17,9 +17,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import Caller, Request
 from hostler.engine.view import View
 from hostler.errors import Conflict, Forbidden, NotFound
-from hostler.keys.access import AUDIT
-from hostler.keys.deployment import DEPLOYMENT
-from hostler.keys.trace import TRACE
+from hostler.keys.families import AUDIT, DEPLOYMENT, TRACE
 from hostler.model.access import ROLES, Role
 from hostler.model.blueprint_api import BlueprintPhase, RolloutPromotion, RolloutSelection, RolloutVerb
 from hostler.model.deployment import Strategy

@@ -20,7 +20,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.engine.workloads import changes, decide, transactions
 from hostler.engine.workloads.controller import WorkloadController
-from hostler.keys.inventory import INSTANCE
+from hostler.keys.families import INSTANCE
 from hostler.model.lab import LabUser
 from hostler.model.workload import Rollout
 from hostler.sim.scenario import library

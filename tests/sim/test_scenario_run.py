@@ -13,11 +13,7 @@ import pytest
 from dose import part
 
 from hostler.engine.control_plane import ControlPlane
-from hostler.keys.inventory import BLADE, RACK, REGION, ZONE
-from hostler.keys.node import COMMAND
-from hostler.keys.replica import LEADER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import BLADE, COMMAND, HANDLE, LEADER, RACK, REGION, TRACE, VM, ZONE
 from hostler.model.inventory import Blade, Capacity, Condition, Rack, Region, Zone
 from hostler.model.lab import LAB_LABEL, LabServer, LabStatus
 from hostler.model.node import VmCommand

@@ -8,8 +8,7 @@ import pytest
 
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.entry.server.feed import item_of
-from hostler.keys.deployment import ALERT
-from hostler.keys.trace import TRACE
+from hostler.keys.families import ALERT, TRACE
 from hostler.model.blueprint_api import BlueprintPhase
 from hostler.model.deployment import AlertMetric, AlertRule
 from hostler.model.rollout import Alert, AlertState

@@ -10,8 +10,7 @@ import pytest
 from dose import seeds
 
 from hostler.errors import NotFound, Unavailable
-from hostler.keys.deployment import ENDPOINT, ROUTER, SLICE
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE, ENDPOINT, ROUTER, SLICE
 from hostler.model.deployment import Endpoint, SliceSettings
 from hostler.model.rollout import RouterRecord
 from hostler.ports.slices import Life, Method

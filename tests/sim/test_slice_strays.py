@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hostler.keys.deployment import ENDPOINT, SLICE
+from hostler.keys.families import ENDPOINT, SLICE
 from hostler.model.deployment import Endpoint
 from hostler.model.deployment import SliceState as S
 

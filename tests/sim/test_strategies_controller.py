@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hostler.engine.deployments.call_metrics import Measured
-from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
+from hostler.keys.families import DEPLOYMENT, ENDPOINT
 from hostler.model.deployment import Autoscale, SliceSpec, SliceState, Strategy
 from hostler.model.node import Lifecycle
 from hostler.model.rollout import Deployment, Phase

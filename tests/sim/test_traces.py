@@ -11,11 +11,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_history import TraceService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.keys.access import AUDIT
-from hostler.keys.node import LAST_CLOCK, MEMBER
-from hostler.keys.replica import LEADER
-from hostler.keys.trace import SILENT, TRACE
-from hostler.keys.vm import NAME
+from hostler.keys.families import AUDIT, LAST_CLOCK, LEADER, MEMBER, NAME, SILENT, TRACE
 from hostler.model.api import Drain, Phase
 from hostler.model.lab import LabPhase
 from hostler.model.node import Lifecycle

@@ -9,7 +9,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.errors import NotFound
-from hostler.keys.node import COMMAND
+from hostler.keys.families import COMMAND
 from hostler.model.api import VmCreate
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
 from hostler.ports.store import Put

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hostler.engine.inventory.inventory_file import read_inventory
-from hostler.keys.deployment import SLICE
+from hostler.keys.families import SLICE
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.sim.fault import PowerFault
 from hostler.sim.whatif import Copied, Question, ask, copied

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.request import HOSTLER
 from hostler.engine.workloads.workload_file import read_workload
-from hostler.keys.inventory import TARGET
+from hostler.keys.families import TARGET
 from hostler.sim.world import run_world
 
 from .world_scene import plan

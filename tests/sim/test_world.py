@@ -12,9 +12,8 @@ from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.vm_queries import VmQuery
 from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Conflict, Invalid, NotFound, Unavailable
-from hostler.keys.inventory import BLADE, PDU
+from hostler.keys.families import BLADE, MEMBER, PDU
 from hostler.keys.lab import LAB
-from hostler.keys.node import MEMBER
 from hostler.model.inventory import Capacity
 from hostler.model.lab import LabPhase, LabRequest
 from hostler.model.vm import OnNodeLoss, VmSpec

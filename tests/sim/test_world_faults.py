@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.errors import Invalid, NotFound, Unavailable
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE
 from hostler.model.vm import MachineState, OnNodeLoss
 from hostler.sim.fault import FAULTS, fault_of
 from hostler.sim.faulty_link import Weather

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dose import seeds
 
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, MEMBER
 from hostler.model.api import Drain, VmUpdate
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hostler.engine.control_plane import ControlPlane
 from hostler.engine.deployments.state_machine import moved
-from hostler.keys.deployment import BLUEPRINT, ENDPOINT, SLICE
+from hostler.keys.families import BLUEPRINT, ENDPOINT, SLICE
 from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceRecord, SliceState
 from hostler.ports.slices import Life
 from hostler.sim.fault import AgentKilled, SliceCrash, SliceRefuses

@@ -13,9 +13,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.engine.workloads.service import WorkloadService
 from hostler.engine.workloads.vm_template import tune_of, tune_of_machine
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
-from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ACTUAL, ARRIVAL, COMMAND, HANDLE, INSTANCE, TARGET, VM, WORKLOAD
 from hostler.model.vm import OnNodeLoss, VmSpec
 from hostler.model.workload import instance_parts
 from hostler.model.workload_api import WorkloadApply, WorkloadScale

@@ -18,7 +18,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
 from hostler.errors import Unavailable, Uncertain
-from hostler.keys.replica import FENCE, LEADER
+from hostler.keys.families import FENCE, LEADER
 from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_virtual
 from hostler.ports.store import ModRevision, Put
 from hostler.sim.faulty_link import FaultyLink, Weather

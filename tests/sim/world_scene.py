@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.inventory.inventory_file import read_inventory
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import HANDLE
 from hostler.model.api import VmCreate
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
 from hostler.sim.fault import fault_of

@@ -19,8 +19,7 @@ from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.elections import Elections
 from hostler.engine.view import View
 from hostler.errors import HostlerError
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, NAME, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, OffConfirmation, VmCommand

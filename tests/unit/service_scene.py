@@ -18,9 +18,7 @@ from hostler.engine.request import Caller, Request
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.workloads.service import WorkloadService
-from hostler.keys.access import ANSWERED, AUDIT
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import ALIVE, ANSWERED, AUDIT, COMMAND, HANDLE, LOCK, MEMBER, NAME, VM
 from hostler.model.access import ROLES, Role
 from hostler.model.api import VmCreate
 from hostler.model.inventory import Capacity

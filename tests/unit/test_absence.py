@@ -12,8 +12,7 @@ from controller_world import World, play
 from hostler.engine.controllers.node_lost import SETTLE
 from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.decision_recorder import Tracer
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.trace import SILENT, TRACE
+from hostler.keys.families import ALIVE, MEMBER, SILENT, TRACE
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 

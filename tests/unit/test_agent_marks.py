@@ -13,8 +13,7 @@ from hostler.drivers.machines.simulated import MemoryHost
 from hostler.engine.agent.decide import Action, decide, tell
 from hostler.engine.agent.decide import StatusUpdate as Words
 from hostler.entry.agent import plan_of
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import COMMAND, HANDLE
 from hostler.kit.virtual_loop import run_virtual
 from hostler.model.node import VmCommand
 from hostler.model.node_label import architecture

@@ -15,8 +15,7 @@ from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.agent.migration import OPEN_WITHIN, READY_WITHIN, _Patient
 from hostler.errors import Refused, Unavailable
-from hostler.keys.node import ARRIVAL, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.node import Arrival, Departure
 from hostler.model.vm import MachineState, Power

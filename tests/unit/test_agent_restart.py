@@ -11,7 +11,7 @@ from agent_stage import Stage, stage
 
 from hostler.drivers.machines.simulated.host import switched_off
 from hostler.engine.agent.decide import NOTHING, Action, decide, has_ended
-from hostler.keys.inventory import ACTUAL
+from hostler.keys.families import ACTUAL
 from hostler.kit.virtual_loop import run_virtual
 from hostler.model.node import VmCommand
 from hostler.model.vm import MachineState, Power, RestartPolicy, VmHandle, VmSpec

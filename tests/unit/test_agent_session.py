@@ -21,8 +21,7 @@ from hostler.engine.agent.config import AgentConfig
 from hostler.engine.calendar import READ_EVERY
 from hostler.engine.cluster_id import read_identity
 from hostler.errors import Invalid
-from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, CLOCK, CLUSTER, COMMAND, HANDLE, MEMBER
 from hostler.kit.virtual_loop import ProcessLoop, run_virtual
 from hostler.model.node import DrainMode, LastControlPlane, Lifecycle, OffConfirmation
 from hostler.model.vm import MachineState, Power

@@ -12,8 +12,7 @@ from agent_stage import SPEC, Stage, stage
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Odds
 from hostler.engine.calendar import READ_EVERY
-from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, RETAINED
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, CLOCK, CLUSTER, COMMAND, HANDLE, RETAINED
 from hostler.kit.virtual_loop import run_virtual
 from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState, VmHandle, VmSpec
 from hostler.model.vm import Step as ReadinessStep

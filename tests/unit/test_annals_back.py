@@ -10,7 +10,7 @@ import pytest
 from hostler import open_store
 from hostler.engine.history_reader import PAGE, HistoryReader, HistorySource
 from hostler.engine.idempotent_writer import instants
-from hostler.keys.access import AUDIT
+from hostler.keys.families import AUDIT
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Audit
 from hostler.ports.store import Store

@@ -13,7 +13,7 @@ from controller_world import World, play
 from hostler.engine.controllers.decision_retention import BATCH, RECOUNT_EVERY, SETTLED, DecisionRetention
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.decision_recorder import Tracer
-from hostler.keys.trace import SILENT, TRACE
+from hostler.keys.families import SILENT, TRACE
 from hostler.model.trace import Silent
 
 if TYPE_CHECKING:

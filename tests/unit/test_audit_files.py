@@ -10,7 +10,7 @@ import pytest
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
 from hostler.errors import Damaged, Unavailable
-from hostler.keys.access import AUDIT
+from hostler.keys.families import AUDIT
 from hostler.model.access import Audit
 from hostler.ports.store import KeyValue
 

@@ -18,7 +18,7 @@ from hostler.engine.controllers.decision_retention import SETTLED
 from hostler.engine.controllers.janitor import FILLING_EVERY
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import Damaged, HostlerError, Unavailable
-from hostler.keys.access import AUDIT, AUDIT_FILE
+from hostler.keys.families import AUDIT, AUDIT_FILE
 from hostler.model.access import Audit, AuditFile
 from hostler.ports.audit_files import DayFile
 

@@ -17,7 +17,7 @@ from bench.plane_http import Line
 from bench.plane_shape import Recorder
 from bench.report import Row, cells, markdown
 from hostler.errors import Conflict
-from hostler.keys.vm import VM
+from hostler.keys.families import VM
 from hostler.ports.store import Put, Version
 from hostler.wiring import open_store
 

@@ -10,7 +10,7 @@ from environment import env_on
 from service_scene import ADMIN, Scene, asked, play
 
 from hostler.engine.deployments.service import BlueprintService
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY
+from hostler.keys.families import BLUEPRINT, BLUEPRINT_HISTORY
 from hostler.model.blueprint_api import BlueprintPhase
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hostler.engine.deployments.instance_index import InstanceState
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, KeyReused, NotFound, Stale
-from hostler.keys.deployment import (
+from hostler.keys.families import (
     BLUEPRINT,
     BLUEPRINT_HISTORY,
     DEPLOYMENT,

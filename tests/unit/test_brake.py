@@ -24,8 +24,7 @@ from hostler.engine.controllers.brake import (
     reachable_before,
 )
 from hostler.engine.decision_recorder import Tracer
-from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
-from hostler.keys.trace import TRACE
+from hostler.keys.families import ALIVE, BRAKE, FENCING, MEMBER, TRACE
 from hostler.model.node import BrakeRecord, Heartbeat, NodeRecord, OffConfirmation
 from hostler.model.vm import MachineState, OnNodeLoss
 

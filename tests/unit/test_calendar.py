@@ -15,10 +15,19 @@ from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RE
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import Act, decide
 from hostler.entry.doctor.examination import _clocks
-from hostler.keys.access import AUDIT, TOKEN
+from hostler.keys.families import (
+    ALIVE,
+    AUDIT,
+    CLOCK,
+    CLOCK_DISPUTE,
+    LEADER_CLOCK,
+    MEMBER,
+    RETAINED,
+    RETAINED_REQUEST,
+    TOKEN,
+    VM,
+)
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import ALIVE, CLOCK, CLOCK_DISPUTE, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.lab import LabCatalogue

@@ -19,7 +19,7 @@ from hostler.engine.invocation.metrics_collector import Collector
 from hostler.engine.invocation.metrics_feed import UNSEEN, CallWatch
 from hostler.engine.invocation.registration import Registration
 from hostler.entry.router_process import Calling
-from hostler.keys.deployment import DEPLOYMENT, ROUTER
+from hostler.keys.families import DEPLOYMENT, ROUTER
 from hostler.kit.clock import SystemClock
 from hostler.model.rollout import Deployment, Phase, RouterRecord
 from hostler.ports.calls import Ask, CallFailed, Told, Unreachable

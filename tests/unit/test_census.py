@@ -15,9 +15,8 @@ from hostler.engine.phase import phase
 from hostler.engine.phase_counts import PhaseCounts
 from hostler.engine.request import Caller
 from hostler.engine.view import View
+from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Phase

@@ -14,7 +14,7 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections, Leadership
 from hostler.engine.leader_history import KEPT, LeaderHistory
 from hostler.entry.cli import main
-from hostler.keys.replica import FENCE, LEADER, TAKEOVER
+from hostler.keys.families import FENCE, LEADER, TAKEOVER
 from hostler.model.replica import Farewell, Takeover
 from hostler.ports.store import Store
 

@@ -25,8 +25,7 @@ from hostler.entry.labs import own_catalogue
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB_CATALOGUE
-from hostler.keys.namespace import Namespace
-from hostler.keys.namespaced import NamespacedStore, namespace_of
+from hostler.keys.namespace import Namespace, NamespacedStore, namespace_of
 from hostler.model.lab import LabCatalogue, LabEvent, LabNews, LabPhase, LabStatus, LabTemplate
 from hostler.model.lab_api import LabNewsPage, LabOffer, LabView
 from hostler.settings import load

@@ -20,7 +20,7 @@ from hostler.entry.cli.value import span
 from hostler.entry.leader import look, takeovers
 from hostler.entry.replica import count
 from hostler.errors import Conflict, LeadershipLost, Unavailable
-from hostler.keys.replica import DEMONSTRATION, FENCE, LEADER, REPLICA
+from hostler.keys.families import DEMONSTRATION, FENCE, LEADER, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.replica import LeaderRecord, ReplicaRecord, Tally

@@ -17,8 +17,7 @@ from hostler.engine.transfer.import_keys import MARKER, fill
 from hostler.entry.backup import Backup, write_backup
 from hostler.entry.cli import main
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Unavailable, Uncertain
-from hostler.keys.access import TICKET
-from hostler.keys.deployment import ENDPOINT, ROUTER
+from hostler.keys.families import ENDPOINT, ROUTER, TICKET
 from hostler.keys.lab import LAB_WORKER
 from hostler.ports.store import MAX_REQUEST_BYTES, Put
 

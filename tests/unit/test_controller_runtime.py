@@ -15,8 +15,8 @@ from hostler.engine.runtime.controller import TRIES, Attempt, BatchController, S
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.entry import Entry
+from hostler.keys.families import NAME
 from hostler.keys.mirror import Mirror
-from hostler.keys.vm import NAME
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.store import Put, Version
 

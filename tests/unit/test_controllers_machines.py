@@ -15,8 +15,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.errors import Conflict, LeadershipLost
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, NAME, VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import DrainMode, Lifecycle, VmCommand
 from hostler.model.vm import MachineState, OnNodeLoss, Power, SnapshotState, VmHandle, VmSpec

@@ -11,8 +11,8 @@ from controller_world import World, ids, play
 
 from hostler.engine.controllers.decision import Act, NodeCase, decide, ordered
 from hostler.engine.controllers.migration import Way, arrival, begun, blocked, stayed, unfit
-from hostler.keys.node import ARRIVAL
-from hostler.keys.vm import HANDLE as HANDLE_KEY
+from hostler.keys.families import ARRIVAL
+from hostler.keys.families import HANDLE as HANDLE_KEY
 from hostler.model.inventory import Capacity
 from hostler.model.node import Arrival, Departure, DrainMode, Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import (

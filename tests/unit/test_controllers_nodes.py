@@ -13,9 +13,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.view import View
 from hostler.errors import LeadershipLost, Unavailable
-from hostler.keys.access import AUDIT, TOKEN
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, ARRIVAL, AUDIT, COMMAND, HANDLE, MEMBER, TOKEN, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.node import Arrival, DrainMode, Heartbeat, Lifecycle, NodeRecord, VmCommand

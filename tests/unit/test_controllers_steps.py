@@ -12,8 +12,7 @@ from hostler.engine.controllers.snapshot import VmSnapshot
 from hostler.engine.controllers.transactions import pending, placed, trimmed, written
 from hostler.engine.placement import Decision
 from hostler.keys.entry import Entry
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, VM
 from hostler.model.node import VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec
 from hostler.ports.store import ModRevision, Version

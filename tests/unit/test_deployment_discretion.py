@@ -12,8 +12,7 @@ from hostler.engine.idempotent_writer import instants
 from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.request import Caller
 from hostler.entry.server.feed import item_of
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE_OWNER
-from hostler.keys.trace import TRACE
+from hostler.keys.families import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE_OWNER, TRACE
 from hostler.model.access import ROLES, Role
 from hostler.model.deployment import SliceSettings
 from hostler.model.rollout import Deployment, Phase, Retries, SliceOwner

@@ -10,8 +10,7 @@ import msgspec
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.view import View
 from hostler.entry.doctor.records import MOST, deployments
-from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALERT, ALIVE, BLUEPRINT, DEPLOYMENT, MEMBER, SLICE, SLICE_OWNER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import (
     AlertMetric,

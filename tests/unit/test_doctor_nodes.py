@@ -10,8 +10,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.backend import ControlPlaneFile
 from hostler.entry.doctor.examination import identity, nodes
 from hostler.entry.doctor.host import shared_hosts
-from hostler.keys.node import CLUSTER, MEMBER
-from hostler.keys.transfer import MOVED
+from hostler.keys.families import CLUSTER, MEMBER, MOVED
 from hostler.model.inventory import Capacity
 from hostler.model.migration import Moved
 from hostler.model.node import Cluster, LastControlPlane, Lifecycle, NodeRecord

@@ -9,7 +9,7 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.doctor.host import repository, slices
-from hostler.keys.replica import REPLICA
+from hostler.keys.families import REPLICA
 from hostler.model.replica import ReplicaRecord
 from hostler.ports.finding import Level
 from hostler.settings import load

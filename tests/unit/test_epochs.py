@@ -26,10 +26,7 @@ from hostler.engine.transfer.restore import restore
 from hostler.engine.view import View
 from hostler.entry.backup import Backup, write_backup
 from hostler.errors import Compacted, Conflict, Refused
-from hostler.keys.access import AUDIT
-from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
-from hostler.keys.replica import FENCE, LEADER
-from hostler.keys.transfer import FILLING, MOVED
+from hostler.keys.families import ALIVE, AUDIT, CLUSTER, COMMAND, EPOCH, FENCE, FILLING, LEADER, MEMBER, MOVED
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Audit
 from hostler.model.inventory import Capacity

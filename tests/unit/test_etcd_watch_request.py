@@ -9,10 +9,9 @@ import pytest
 
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.drivers.store.memory import MemoryStore
-from hostler.keys.deployment import SLICE
+from hostler.keys.families import SLICE
 from hostler.keys.mirror import Mirror
-from hostler.keys.namespace import Namespace
-from hostler.keys.namespaced import NamespacedStore
+from hostler.keys.namespace import Namespace, NamespacedStore
 from hostler.kit.clock import SystemClock
 
 

@@ -12,9 +12,8 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.runtime.guarded_writer import ConditionFailed, GuardedWriter, Txn, Why
 from hostler.errors import LeadershipLost, Uncertain
+from hostler.keys.families import NAME, TRACE
 from hostler.keys.mirror import Mirror
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import NAME
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.store import Delete, Get, KeyValue, Put, Version
 

@@ -15,7 +15,7 @@ from hostler.engine.invocation.service import InvokeService
 from hostler.entry.server.openapi import document
 from hostler.entry.server.table import API
 from hostler.errors import Invalid
-from hostler.keys.deployment import BLUEPRINT, SLICE_OWNER
+from hostler.keys.families import BLUEPRINT, SLICE_OWNER
 from hostler.model.access import Role
 from hostler.model.deployment import Blueprint, Callers, SliceSpec
 from hostler.model.http_route import Match, RouteTable, merge_arguments, parse_route

@@ -21,7 +21,7 @@ from hostler.engine.inventory.service import InventoryService
 from hostler.engine.view import View
 from hostler.errors import Forbidden, Invalid, TooLarge
 from hostler.keys.entry import Entry
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, MEMBER
 from hostler.kit.tasks import Fairness
 from hostler.model.inventory import Capacity, Condition, Rack
 from hostler.model.inventory_api import FloorRack, FloorView, HardwareSet, InventoryDocument, Standing

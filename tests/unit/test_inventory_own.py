@@ -9,7 +9,7 @@ from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.local_rack import OWN, make_own_rack
 from hostler.engine.inventory.service import InventoryService
 from hostler.entry.doctor.records import inventory as examined
-from hostler.keys.inventory import BLADE, PDU, RACK, REGION, TOR, ZONE
+from hostler.keys.families import BLADE, PDU, RACK, REGION, TOR, ZONE
 from hostler.model.inventory_api import HardwareSet
 from hostler.ports.finding import Level
 

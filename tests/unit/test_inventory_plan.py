@@ -12,7 +12,7 @@ from inventory_files import SMALL, documents, rack
 
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.plan import applied, batches, plan, settled
-from hostler.keys.inventory import BLADE, IN_RACKS, RACK, REGION, ZONE
+from hostler.keys.families import BLADE, IN_RACKS, RACK, REGION, ZONE
 from hostler.model.inventory import Blade, Condition, Hardware, Rack, Zone
 from hostler.model.name import fold
 

@@ -11,8 +11,7 @@ from service_scene import ADMIN, MEMBER_OF_ACME, VIEWER, Scene, asked, play
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.service import AT_ONCE, InventoryService
 from hostler.errors import Conflict, Forbidden, NotFound, Stale, Unavailable
-from hostler.keys.deployment import SLICE
-from hostler.keys.inventory import BLADE, PDU, RACK
+from hostler.keys.families import BLADE, PDU, RACK, SLICE
 from hostler.model.deployment import SliceRecord, SliceState
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import HardwareSet, InventoryLoaded

@@ -17,7 +17,7 @@ from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.topology_cache import UNLISTED, Wiring
 from hostler.engine.placement import node_state
 from hostler.errors import Invalid
-from hostler.keys.inventory import BLADE, IN_RACKS, PDU, RACK, REGION, TOR, ZONE
+from hostler.keys.families import BLADE, IN_RACKS, PDU, RACK, REGION, TOR, ZONE
 from hostler.model.inventory import Capacity, Condition, Hardware
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.model.vm import MachineState

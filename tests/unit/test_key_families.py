@@ -14,28 +14,36 @@ import pytest
 import hostler
 import hostler.keys
 from hostler.errors import Invalid
-from hostler.keys.deployment import ALERT, BLUEPRINT, ENDPOINT, SLICE
-from hostler.keys.family import KEYS, find
-from hostler.keys.inventory import (
+from hostler.keys.families import (
     ACTUAL,
+    ALERT,
+    ALIVE,
     BLADE,
+    BLUEPRINT,
+    COMMAND,
+    ENDPOINT,
+    FENCE,
+    FILLING,
+    HANDLE,
     INSTANCE,
+    KEYS,
+    LEADER,
+    LOCK,
+    MEMBER,
     MORE_PDUS,
     MORE_TORS,
     PDU,
     RACK,
+    SLICE,
     TARGET,
     TOR,
     USER,
+    VM,
     WORKLOAD,
+    find,
 )
-from hostler.keys.key import Key
+from hostler.keys.key import Key, Union
 from hostler.keys.lab import LAB, LabNames, check_user
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.replica import FENCE, LEADER
-from hostler.keys.transfer import FILLING
-from hostler.keys.union import Union
-from hostler.keys.vm import HANDLE, LOCK, VM
 from hostler.model.lab import ORG, lab_project, lab_user
 
 VM_IDS = {"org": "o1", "project": "p1", "vm": "v1"}

@@ -11,9 +11,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Conflict, Damaged, Invalid
 from hostler.keys.entry import Entry, Unreadable
-from hostler.keys.inventory import ACTUAL, TARGET
-from hostler.keys.replica import FENCE
-from hostler.keys.vm import HANDLE, LOCK, VM
+from hostler.keys.families import ACTUAL, FENCE, HANDLE, LOCK, TARGET, VM
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.model.workload import Actual, Target
 

@@ -11,13 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hostler.errors import Invalid
-from hostler.keys.deployment import BLUEPRINT, ENDPOINT, SLICE
-from hostler.keys.family import KEYS, find
-from hostler.keys.inventory import BLADE, RACK, USER, WORKLOAD
+from hostler.keys.families import BLADE, BLUEPRINT, ENDPOINT, KEYS, MEMBER, RACK, SLICE, USER, VM, WORKLOAD, find
 from hostler.keys.key import Key
-from hostler.keys.node import MEMBER
-from hostler.keys.segment import MAX_PART, check_part
-from hostler.keys.vm import VM
+from hostler.keys.template import MAX_PART, check_part
 from hostler.model.name import fold
 
 ODD = (

@@ -18,11 +18,8 @@ from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
 from hostler.engine.labs.transactions import Claim
 from hostler.engine.labs.vm_template import digest, shape_of
 from hostler.errors import LeadershipLost
-from hostler.keys.access import QUOTA
+from hostler.keys.families import COMMAND, HANDLE, NAME, QUOTA, TRACE, VM
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import COMMAND
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import Quota
 from hostler.model.inventory import Capacity
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser

@@ -14,8 +14,8 @@ from hostler.engine.labs.permissions import check_use
 from hostler.engine.labs.service import LabService
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, KeyReused, NotFound, Stale, Unavailable
+from hostler.keys.families import HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, VM
 from hostler.model.access import ROLES, Role
 from hostler.model.lab import POOL_ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import MachineState, Readiness, Step, VirtualMachine, VmHandle, VmSpec

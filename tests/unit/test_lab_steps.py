@@ -12,8 +12,8 @@ from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.transactions import Claim, LabSnapshot, created
 from hostler.engine.labs.vm_template import shape_of
 from hostler.keys.entry import Entry
+from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG, LabCatalogue
 from hostler.model.vm import MachineState, VmHandle
 from hostler.ports.store import Put

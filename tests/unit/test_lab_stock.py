@@ -32,11 +32,9 @@ from hostler.engine.labs.pool_decide import (
 )
 from hostler.engine.view import View
 from hostler.errors import QuotaExceeded
-from hostler.keys.access import QUOTA
 from hostler.keys.entry import Entry
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, NAME, QUOTA, VM
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Quota
 from hostler.model.inventory import Capacity

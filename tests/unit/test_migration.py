@@ -16,15 +16,30 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.migration import Migrated, migrate
 from hostler.engine.migration_table import BEFORE, MOVES, Way
 from hostler.errors import Damaged, HostlerError, Refused, Unavailable, Uncertain
-from hostler.keys.access import ORG_QUOTA, QUOTA, TOKEN
-from hostler.keys.deployment import BLUEPRINT, SLICE_OWNER
-from hostler.keys.family import KEYS
-from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
+from hostler.keys.families import (
+    BLUEPRINT,
+    CLUSTER,
+    COMMAND,
+    EPOCH,
+    FENCE,
+    HANDLE,
+    INSTANCE,
+    KEYS,
+    LOCK,
+    MEMBER,
+    MIGRATION,
+    MOVED,
+    NAME,
+    ORG_QUOTA,
+    QUOTA,
+    SLICE_OWNER,
+    TARGET,
+    TOKEN,
+    USER,
+    VM,
+    WORKLOAD,
+)
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import CLUSTER, COMMAND, EPOCH, MEMBER
-from hostler.keys.replica import FENCE
-from hostler.keys.transfer import MIGRATION, MOVED
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.model.access import Quota, Token, TokenKind
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.model.inventory import Capacity, User

@@ -14,8 +14,8 @@ from dose import dose
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Unavailable
+from hostler.keys.families import COMMAND, MEMBER
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import COMMAND, MEMBER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord, VmCommand

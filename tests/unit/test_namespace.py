@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler.errors import Invalid
-from hostler.keys.family import KEYS
+from hostler.keys.families import KEYS
 from hostler.keys.key import Key
 from hostler.keys.lab import LabNames
 from hostler.keys.namespace import PRODUCTION, SLASH_ROOTS, TEST_ROOT, Namespace, choose

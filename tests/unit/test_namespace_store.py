@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Compacted, FutureRevision, Invalid, TooLarge
-from hostler.keys import namespaced
-from hostler.keys.namespace import SLASH_ROOTS, Namespace
-from hostler.keys.namespaced import NamespacedStore
+from hostler.keys import namespace
+from hostler.keys.namespace import SLASH_ROOTS, Namespace, NamespacedStore
 from hostler.ports.store import (
     MAX_REQUEST_BYTES,
     OPERATION_OVERHEAD,
@@ -220,7 +219,7 @@ async def pages(store: Store, prefix: str, limit: int | None) -> list[Any]:
 
 
 async def test_every_prefix_gives_the_keys_of_production_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaced, "CHUNK", 3)
+    monkeypatch.setattr(namespace, "CHUNK", 3)
     async with MemoryStore() as plain, MemoryStore() as shared:
         inside = NamespacedStore(shared, STANDARD)
         for key in NEIGHBOURS:

@@ -12,9 +12,8 @@ from service_scene import ADMIN, ORG, PROJECT, SMALL, Scene, asked, contents, pl
 from hostler.engine.inventory.check import name_fault
 from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Invalid
-from hostler.keys.inventory import WORKLOAD
-from hostler.keys.segment import check_new
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import NAME, VM, WORKLOAD
+from hostler.keys.template import check_new
 from hostler.model.api import QuotaSet, VmCreate, VmUpdate
 from hostler.model.workload import Workload
 from hostler.model.workload_api import WorkloadApply, WorkloadScale

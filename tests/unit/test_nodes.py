@@ -9,9 +9,7 @@ from service_scene import ADMIN, MEMBER_OF_ACME, Scene, asked, contents, play
 
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound, Stale, Unavailable
-from hostler.keys.inventory import BLADE
-from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
-from hostler.keys.trace import SILENT
+from hostler.keys.families import ALIVE, BLADE, BRAKE, FENCING, MEMBER, SILENT
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Drain, NodeView
 from hostler.model.inventory import Blade, Capacity, Rights

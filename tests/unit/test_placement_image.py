@@ -13,7 +13,7 @@ from service_scene import ADMIN, ORG, PROJECT, Scene, play
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.placement import image_problems, not_run
 from hostler.entry.doctor.records import lab_problems
-from hostler.keys.node import COMMAND, MEMBER
+from hostler.keys.families import COMMAND, MEMBER
 from hostler.model.inventory import Capacity
 from hostler.model.node import ImageNeeds, Lifecycle, NodeRecord
 from hostler.model.vm import MachineState, VmSpec

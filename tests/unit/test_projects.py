@@ -7,8 +7,8 @@ from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, 
 
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound
-from hostler.keys.access import PROJECT as RECORD
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import NAME, VM
+from hostler.keys.families import PROJECT as RECORD
 from hostler.model.access import ROLES, Role
 from hostler.model.api import ProjectCreate, QuotaSet, VmCreate
 from hostler.model.workload_api import WorkloadApply

@@ -14,8 +14,7 @@ from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, 
 from hostler.engine.quotas import Bound, Share, count, counted, quota_recount, quota_release, quota_transfer, share
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, HostlerError, NotFound, QuotaExceeded, Stale
-from hostler.keys.access import ORG_QUOTA, QUOTA
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import NAME, ORG_QUOTA, QUOTA, VM
 from hostler.model.access import ROLES, Quota, Role
 from hostler.model.api import QuotaSet, VmCreate, VmUpdate
 from hostler.model.inventory import Capacity

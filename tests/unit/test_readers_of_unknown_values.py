@@ -21,8 +21,7 @@ from hostler.engine.deployments.node_cache import _objection
 from hostler.engine.phase import phase
 from hostler.engine.placement.request import node_state
 from hostler.errors import Conflict
-from hostler.keys.node import MEMBER
-from hostler.keys.vm import VM
+from hostler.keys.families import MEMBER, VM
 from hostler.model.access import Token, TokenKind
 from hostler.model.api import Phase
 from hostler.model.deployment import SliceInstance, SliceState, aggregate, may_move

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.access.refusals import EVERY, HELD, LINES, RIGHT, SIGN_IN, Refusals
 from hostler.errors import Unavailable
-from hostler.keys.access import AUDIT
+from hostler.keys.families import AUDIT
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit
 

@@ -16,10 +16,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.vms import VmService
 from hostler.entry.doctor.records import retained as doctor
-from hostler.keys.access import AUDIT
-from hostler.keys.inventory import WORKLOAD
-from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import AUDIT, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM, WORKLOAD
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.model.retained import Retained, RetainedRequest

@@ -21,7 +21,7 @@ from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.view import View
 from hostler.errors import DeadlinePassed, HostlerError, Invalid, NotFound, Raised, Unavailable, Uncertain
-from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
+from hostler.keys.families import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.model.deployment import SliceInstance, SliceRecord, SliceState

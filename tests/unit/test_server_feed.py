@@ -15,10 +15,9 @@ import hostler
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.errors import Invalid, Unavailable
+from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.keys.lab import LAB
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.lab import LabEvent, LabNews, LabUser

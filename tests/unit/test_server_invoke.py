@@ -25,7 +25,7 @@ from hostler.engine.invocation.service import InvokeService
 from hostler.entry.server import invoke
 from hostler.entry.server.protocol import cut
 from hostler.errors import DeadlinePassed, Forbidden, Invalid, NotFound, Raised, Unavailable, Uncertain
-from hostler.keys.deployment import BLUEPRINT, SLICE_OWNER
+from hostler.keys.families import BLUEPRINT, SLICE_OWNER
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 from hostler.model.deployment import Blueprint, Callers, SliceSpec

@@ -21,9 +21,7 @@ from hostler.entry.control_plane import ControlPlaneProcess, ProcessState, peer_
 from hostler.entry.server.pin import read_pinned
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Conflict, NotFound, Unavailable
-from hostler.keys.access import TICKET
-from hostler.keys.deployment import ARTIFACT
-from hostler.keys.replica import REPLICA
+from hostler.keys.families import ARTIFACT, REPLICA, TICKET
 from hostler.kit.clock import SystemClock
 from hostler.model.replica import ReplicaRecord
 from hostler.ports.artifacts import ArtifactInfo

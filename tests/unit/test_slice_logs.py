@@ -25,7 +25,7 @@ from hostler.engine.slices import logs as printed
 from hostler.engine.slices.logs import NodeDoors, ask, told
 from hostler.entry.cli.slice.logs import LogFilter, Source, _first, _follow, _show
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
-from hostler.keys.deployment import RETRIES, SLICE
+from hostler.keys.families import RETRIES, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
 from hostler.model.blueprint_api import SliceInstanceView, SliceLog, SliceView

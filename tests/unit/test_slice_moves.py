@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hostler.engine.deployments.state_machine import LEAVING, moved, since
 from hostler.engine.deployments.timeouts import AT_REST, WAY_OUT, Limits
 from hostler.errors import Invalid
-from hostler.keys.deployment import SLICE
+from hostler.keys.families import SLICE
 from hostler.model.deployment import (
     MOVES,
     SliceInstance,

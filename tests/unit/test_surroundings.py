@@ -10,7 +10,7 @@ from service_scene import MEMBER_OF_ACME, ORG, PROJECT, Scene, play
 
 from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.vm_queries import VmReader
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.families import ALIVE, COMMAND, MEMBER
 from hostler.model.node import Lifecycle
 
 

@@ -16,8 +16,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.tickets import DRIFT, LIFE, SHARED_FOR, PeerTickets, Tickets
 from hostler.errors import Unauthenticated, Unavailable, Uncertain
-from hostler.keys.access import AUDIT, TICKET
-from hostler.keys.vm import VM
+from hostler.keys.families import AUDIT, TICKET, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Ticket
 from hostler.model.api import TicketView

@@ -17,13 +17,23 @@ from hostler.engine.history_reader import HistoryReader
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Unavailable
-from hostler.keys.access import AUDIT, AUDIT_FILE
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE
-from hostler.keys.inventory import INSTANCE, USER, WORKLOAD
+from hostler.keys.families import (
+    AUDIT,
+    AUDIT_FILE,
+    BLUEPRINT,
+    DEPLOYMENT,
+    EPOCH,
+    HANDLE,
+    INSTANCE,
+    MEMBER,
+    NAME,
+    SLICE,
+    TRACE,
+    USER,
+    VM,
+    WORKLOAD,
+)
 from hostler.keys.lab import LAB
-from hostler.keys.node import EPOCH, MEMBER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import ROLES, Audit, AuditFile, Role
 from hostler.model.api import VmUpdate
 from hostler.model.deployment import Blueprint, SliceRecord, SliceSpec, SliceState

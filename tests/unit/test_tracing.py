@@ -7,11 +7,8 @@ import itertools
 import pytest
 
 from hostler.engine.decision_recorder import MAX_BYTES, Tracer, id_of
-from hostler.keys.access import AUDIT
 from hostler.keys.entry import Entry
-from hostler.keys.node import COMMAND, MEMBER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import AUDIT, COMMAND, HANDLE, MEMBER, TRACE, VM
 from hostler.model.access import Audit
 from hostler.model.reason import Reason
 from hostler.model.trace import Impact, Touch, Trace

@@ -16,9 +16,7 @@ from hostler.engine.labs.vm_reassignment import Held, Owner, transfer, unfit
 from hostler.engine.quotas import quota_release
 from hostler.engine.view import View
 from hostler.errors import Conflict, QuotaExceeded
-from hostler.keys.access import QUOTA
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, LOCK, MEMBER, NAME, QUOTA, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Quota
 from hostler.model.node import Departure, Heartbeat, OffConfirmation, VmCommand

@@ -10,8 +10,7 @@ from hostler.engine.request import Caller
 from hostler.engine.vm_queries import VmQuery
 from hostler.entry.server.feed import item_of
 from hostler.errors import Invalid
-from hostler.keys.inventory import WORKLOAD
-from hostler.keys.vm import VM
+from hostler.keys.families import VM, WORKLOAD
 from hostler.model.access import HIDDEN, ROLES, Role
 from hostler.model.api import VmCreate, VmUpdate
 from hostler.model.workload_api import WorkloadApply

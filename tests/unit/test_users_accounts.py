@@ -31,8 +31,7 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
-from hostler.keys.access import TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.families import TOKEN, USER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate, UserView

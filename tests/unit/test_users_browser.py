@@ -12,8 +12,7 @@ from hostler.engine.access.token import SESSION, digest_of
 from hostler.engine.request import Request
 from hostler.engine.tickets import TERMINAL, WEB, WEB_LIFE, PeerTickets, Tickets
 from hostler.errors import TooManyTries, Unauthenticated, Unavailable
-from hostler.keys.access import AUDIT, TICKET
-from hostler.keys.inventory import USER
+from hostler.keys.families import AUDIT, TICKET, USER
 from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate
 from hostler.ports.machines import Door

@@ -14,8 +14,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.access.token import MOST, digest_of
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import Conflict, Invalid, NotFound, QuotaExceeded, TooManyTries, Unauthenticated, Unavailable
-from hostler.keys.access import AUDIT, TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.families import AUDIT, TOKEN, USER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Role, Token, TokenKind
 from hostler.model.api import Login, TokenCreate, UserCreate, UserUpdate

@@ -13,8 +13,7 @@ from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.view import View
 from hostler.errors import Closed
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import VM
+from hostler.keys.families import COMMAND, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.node import VmCommand
 from hostler.model.vm import VmSpec

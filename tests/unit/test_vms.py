@@ -10,8 +10,7 @@ from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, 
 
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, NotFound, Stale, Unavailable
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import ALIVE, HANDLE, NAME, VM
 from hostler.model.api import Phase, VmCreate, VmUpdate
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmSpec
 

@@ -16,8 +16,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.vms import VmService
 from hostler.entry.doctor.examination import locks_without_lease
 from hostler.errors import Conflict, HostlerError, LockHeld, NotFound, Unavailable, Uncertain
-from hostler.keys.access import AUDIT
-from hostler.keys.vm import LOCK, NAME, VM
+from hostler.keys.families import AUDIT, LOCK, NAME, VM
 from hostler.model.api import MoveRequest, Phase, VmCreate, VmUpdate
 from hostler.model.vm import LockInfo, Power, VirtualMachine
 from hostler.ports.finding import Level

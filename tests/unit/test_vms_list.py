@@ -12,7 +12,7 @@ from hostler.engine import vm_queries
 from hostler.engine.request import Caller
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Invalid
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import HANDLE, VM
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Phase, VmCreate, VmView
 from hostler.model.vm import MachineState

@@ -9,7 +9,7 @@ import pytest
 from service_scene import ORG, PROJECT, SMALL, STRANGER, VIEWER, Scene, asked, play
 
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound
-from hostler.keys.vm import VM
+from hostler.keys.families import VM
 from hostler.model.api import MoveRequest, VmCreate
 from hostler.model.node import Lifecycle
 from hostler.model.vm import Move, Origin, Snapshot, SnapshotState, VmSpec

@@ -23,10 +23,7 @@ from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.instance_index import WorkloadInstanceState
 from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Conflict, Invalid, LeadershipLost, Stale, Uncertain
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
-from hostler.keys.node import ALIVE, COMMAND
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import ACTUAL, ALIVE, COMMAND, HANDLE, INSTANCE, NAME, TARGET, TRACE, VM, WORKLOAD
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.api import Phase
 from hostler.model.node import Heartbeat, VmCommand

@@ -12,8 +12,7 @@ from hostler.engine import idempotent_writer
 from hostler.engine.cluster_id import cluster_id
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import Conflict, Invalid, KeyReused, Unavailable, Uncertain
-from hostler.keys.access import ANSWERED
-from hostler.keys.node import CLUSTER
+from hostler.keys.families import ANSWERED, CLUSTER
 from hostler.model.api import VmCreate, VmUpdate
 
 WISH = VmCreate(name="a", spec=SMALL)

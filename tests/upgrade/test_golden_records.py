@@ -17,7 +17,7 @@ import pytest
 
 from hostler.engine.labs import state_machine
 from hostler.errors import Invalid
-from hostler.keys.family import KEYS
+from hostler.keys.families import KEYS
 from hostler.model import (
     access,
     deployment,

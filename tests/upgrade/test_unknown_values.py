@@ -18,7 +18,7 @@ from later_value import later
 
 import hostler.model
 from hostler.errors import Invalid
-from hostler.keys.family import KEYS
+from hostler.keys.families import KEYS
 from hostler.model.image import Probe, Seeding
 from hostler.model.node import Lifecycle
 from hostler.model.record import OpenEnum, Record

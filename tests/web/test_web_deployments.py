@@ -21,7 +21,7 @@ from web_type import SHOTS, Check, Enter, NewPage, Shot
 from hostler import Client
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import HostlerError
-from hostler.keys.deployment import DEPLOYMENT
+from hostler.keys.families import DEPLOYMENT
 from hostler.model.deployment import Blueprint, Gate, SliceSettings, SliceSpec, Stage, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase
 

@@ -10,7 +10,7 @@ from web_expect import expect
 from web_plane import Plane
 from web_type import Check, Enter, Shot, SignIn
 
-from hostler.keys.deployment import SLICE
+from hostler.keys.families import SLICE
 from hostler.model.deployment import SliceRecord, SliceState
 
 VMS = "/v1/orgs/acme/projects/web/vms"

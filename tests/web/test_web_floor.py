@@ -12,7 +12,7 @@ from web_frames import check_frames
 from web_plane import Plane
 from web_type import Enter
 
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, MEMBER
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 

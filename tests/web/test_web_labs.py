@@ -25,8 +25,8 @@ from web_type import Check, Enter, NewPage, Shot, SignIn
 from hostler.entry.server.services import ServerConfig
 from hostler.entry.ssh_key import terminal_key
 from hostler.entry.terminal import protocol
+from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import MachineState, VmHandle

@@ -12,7 +12,7 @@ from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, Shot
 
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import HANDLE
 from hostler.model.vm import MachineState, VmHandle
 
 VMS = "/v1/orgs/acme/projects/web/vms"

@@ -14,8 +14,7 @@ from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, Shot
 
-from hostler.keys.node import ALIVE, COMMAND, MEMBER, RETAINED
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, RETAINED, VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand
 from hostler.model.retained import Retained

@@ -12,8 +12,7 @@ from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot
 
-from hostler.keys.node import ALIVE, MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, ImageNeeds, Lifecycle, NodeRecord
 from hostler.model.retained import Retained
@@ -422,7 +421,7 @@ async def test_who_may_not_change_machines_is_offered_nothing(
 
 async def test_twenty_thousand_machines_are_shown_and_searched(planes: Planes, page: Page, enter: Enter) -> None:
     """The bounds leave room for a machine that is busy; docs/web.md has what was measured."""
-    from hostler.keys.vm import VM
+    from hostler.keys.families import VM
     from hostler.model.vm import VirtualMachine, VmSpec
 
     plane = await planes.cheap()

@@ -11,7 +11,7 @@ from yarl import URL
 
 from hostler.errors import Invalid
 from hostler.keys.lab import check_user
-from hostler.keys.segment import MAX_USER, check_part
+from hostler.keys.template import MAX_USER, check_part
 from hostler.kit.host import is_loopback
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.keys.node import CLOCK
+from hostler.keys.families import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from hostler.errors import Conflict, Damaged, Unavailable, Uncertain
-from hostler.keys.node import CLUSTER
-from hostler.keys.replica import FENCE
-from hostler.keys.transfer import MOVED
+from hostler.keys.families import CLUSTER, FENCE, MOVED
 from hostler.model.node import Cluster, LastControlPlane
 from hostler.ports.store import Get
 

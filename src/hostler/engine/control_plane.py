@@ -52,7 +52,7 @@ from hostler.engine.view import View
 from hostler.engine.vms import LOCK_TTL, VmService
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.service import WorkloadService
-from hostler.keys.namespaced import maintained
+from hostler.keys.namespace import maintained
 from hostler.model.lab import LabCatalogue
 
 if TYPE_CHECKING:

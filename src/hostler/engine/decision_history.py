@@ -21,12 +21,32 @@ from hostler.engine.history_reader import SKEW, HistoryReader
 from hostler.engine.object_lookup import ObjectLookup, ObjectName
 from hostler.engine.request import check_limit
 from hostler.errors import Invalid, NotFound
-from hostler.keys.access import AUDIT_FILE, ORG_QUOTA, PROJECT, QUOTA, TOKEN
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
-from hostler.keys.inventory import ACTUAL, BLADE, INSTANCE, RACK, TARGET, USER, WORKLOAD
+from hostler.keys.families import (
+    ACTUAL,
+    ALIVE,
+    AUDIT_FILE,
+    BLADE,
+    BLUEPRINT,
+    DEPLOYMENT,
+    HANDLE,
+    INSTANCE,
+    MEMBER,
+    NAME,
+    ORG_QUOTA,
+    PROJECT,
+    QUOTA,
+    RACK,
+    RETRIES,
+    SLICE,
+    SLICE_DECISION,
+    SLICE_OWNER,
+    TARGET,
+    TOKEN,
+    USER,
+    VM,
+    WORKLOAD,
+)
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, lab_project, utc_time
 from hostler.model.node import EpochKind

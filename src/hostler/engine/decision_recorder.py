@@ -17,9 +17,8 @@ import msgspec
 
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.text import clipped
-from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.entry import Entry
-from hostler.keys.trace import TRACE
+from hostler.keys.families import ANSWERED, AUDIT, TRACE
 from hostler.model.reason import Reason
 from hostler.model.trace import Impact, Touch, Trace
 from hostler.ports.store import Delete, DeletePrefix, Put

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hostler.engine.leadership import PATIENCE, Leadership
 from hostler.errors import Closed, Damaged, HostlerError, Invalid, Refused, Unavailable, Uncertain
-from hostler.keys.replica import FENCE, LEADER
+from hostler.keys.families import FENCE, LEADER
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.model.replica import LeaderRecord

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hostler.errors import Damaged, Invalid
-from hostler.keys.access import AUDIT
-from hostler.keys.inventory import ACTUAL
+from hostler.keys.families import ACTUAL, ALIVE, ARRIVAL, AUDIT, COMMAND, HANDLE, MEMBER, TRACE
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE
 from hostler.model.lab import LabEvent
 from hostler.model.node import Lifecycle
 from hostler.model.trace import Impact, Touch

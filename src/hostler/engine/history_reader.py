@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.history_entry import OF_AUDIT, HistoryEntry, instant_of, is_reported, made_of, of_report
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import Compacted, Invalid
-from hostler.keys.access import AUDIT
-from hostler.keys.node import EPOCH
-from hostler.keys.trace import TRACE
+from hostler.keys.families import AUDIT, EPOCH, TRACE
 from hostler.kit.tasks import Fairness
 from hostler.model.trace_api import Sort
 

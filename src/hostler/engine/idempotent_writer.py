@@ -14,8 +14,8 @@ import msgspec
 
 from hostler.engine.request import Written
 from hostler.errors import Conflict, KeyReused, LeaseGone, Refused, Unavailable, Uncertain
-from hostler.keys.access import ANSWERED, AUDIT
-from hostler.keys.segment import check_part
+from hostler.keys.families import ANSWERED, AUDIT
+from hostler.keys.template import check_part
 from hostler.kit.rate_limit import Backoff
 from hostler.model.access import Answered, Audit
 from hostler.model.record import Record

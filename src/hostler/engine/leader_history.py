@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.errors import HostlerError
-from hostler.keys.replica import TAKEOVER
+from hostler.keys.families import TAKEOVER
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.model.replica import Farewell, Takeover

@@ -26,14 +26,26 @@ from hostler.engine.cluster_id import cluster_id, next_epoch
 from hostler.engine.migration_table import AFTER, BEFORE
 from hostler.engine.quotas import quota_recount
 from hostler.errors import Damaged, Invalid, Refused, Unavailable, Uncertain
-from hostler.keys.access import ORG_QUOTA, QUOTA, TOKEN
-from hostler.keys.deployment import BLUEPRINT, SLICE_OWNER
-from hostler.keys.inventory import USER, WORKLOAD
+from hostler.keys.families import (
+    BLUEPRINT,
+    CLUSTER,
+    COMMAND,
+    EPOCH,
+    FENCE,
+    HANDLE,
+    MEMBER,
+    MIGRATION,
+    MOVED,
+    NAME,
+    ORG_QUOTA,
+    QUOTA,
+    SLICE_OWNER,
+    TOKEN,
+    USER,
+    VM,
+    WORKLOAD,
+)
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import CLUSTER, COMMAND, EPOCH, MEMBER
-from hostler.keys.replica import FENCE
-from hostler.keys.transfer import MIGRATION, MOVED
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.plural import counted
 from hostler.model.api import MAX_NAME
 from hostler.model.lab import ORG, lab_project, lab_user

@@ -9,8 +9,7 @@ import msgspec
 from hostler.engine.placement.request import counted_capacity
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
-from hostler.keys.node import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.trace import SILENT
+from hostler.keys.families import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER, RETAINED, RETAINED_REQUEST, SILENT
 from hostler.kit.plural import counted
 from hostler.model.api import BrakeView, ImageList, ImageView, NodePage, NodeView
 from hostler.model.inventory import Capacity

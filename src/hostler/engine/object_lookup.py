@@ -9,25 +9,31 @@ import msgspec
 from hostler.engine.phase import phase
 from hostler.engine.vm_queries import find_named
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE_DECISION
-from hostler.keys.inventory import (
+from hostler.keys.families import (
     ACTUAL,
+    ALIVE,
     BLADE,
     BLADE_FLOW,
+    BLUEPRINT,
+    COMMAND,
+    DEPLOYMENT,
+    HANDLE,
     INSTANCE,
+    MEMBER,
     MORE_PDUS,
     MORE_TORS,
     PDU,
     RACK,
     RACK_FLOW,
+    RETRIES,
+    SILENT,
+    SLICE_DECISION,
     TARGET,
     TOR,
+    VM,
     WORKLOAD,
 )
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.trace import SILENT
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import Phase

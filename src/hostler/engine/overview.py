@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.phase_counts import PhaseCounts
 from hostler.errors import HostlerError
-from hostler.keys.node import ALIVE, FENCING, LEADER_CLOCK, MEMBER
-from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
+from hostler.keys.families import ALIVE, FENCING, LEADER, LEADER_CLOCK, MEMBER, REPLICA, TAKEOVER
 from hostler.kit.plural import sized
 from hostler.model.api import Phase
 from hostler.model.blueprint_api import BlueprintPhase

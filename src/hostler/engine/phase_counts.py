@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.phase import phase
+from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.tasks import Fairness
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import Phase

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers.allocations import Allocations
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, MEMBER
 
 if TYPE_CHECKING:
     from hostler.engine.placement import Cluster

@@ -16,10 +16,9 @@ import msgspec
 from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Written
 from hostler.errors import Conflict, Forbidden, NotFound
-from hostler.keys.access import PROJECT, QUOTA
 from hostler.keys.entry import Unreadable
-from hostler.keys.segment import check_home, check_part
-from hostler.keys.vm import VM
+from hostler.keys.families import PROJECT, QUOTA, VM
+from hostler.keys.template import check_home, check_part
 from hostler.model.access import DEFAULT, EVERYWHERE, Project
 from hostler.model.api import ProjectList, ProjectView
 

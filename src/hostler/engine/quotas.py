@@ -16,10 +16,9 @@ import msgspec
 
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound, QuotaExceeded, Uncertain
-from hostler.keys.access import ORG_QUOTA, QUOTA
 from hostler.keys.entry import Unreadable
-from hostler.keys.segment import MAX_USER, check_home, check_part
-from hostler.keys.vm import VM
+from hostler.keys.families import ORG_QUOTA, QUOTA, VM
+from hostler.keys.template import MAX_USER, check_home, check_part
 from hostler.model.access import DEFAULT, Quota
 from hostler.model.api import QuotaSet, QuotaView
 from hostler.model.inventory import Capacity

@@ -21,7 +21,7 @@ from hostler.engine.elections import PATIENCE, Elections
 from hostler.engine.self_fencing import ProcessKiller
 from hostler.engine.service import Pipeline
 from hostler.errors import Conflict, HostlerError, Invalid, LeadershipLost, Unavailable, Uncertain
-from hostler.keys.replica import LEADER
+from hostler.keys.families import LEADER
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.ports.store import check_ttl

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.errors import HostlerError, LeaseGone
-from hostler.keys.replica import LEADER, REPLICA
+from hostler.keys.families import LEADER, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 

@@ -12,8 +12,7 @@ import msgspec
 from hostler.engine.controllers.retention import RETENTION, kept_for, lost, own_vm
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
-from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import VM
+from hostler.keys.families import MEMBER, RETAINED, RETAINED_REQUEST, VM
 from hostler.model.api import VmView
 from hostler.model.retained import RetainedRequest
 from hostler.model.retained_api import RetainedPage, RetainedView

@@ -22,11 +22,8 @@ from hostler.engine.access.token import digest_of
 from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Request, Written
 from hostler.errors import Damaged, LeaseGone, Unauthenticated, Unavailable, Uncertain
-from hostler.keys.access import TICKET
-from hostler.keys.inventory import USER
+from hostler.keys.families import CLUSTER, TICKET, USER, VM
 from hostler.keys.lab import LAB
-from hostler.keys.node import CLUSTER
-from hostler.keys.vm import VM
 from hostler.model.access import Ticket
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG as LABS

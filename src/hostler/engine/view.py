@@ -15,25 +15,35 @@ from hostler.engine.deployments.slice_cache import SliceCache
 from hostler.engine.inventory.topology_cache import InventoryView
 from hostler.engine.workloads.instance_cache import InstanceCache
 from hostler.errors import Missed, Unavailable, Uncertain
-from hostler.keys.access import TOKEN
-from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLICE, SLICE_OWNER
-from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
-from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.mirror import Mirror
-from hostler.keys.node import (
+from hostler.keys.families import (
+    ALERT,
     ALIVE,
     ARRIVAL,
+    BLUEPRINT,
     BRAKE,
     CLOCK,
     CLOCK_DISPUTE,
     CLUSTER,
     COMMAND,
+    DEPLOYMENT,
+    HANDLE,
+    INSTANCE,
     MEMBER,
     RETAINED,
     RETAINED_REQUEST,
+    RETRIES,
+    ROUTER,
+    SILENT,
+    SLICE,
+    SLICE_OWNER,
+    TARGET,
+    TOKEN,
+    USER,
+    VM,
+    WORKLOAD,
 )
-from hostler.keys.trace import SILENT
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.lab import LAB, LAB_CATALOGUE
+from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.errors import Conflict, Invalid, NotFound
-from hostler.keys.segment import check_home, check_new
-from hostler.keys.vm import VM
+from hostler.keys.families import VM
+from hostler.keys.template import check_home, check_new
 from hostler.model.access import HIDDEN
 from hostler.model.api import MAX_NAME
 from hostler.model.name import fold

@@ -13,8 +13,8 @@ from hostler.engine.phase import phase, row_of, view_of
 from hostler.engine.placement import not_run
 from hostler.engine.request import MAX_LIMIT, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
-from hostler.keys.segment import MAX_USER, check_part
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import HANDLE, NAME, VM
+from hostler.keys.template import MAX_USER, check_part
 from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE, HIDDEN
 from hostler.model.api import VmPage, VmRow, VmRowPage, Why

@@ -24,9 +24,8 @@ from hostler.engine.request import Written
 from hostler.engine.vm_queries import VmReader
 from hostler.errors import Conflict, Damaged, Invalid, LockHeld, Unavailable, Uncertain
 from hostler.keys.entry import Entry
-from hostler.keys.node import MEMBER
-from hostler.keys.segment import check_part
-from hostler.keys.vm import LOCK, NAME, VM
+from hostler.keys.families import LOCK, MEMBER, NAME, VM
+from hostler.keys.template import check_part
 from hostler.model.api import VmView
 from hostler.model.lab import utc_time
 from hostler.model.vm import LockInfo, VirtualMachine, VmHandle

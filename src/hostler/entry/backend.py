@@ -19,8 +19,8 @@ from hostler.engine.transfer.import_keys import MARKER, check_complete
 from hostler.entry.cli.store_option import local_path, redacted
 from hostler.entry.data_dir import DataFolder
 from hostler.errors import Damaged, HostlerError, Invalid, Refused, Unavailable, Uncertain
-from hostler.keys.namespaced import enter
-from hostler.keys.transfer import MOVED
+from hostler.keys.families import MOVED
+from hostler.keys.namespace import enter
 from hostler.kit.fsync import sync_folder
 from hostler.model.node import LastControlPlane
 from hostler.wiring import is_shared_store, open_store

@@ -13,7 +13,7 @@ from hostler.engine.leader_history import LeaderHistory
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.replica_registration import Presence
 from hostler.errors import HostlerError
-from hostler.keys.replica import LEADER, REPLICA
+from hostler.keys.families import LEADER, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.model.replica import LeaderRecord, ReplicaRecord
 from hostler.ports.ttl import StoreBacked, Watchable

@@ -21,9 +21,9 @@ import msgspec
 from hostler.entry.cli.store_option import redacted
 from hostler.entry.server.logs import logger
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
+from hostler.keys.families import MEMBER
 from hostler.keys.lab import LabNames
-from hostler.keys.namespaced import namespace_of
-from hostler.keys.node import MEMBER
+from hostler.keys.namespace import namespace_of
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.model.node import Lifecycle
 from hostler.ports.machine_driver import GuestNetwork

@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.entry import Unreadable
-from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
+from hostler.keys.families import LEADER, REPLICA, TAKEOVER
 from hostler.kit.clock import SystemClock
 from hostler.model.replica import LeaderRecord, ReplicaRecord, Takeover
 from hostler.ports.ttl import StoreBacked, TellsLife, Watchable

@@ -35,7 +35,7 @@ from hostler.entry.server.route import Raw
 from hostler.entry.server.serve import Server
 from hostler.entry.server.stream import GOING_AWAY, joined
 from hostler.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
-from hostler.keys.node import MEMBER
+from hostler.keys.families import MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.kit.connections import origin
 from hostler.kit.host import WILDCARDS

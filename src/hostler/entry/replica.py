@@ -22,7 +22,7 @@ from hostler.entry.data_dir import DataFolder
 from hostler.entry.labs import door_in
 from hostler.entry.process import asked_to_end, on_hangup, raise_open_files, reload_certificates, run_unless_asked
 from hostler.errors import HostlerError, LeadershipLost, Unavailable, Uncertain
-from hostler.keys.replica import DEMONSTRATION, REPLICA
+from hostler.keys.families import DEMONSTRATION, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.model.replica import LeaderRecord, Tally
 from hostler.ports.store import Get, KeyValue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from hostler.engine.invocation.registration import Registration
 from hostler.engine.invocation.router import Router
 from hostler.entry.server.logs import logger
-from hostler.keys.deployment import ROUTER
+from hostler.keys.families import ROUTER
 from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.model.rollout import RouterRecord

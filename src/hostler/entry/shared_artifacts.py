@@ -22,8 +22,7 @@ from hostler.engine.tickets import ARTIFACTS, FILE
 from hostler.entry.server.logs import logger
 from hostler.entry.server.pin import read_pinned
 from hostler.errors import Conflict, HostlerError, NotFound, Refused, Unavailable
-from hostler.keys.deployment import ARTIFACT
-from hostler.keys.replica import REPLICA
+from hostler.keys.families import ARTIFACT, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.model.rollout import ArtifactRecord

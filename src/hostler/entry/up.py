@@ -42,7 +42,7 @@ from hostler.entry.relay import relaying
 from hostler.entry.server.logs import configure, logger
 from hostler.entry.watchdog import Watchdog, watched_host
 from hostler.errors import HostlerError, Unavailable
-from hostler.keys.replica import LEADER
+from hostler.keys.families import LEADER
 from hostler.kit.clock import SystemClock
 from hostler.kit.plural import counted
 from hostler.model.name import fold

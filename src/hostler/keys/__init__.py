@@ -1,4 +1,5 @@
-"""The key families: which key holds which record. One module per family; no key is spelled anywhere else.
+"""The key families: which key holds which record, on the pages `families` and `lab`. No key is spelled
+anywhere else.
 
 Not here: what to do with a record.
 """

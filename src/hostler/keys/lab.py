@@ -9,7 +9,7 @@ import msgspec
 
 from hostler.errors import Invalid
 from hostler.keys.key import Key
-from hostler.keys.segment import check_part
+from hostler.keys.template import check_part
 from hostler.model.lab import LabCatalogue, LabUser, LabWorker
 
 LAB = Key("/hostler/v1/labs/{user:user}", LabUser)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hostler.keys.family import KEYS
+from hostler.keys.families import KEYS
 from hostler.ports.store import Delete, DeletePrefix, Get, Put
 
 if TYPE_CHECKING:

@@ -21,9 +21,7 @@ from hostler import Client, open_store
 from hostler.drivers.machines.simulated import read_intervals
 from hostler.drivers.machines.simulated.journal import _read_journal
 from hostler.errors import Conflict, HostlerError, Unavailable, Uncertain
-from hostler.keys.access import AUDIT
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import ALIVE, AUDIT, COMMAND, HANDLE, LOCK, MEMBER, NAME, VM
 from hostler.kit.clock import SystemClock
 from hostler.model.node import Lifecycle
 from hostler.model.vm import MachineState, Power

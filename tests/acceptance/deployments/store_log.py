@@ -8,7 +8,7 @@ from collections import defaultdict
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from hostler.keys.deployment import ENDPOINT, SLICE
+from hostler.keys.families import ENDPOINT, SLICE
 from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import run_together

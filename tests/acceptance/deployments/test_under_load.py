@@ -15,7 +15,7 @@ from slice_stage import ClusterStage, Load, workers
 from store_log import StoreLog
 
 from hostler import Client
-from hostler.keys.deployment import ENDPOINT
+from hostler.keys.families import ENDPOINT
 from hostler.model.deployment import Gate, SliceSpec, Stage, Strategy, StrategyKind
 from hostler.testing.servers import EtcdServer, ServerFailed
 

@@ -14,7 +14,7 @@ from up_process import HostlerProcess
 from witness import Witness
 
 import hostler
-from hostler.keys.replica import LEADER
+from hostler.keys.families import LEADER
 from hostler.model.lab import LabEvent
 from hostler.testing.servers import EtcdServer
 from hostler.testing.ttl_servers import RedisServer

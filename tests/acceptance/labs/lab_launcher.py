@@ -24,8 +24,8 @@ from hostler.drivers.machines.simulated.descriptor import CAPACITY
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds
 from hostler.engine import self_fencing
 from hostler.entry import lab_worker, labs
+from hostler.keys.families import TRACE
 from hostler.keys.lab import LAB, LAB_WORKER
-from hostler.keys.trace import TRACE
 from hostler.model.lab import LabUser
 from hostler.ports.store import Delete, Put
 from hostler.wiring import open_board, open_inbox

@@ -17,8 +17,7 @@ from redis.asyncio import Redis
 from witness import Witness
 
 from hostler import open_store
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, HANDLE, MEMBER
 from hostler.model.lab import POOL_ORG
 from hostler.model.node import Lifecycle
 from hostler.model.vm import Step

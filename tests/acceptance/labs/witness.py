@@ -16,8 +16,8 @@ from labman import check
 from hostler.drivers.machines.simulated import read_intervals
 from hostler.drivers.machines.simulated.journal import _read_journal
 from hostler.errors import Unavailable, Uncertain
+from hostler.keys.families import HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import ORG, POOL_ORG, LabPhase
 

@@ -16,7 +16,7 @@ from up_process import START, HostlerProcess, token_told, until
 
 from hostler import Client, open_store
 from hostler.errors import HostlerError
-from hostler.keys.replica import LEADER
+from hostler.keys.families import LEADER
 from hostler.model.api import VmView
 from hostler.model.replica import LeaderRecord
 from hostler.model.vm import OnNodeLoss, Power

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from harness.artefacts import safe
 
-from hostler.keys.node import COMMAND
-from hostler.keys.replica import LEADER
+from hostler.keys.families import COMMAND, LEADER
 from hostler.kit.clock import SystemClock
 from hostler.model.node import VmCommand
 from hostler.model.replica import LeaderRecord

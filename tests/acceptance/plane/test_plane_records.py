@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hostler import open_store
-from hostler.keys.node import COMMAND
-from hostler.keys.replica import LEADER
+from hostler.keys.families import COMMAND, LEADER
 from hostler.model.node import VmCommand
 from hostler.model.replica import LeaderRecord
 from hostler.model.vm import VmSpec

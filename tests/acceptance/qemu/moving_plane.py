@@ -23,7 +23,7 @@ from pausing_agent import PAUSES
 from up_process import Done, HostlerProcess, hostler, token_told, until
 
 from hostler import Client, open_store
-from hostler.keys.node import ARRIVAL, COMMAND
+from hostler.keys.families import ARRIVAL, COMMAND
 from hostler.testing.servers import EtcdServer
 
 if TYPE_CHECKING:

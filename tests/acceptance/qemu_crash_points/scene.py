@@ -18,8 +18,7 @@ from harness.pace import patience
 from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.cgroup import ControlGroups, bases
 from hostler.errors import HostlerError
-from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, NAME, VM
 from hostler.model.vm import MachineState, Power, SnapshotState, Step, VmSpec
 
 from . import table

@@ -17,7 +17,7 @@ from hostler.engine.elections import Elections
 from hostler.engine.leadership import Leadership
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.service import Standing
-from hostler.keys.replica import DEMONSTRATION, LEADER
+from hostler.keys.families import DEMONSTRATION, LEADER
 from hostler.model.replica import LeaderRecord, Tally
 from hostler.ports.store import Comparison, Store
 from hostler.wiring import open_ttl_storage

@@ -17,7 +17,7 @@ from harness.artefacts import safe
 from up_process import PROGRAM, ForkedServer
 
 from hostler.errors import HostlerError
-from hostler.keys.replica import DEMONSTRATION, LEADER, REPLICA
+from hostler.keys.families import DEMONSTRATION, LEADER, REPLICA
 from hostler.model.replica import LeaderRecord, Tally
 from hostler.ports.ttl import StoreBacked, Watchable
 from hostler.testing.servers import ServerProcess

@@ -16,7 +16,7 @@ import msgspec
 
 from hostler.drivers.audit.chain import Header, chain_of, header_line, line_of, read_header, read_line
 from hostler.errors import Damaged, Unavailable
-from hostler.keys.access import AUDIT
+from hostler.keys.families import AUDIT
 from hostler.kit.fsync import sync_folder
 from hostler.ports.audit_files import DayFile, FiledLine
 

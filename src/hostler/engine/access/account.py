@@ -20,8 +20,8 @@ from hostler.engine.access.grant import (
 from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import HOSTLER, Written
 from hostler.errors import Conflict, Damaged, Forbidden, Invalid, KeyReused, NotFound, Stale
-from hostler.keys.inventory import USER
-from hostler.keys.segment import check_new
+from hostler.keys.families import USER
+from hostler.keys.template import check_new
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import UserCreate, UserPage, UserUpdate, UserView
 from hostler.model.inventory import Rights, User

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from hostler.keys.access import TOKEN
 from hostler.keys.entry import Entry
-from hostler.keys.inventory import USER
+from hostler.keys.families import TOKEN, USER
 from hostler.model.access import TokenKind
 
 if TYPE_CHECKING:

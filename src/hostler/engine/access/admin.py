@@ -13,8 +13,7 @@ from hostler.engine.access.token import PREFIX, digest_of
 from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import Conflict, Uncertain
-from hostler.keys.access import TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.families import TOKEN, USER
 from hostler.model.access import EVERYWHERE, ROLES, Role, Token, TokenKind
 from hostler.model.inventory import User
 from hostler.ports.store import Delete

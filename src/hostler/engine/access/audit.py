@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.access.grant import within_reach
 from hostler.engine.history_reader import SKEW
-from hostler.keys.access import ORG_QUOTA, PROJECT, QUOTA, TOKEN
-from hostler.keys.inventory import USER, WORKLOAD
+from hostler.keys.families import ORG_QUOTA, PROJECT, QUOTA, TOKEN, USER, VM, WORKLOAD
 from hostler.keys.lab import LAB
-from hostler.keys.vm import VM
 from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, lab_project
 

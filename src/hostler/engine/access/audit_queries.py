@@ -12,8 +12,7 @@ from hostler.engine.access.audit import sees
 from hostler.engine.history_entry import instant_of
 from hostler.engine.history_reader import AHEAD, HistorySource
 from hostler.errors import Invalid
-from hostler.keys.access import AUDIT, AUDIT_FILE
-from hostler.keys.node import EPOCH
+from hostler.keys.families import AUDIT, AUDIT_FILE, EPOCH
 from hostler.kit.tasks import Fairness
 from hostler.model.api import AuditElsewhere, AuditPage, AuditView
 from hostler.model.node import EpochKind

@@ -27,8 +27,7 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
-from hostler.keys.access import TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.families import TOKEN, USER
 from hostler.kit.connections import origin
 from hostler.model.name import fold
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Forbidden, Invalid
-from hostler.keys.segment import MAX_USER, check_part
+from hostler.keys.template import MAX_USER, check_part
 from hostler.model.access import EVERYWHERE, ROLES, Role
 from hostler.model.inventory import Rights
 

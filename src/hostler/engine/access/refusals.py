@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import HostlerError
-from hostler.keys.access import AUDIT
-from hostler.keys.inventory import USER
+from hostler.keys.families import AUDIT, USER
 from hostler.kit.connections import origin
 from hostler.model.access import Audit
 

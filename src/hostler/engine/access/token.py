@@ -16,8 +16,7 @@ from hostler.engine.access.account_cache import counts
 from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Request, Written
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, QuotaExceeded, Refused
-from hostler.keys.access import TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.families import TOKEN, USER
 from hostler.model.access import Token, TokenKind
 from hostler.model.api import TokenCreate, TokenIssued, TokenPage, TokenView
 from hostler.ports.store import Delete

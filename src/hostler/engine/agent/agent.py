@@ -14,8 +14,8 @@ from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.engine.slices.slice_agent import SliceAgent
 from hostler.errors import HostlerError
+from hostler.keys.families import ARRIVAL, COMMAND
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.kit.tasks import run_together
 from hostler.model.vm import MachineState
 from hostler.ports.machines import migration_of

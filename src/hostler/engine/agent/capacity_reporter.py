@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.errors import HostlerError
-from hostler.keys.node import MEMBER
+from hostler.keys.families import MEMBER
 from hostler.kit.tasks import within
 
 if TYPE_CHECKING:

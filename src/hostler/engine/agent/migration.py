@@ -15,8 +15,7 @@ import msgspec
 
 from hostler.engine.agent.status_reporter import PATIENCE, actual
 from hostler.errors import Closed, HostlerError, NotFound, Refused, Unavailable, Uncertain
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, HANDLE, MEMBER
 from hostler.kit.rate_limit import Backoff
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Label, MachinePlan, Migration, required

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 
 from hostler.errors import Damaged
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import COMMAND, HANDLE
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.ports.machines import fencing_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.status_reporter import PATIENCE, pause
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
+from hostler.keys.families import RETAINED, RETAINED_REQUEST
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import RETAINED, RETAINED_REQUEST
 from hostler.kit.plural import counted
 from hostler.model.name import fold
 from hostler.model.retained import Retained

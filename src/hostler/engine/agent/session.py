@@ -33,8 +33,7 @@ from hostler.engine.cluster_id import (
     remembered,
 )
 from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
-from hostler.keys.node import ALIVE, CLOCK, CLUSTER, MEMBER
-from hostler.keys.transfer import MOVED
+from hostler.keys.families import ALIVE, CLOCK, CLUSTER, MEMBER, MOVED
 from hostler.kit.rate_limit import Backoff
 from hostler.kit.tasks import Nap, within
 from hostler.model.node import ClockReading, Heartbeat, Lifecycle

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.decide import Action, Step, same
 from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, TooManyTries, Uncertain
-from hostler.keys.inventory import ACTUAL
-from hostler.keys.node import ALIVE, COMMAND
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ACTUAL, ALIVE, COMMAND, HANDLE
 from hostler.model.vm import MachineState
 from hostler.model.workload import Actual, instance_parts
 from hostler.ports.store import ModRevision

@@ -36,8 +36,7 @@ from hostler.engine.agent.migration_steps import going, is_stray, leave
 from hostler.engine.agent.status_reporter import PATIENCE, ReportedMachine, Reports, pause
 from hostler.engine.runtime.work_queue import WORKER_FAILED, WorkQueue
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
-from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ARRIVAL, COMMAND, HANDLE
 from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Label, MachinePlan, Ownership, Resets, Snapshots, required
 

@@ -13,8 +13,7 @@ import msgspec
 
 from hostler.engine.placement import Cluster, node_state, wanted_of_command
 from hostler.engine.runtime.expectation import Expectation
-from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.keys.vm import VM
+from hostler.keys.families import ARRIVAL, COMMAND, VM
 from hostler.kit.tasks import Fairness
 
 if TYPE_CHECKING:

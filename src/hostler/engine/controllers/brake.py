@@ -20,7 +20,7 @@ from hostler.engine.controllers.node_lost import SETTLE, common_cause
 from hostler.engine.runtime.controller import LeaderService
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Unavailable, Uncertain
-from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
+from hostler.keys.families import ALIVE, BRAKE, FENCING, MEMBER
 from hostler.kit.plural import counted
 from hostler.model.node import BrakeRecord, Lifecycle
 from hostler.ports.store import Delete

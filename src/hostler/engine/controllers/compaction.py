@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Compacted, HostlerError, LeadershipLost
-from hostler.keys.node import CLUSTER
+from hostler.keys.families import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

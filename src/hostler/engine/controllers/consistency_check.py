@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid
 from hostler.keys.entry import Unreadable
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.families import HANDLE, NAME, VM
 from hostler.ports.store import Get
 
 if TYPE_CHECKING:

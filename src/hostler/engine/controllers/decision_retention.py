@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.idempotent_writer import instants
-from hostler.keys.trace import TRACE
+from hostler.keys.families import TRACE
 
 if TYPE_CHECKING:
     from hostler.keys.key import Key

@@ -10,7 +10,7 @@ import msgspec
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, Step, stuck
 from hostler.engine.controllers.snapshot import named
 from hostler.engine.placement import place, wanted_of
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import HANDLE, VM
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, Power, ready_snapshots
 

@@ -16,10 +16,22 @@ from hostler.engine.idempotent_writer import instants
 from hostler.engine.runtime.controller import LeaderService
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
-from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
-from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LAST_CLOCK, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.trace import SILENT, TRACE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import (
+    ALIVE,
+    AUDIT,
+    AUDIT_FILE,
+    CLOCK_DISPUTE,
+    HANDLE,
+    LAST_CLOCK,
+    LEADER_CLOCK,
+    MEMBER,
+    RETAINED,
+    RETAINED_REQUEST,
+    SILENT,
+    TOKEN,
+    TRACE,
+    VM,
+)
 from hostler.kit.plural import counted
 from hostler.kit.rate_limit import Backoff
 from hostler.model.access import Audit, AuditFile

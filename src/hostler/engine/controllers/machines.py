@@ -29,9 +29,7 @@ from hostler.engine.placement import must_join, not_run, place, wanted_of
 from hostler.engine.runtime.controller import SnapshotController
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import ACTUAL, COMMAND, INSTANCE, NAME, TARGET, VM
 from hostler.kit.tasks import Fairness
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts

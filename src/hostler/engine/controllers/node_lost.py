@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.decision_recorder import id_of
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.trace import SILENT
+from hostler.keys.families import ALIVE, MEMBER, SILENT
 from hostler.model.node import Lifecycle
 from hostler.model.trace import Silent
 from hostler.ports.store import Delete, ModRevision

@@ -12,8 +12,7 @@ from hostler.engine.controllers.node_lost import SETTLE, LostNodes
 from hostler.engine.runtime.controller import Controller
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.runtime.resync import Resync
-from hostler.keys.deployment import SLICE
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, MEMBER, SLICE
 from hostler.model.node import POWER, DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put
 

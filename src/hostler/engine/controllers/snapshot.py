@@ -10,8 +10,7 @@ from hostler.engine.controllers.decision import chosen
 from hostler.engine.controllers.migration import Way
 from hostler.engine.leadership import check_guard
 from hostler.errors import Damaged
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, HANDLE, MEMBER, VM
 from hostler.ports.store import Get
 
 if TYPE_CHECKING:

@@ -13,9 +13,18 @@ import msgspec
 from hostler.engine.controllers import migration
 from hostler.engine.controllers.decision import Act, ordered, to_reinstate, told, unplaced
 from hostler.engine.runtime.guarded_writer import Txn
-from hostler.keys.inventory import INSTANCE, TARGET
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import (
+    ALIVE,
+    ARRIVAL,
+    COMMAND,
+    HANDLE,
+    INSTANCE,
+    MEMBER,
+    RETAINED,
+    RETAINED_REQUEST,
+    TARGET,
+    VM,
+)
 from hostler.model.reason import Reason
 from hostler.model.workload import Target, instance_parts
 from hostler.ports.store import Comparison, Delete, Operation, Put

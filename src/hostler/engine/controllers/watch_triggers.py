@@ -8,8 +8,7 @@ from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
 from hostler.engine.runtime.resync import Resync
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, HANDLE, MEMBER, VM
 from hostler.kit.tasks import Fairness
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import msgspec
 
 from hostler.engine.deployments import autoscale
 from hostler.engine.runtime.guarded_writer import Txn, Why
-from hostler.keys.deployment import ALERT, DEPLOYMENT
+from hostler.keys.families import ALERT, DEPLOYMENT
 from hostler.model.deployment import AlertMetric
 from hostler.model.rollout import Alert, AlertState
 

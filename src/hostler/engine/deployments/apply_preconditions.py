@@ -13,7 +13,7 @@ import msgspec
 
 from hostler.engine.deployments import blueprint_file
 from hostler.errors import Conflict, HostlerError, Invalid
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
+from hostler.keys.families import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
 from hostler.model.rollout import SliceOwner
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hostler.engine.deployments.queries import Reading
 from hostler.engine.deployments.transactions import WRITES
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import NotFound
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT
+from hostler.keys.families import BLUEPRINT, DEPLOYMENT
 from hostler.model.deployment import Atomicity
 from hostler.model.rollout import BlueprintRevision, Phase
 

@@ -26,8 +26,7 @@ from hostler.engine.runtime.controller import BatchController
 from hostler.engine.runtime.expectation import LAG
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.runtime.resync import Resync
-from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, DEPLOYMENT, MEMBER, RETRIES, SLICE
 from hostler.kit.plural import counted
 from hostler.kit.tasks import Fairness
 from hostler.model.deployment import SliceState, base_of

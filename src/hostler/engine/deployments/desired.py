@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hostler.engine.deployments.transactions import DesiredSlice
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
+from hostler.keys.families import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -15,7 +15,7 @@ from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.state_machine import since
 from hostler.engine.runtime.guarded_writer import Why
 from hostler.errors import Damaged
-from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
+from hostler.keys.families import DEPLOYMENT, ENDPOINT
 from hostler.kit.plural import counted
 from hostler.model.deployment import SliceState, base_of
 from hostler.model.reason import Reason

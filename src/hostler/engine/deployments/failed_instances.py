@@ -13,7 +13,7 @@ from hostler.engine.deployments.timeouts import PATIENCE
 from hostler.engine.deployments.transactions import WRITES
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.slices.decide import LEFT
-from hostler.keys.deployment import DEPLOYMENT
+from hostler.keys.families import DEPLOYMENT
 from hostler.kit.plural import counted
 from hostler.model.deployment import SliceState
 from hostler.model.reason import Reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, MEMBER
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 

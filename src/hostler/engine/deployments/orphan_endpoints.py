@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.deployments.transactions import WRITES
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
-from hostler.keys.deployment import ENDPOINT, SLICE
+from hostler.keys.families import ENDPOINT, SLICE
 from hostler.kit.plural import counted
 from hostler.ports.store import Delete, Version
 

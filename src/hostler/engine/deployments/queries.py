@@ -11,8 +11,8 @@ from hostler.engine.deployments.apply_preconditions import Case
 from hostler.engine.deployments.instance_index import InstanceState
 from hostler.engine.deployments.views import InstanceGroup, SliceFacts
 from hostler.errors import Damaged, NotFound
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, DEPLOYMENT, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.entry import Entry
+from hostler.keys.families import BLUEPRINT, BLUEPRINT_HISTORY, DEPLOYMENT, SLICE_DECISION, SLICE_OWNER
 from hostler.model.deployment import Blueprint, SliceSettings, SliceState
 from hostler.model.node import Lifecycle
 from hostler.ports.store import KeyValue

@@ -24,7 +24,7 @@ from hostler.engine.deployments.node_cache import has
 from hostler.engine.deployments.state_machine import LEAVING
 from hostler.engine.deployments.version_set import new_side
 from hostler.engine.runtime.guarded_writer import Why
-from hostler.keys.deployment import DEPLOYMENT
+from hostler.keys.families import DEPLOYMENT
 from hostler.model.deployment import SliceInstance, SliceState
 from hostler.model.reason import Reason
 from hostler.model.rollout import Move, Phase, SliceDecision

@@ -21,14 +21,14 @@ from hostler.engine.deployments.toml_lines import lines_of
 from hostler.engine.request import Written, check_limit
 from hostler.engine.serial_executor import Turn
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound
-from hostler.keys.deployment import (
+from hostler.keys.families import (
     BLUEPRINT,
     DEPLOYMENT,
     ENDPOINT,
     SLICE,
     endpoints_of,
 )
-from hostler.keys.segment import check_part
+from hostler.keys.template import check_part
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import (
     BlueprintFault,

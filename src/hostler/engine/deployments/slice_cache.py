@@ -10,7 +10,7 @@ from msgspec import UNSET
 from hostler.engine.deployments.instance_index import InstanceIndex, InstanceState, kind_of
 from hostler.engine.deployments.node_cache import NodeCache, has
 from hostler.engine.deployments.state_machine import since
-from hostler.keys.deployment import SLICE
+from hostler.keys.families import SLICE
 from hostler.kit.tasks import Fairness
 from hostler.model.deployment import SliceState, base_of
 

@@ -8,8 +8,17 @@ import msgspec
 
 from hostler.engine.deployments.state_machine import moved
 from hostler.engine.runtime.guarded_writer import Txn
-from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
-from hostler.keys.node import ALIVE
+from hostler.keys.families import (
+    ALERT,
+    ALIVE,
+    BLUEPRINT,
+    DEPLOYMENT,
+    ENDPOINT,
+    RETRIES,
+    SLICE,
+    SLICE_DECISION,
+    SLICE_OWNER,
+)
 from hostler.model.rollout import Retries
 from hostler.ports.store import PIECE_BYTES, Delete, DeletePrefix, ModRevision, Put
 

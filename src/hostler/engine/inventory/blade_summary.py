@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.engine.inventory.export import natural
 from hostler.errors import Invalid
-from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.families import ALIVE, BLADE, COMMAND, IN_RACKS, MEMBER, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
 from hostler.kit.tasks import Fairness
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import FloorFeed, FloorRack, FloorView, Standing

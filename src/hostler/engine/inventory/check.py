@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hostler.errors import Invalid
-from hostler.keys.segment import check_new
+from hostler.keys.template import check_new
 from hostler.kit.plural import counted
 from hostler.model.name import fold
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hostler.engine.inventory.inventory_file import PREFIX, FullRack, Inventory, default_ports, inventory_of_text
 from hostler.errors import Invalid
-from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
+from hostler.keys.families import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
 from hostler.kit.yaml import Doubts
 from hostler.model.inventory import Blade, Condition, Pdu, Rack, Region, Tor, Zone
 from hostler.model.inventory_api import HOSTLER, InventoryDocument

@@ -11,9 +11,19 @@ from hostler.engine.inventory.flow import BladeSnapshot, Step, decide_blade, dec
 from hostler.engine.runtime.controller import Controller
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Unavailable, Uncertain
-from hostler.keys.deployment import SLICE
-from hostler.keys.inventory import BLADE, BLADE_FLOW, IN_RACKS, RACK, RACK_FLOW
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
+from hostler.keys.families import (
+    ALIVE,
+    ARRIVAL,
+    BLADE,
+    BLADE_FLOW,
+    COMMAND,
+    IN_RACKS,
+    MEMBER,
+    RACK,
+    RACK_FLOW,
+    RETAINED,
+    SLICE,
+)
 from hostler.model.inventory import Condition
 from hostler.ports.store import MAX_OPERATIONS, Put
 

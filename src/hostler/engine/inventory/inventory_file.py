@@ -25,7 +25,7 @@ from hostler.engine.hardware_document import accelerators_and_volumes
 from hostler.engine.inventory import check
 from hostler.engine.inventory.cloudchamber import Translation
 from hostler.errors import Invalid
-from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
+from hostler.keys.families import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
 from hostler.kit.yaml import Doubts, Location, Malformed, Piece, read, wrap
 from hostler.model.inventory import Blade, Capacity, Condition, Pdu, Port, Rack, Region, Tor, Zone
 from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER

@@ -16,7 +16,7 @@ from hostler.engine.inventory.check import MOST_BLADES
 from hostler.engine.inventory.export import natural
 from hostler.engine.inventory.inventory_file import FullRack, default_ports
 from hostler.engine.inventory.plan import batches, plan
-from hostler.keys.inventory import BLADE, PDU, RACK, TOR
+from hostler.keys.families import BLADE, PDU, RACK, TOR
 from hostler.model.inventory import Blade, Capacity, Pdu, Port, Rack, Tor
 from hostler.model.name import fold
 from hostler.ports.store import ModRevision, Put, Version

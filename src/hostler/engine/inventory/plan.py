@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, structs
 
 from hostler.engine.inventory.export import mebibytes, natural
-from hostler.keys.inventory import IN_RACKS, RACK, REGION, ZONE
+from hostler.keys.families import IN_RACKS, RACK, REGION, ZONE
 from hostler.model.inventory import Blade, Capacity, Hardware, Pdu, Port, Rack, Region, Tor, Zone
 from hostler.model.name import fold
 from hostler.ports.store import PIECE_BYTES, Delete, Put, operation_size

@@ -9,7 +9,7 @@ from hostler.engine.inventory.export import natural
 from hostler.engine.placement.request import counted_capacity
 from hostler.engine.request import check_limit
 from hostler.errors import Damaged, Invalid, NotFound
-from hostler.keys.inventory import BLADE, BLADE_FLOW, MORE_PDUS, MORE_TORS, PDU, RACK, RACK_FLOW, REGION, TOR, ZONE
+from hostler.keys.families import BLADE, BLADE_FLOW, MORE_PDUS, MORE_TORS, PDU, RACK, RACK_FLOW, REGION, TOR, ZONE
 from hostler.kit.tasks import Fairness
 from hostler.model.inventory import Capacity
 from hostler.model.inventory_api import (

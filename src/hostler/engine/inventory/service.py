@@ -20,9 +20,20 @@ from hostler.engine.inventory.queries import InventoryReader, missing
 from hostler.engine.request import Written
 from hostler.engine.serial_executor import Turn
 from hostler.errors import Conflict, Stale, TooLarge
-from hostler.keys.deployment import SLICE
-from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
-from hostler.keys.node import ARRIVAL, COMMAND
+from hostler.keys.families import (
+    ARRIVAL,
+    BLADE,
+    COMMAND,
+    IN_RACKS,
+    MORE_PDUS,
+    MORE_TORS,
+    PDU,
+    RACK,
+    REGION,
+    SLICE,
+    TOR,
+    ZONE,
+)
 from hostler.kit.plural import counted
 from hostler.model.inventory_api import (
     HOSTLER,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
+from hostler.keys.families import BLADE, IN_RACKS, MEMBER, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import MEMBER
 from hostler.model.inventory import Blade, Pdu, Rack, Tor
 from hostler.model.name import fold
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.invocation.load_balancer import Routing
 from hostler.errors import Unavailable, Uncertain
-from hostler.keys.deployment import DEPLOYMENT, ENDPOINT, SLICE_OWNER, endpoints_of
+from hostler.keys.families import DEPLOYMENT, ENDPOINT, SLICE_OWNER, endpoints_of
 from hostler.keys.key import Key
 from hostler.keys.mirror import Mirror
 from hostler.kit.rate_limit import Backoff

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.redaction import unspoken
 from hostler.errors import HostlerError, NotFound, Unavailable
-from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
+from hostler.keys.families import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.kit.clock import SystemClock
 from hostler.model.deployment import base_of
 from hostler.ports.store import Get, KeyValue

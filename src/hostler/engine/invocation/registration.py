@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.errors import Closed, HostlerError, LeaseGone
-from hostler.keys.deployment import ROUTER
+from hostler.keys.families import ROUTER
 from hostler.kit.rate_limit import Backoff
 
 if TYPE_CHECKING:

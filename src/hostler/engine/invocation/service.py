@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid, NotFound
-from hostler.keys.segment import check_part
+from hostler.keys.template import check_part
 from hostler.model.deployment import Callers
 from hostler.model.http_route import RouteTable
 from hostler.model.name import fold

@@ -8,8 +8,8 @@ from hostler.engine.labs.node_cache import LabNodeCache
 from hostler.engine.labs.transactions import LabSnapshot
 from hostler.engine.leadership import check_guard
 from hostler.errors import Damaged
+from hostler.keys.families import HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, VM
 from hostler.model.lab import LAB_LABEL, ORG, lab_project, lab_user
 from hostler.ports.store import Get
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, HANDLE
 from hostler.model.lab import ORG
 from hostler.model.name import fold
 

@@ -27,7 +27,7 @@ from hostler.engine.quotas import counted, share
 from hostler.engine.runtime.controller import LeaderService
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Closed, Conflict, HostlerError, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import NAME, VM
 from hostler.kit.rate_limit import Backoff
 from hostler.model.lab import LAB_LABEL, ORG, POOL_ORG, SHAPE_LABEL, LabCatalogue, lab_project
 from hostler.model.vm import VirtualMachine

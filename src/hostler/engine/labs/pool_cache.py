@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.labs import pool_decide
 from hostler.engine.labs.pool_decide import PoolState, Stocked, is_alike, is_available
 from hostler.engine.labs.vm_reassignment import Held, unfit
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import HANDLE, VM
 from hostler.model.lab import ORG, POOL_ORG
 from hostler.model.node import Lifecycle
 from hostler.model.vm import MachineState

@@ -10,8 +10,8 @@ from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.vm_template import labels_of, node_labels_of
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.engine.vm_changes import changed
+from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG, lab_project
 from hostler.model.vm import Power, VirtualMachine
 from hostler.ports.store import Comparison, Delete, Operation, Put

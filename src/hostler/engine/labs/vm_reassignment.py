@@ -22,8 +22,7 @@ from hostler.engine.controllers.migration import wished
 from hostler.engine.controllers.snapshot import named
 from hostler.engine.quotas import Bound, quota_transfer, share
 from hostler.errors import Conflict
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.keys.families import COMMAND, HANDLE, LOCK, NAME, VM
 from hostler.model.vm import MachineState, VirtualMachine
 from hostler.ports.store import Delete, Put, Value
 

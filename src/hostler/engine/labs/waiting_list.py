@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import HANDLE, VM
 from hostler.model.lab import POOL_ORG, LabPhase
 from hostler.model.vm import Step
 

@@ -12,8 +12,8 @@ from hostler.engine.slices.running_cache import RunningCache
 from hostler.engine.slices.status_writer import StatusWriter
 from hostler.engine.slices.worker import UNLISTED, Workers
 from hostler.errors import HostlerError
-from hostler.keys.deployment import ROUTER, SLICE
 from hostler.keys.entry import Unreadable
+from hostler.keys.families import ROUTER, SLICE
 from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.model.deployment import SliceState

@@ -17,9 +17,8 @@ from hostler.engine.deployments.state_machine import moved
 from hostler.engine.runtime.expectation import Expectation
 from hostler.engine.slices.decide import Show
 from hostler.errors import Conflict, Damaged, HostlerError, LeaseGone, Unavailable, Uncertain
-from hostler.keys.deployment import ENDPOINT, SLICE
 from hostler.keys.entry import Unreadable
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE, ENDPOINT, SLICE
 from hostler.model.deployment import Endpoint, SliceState, may_move
 from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put
 

@@ -19,13 +19,8 @@ from hostler.engine.transfer.epoch import (
 from hostler.engine.transfer.import_keys import MARKER, SYSTEM, Outcome, check_complete, fill
 from hostler.engine.transfer.scan import items
 from hostler.errors import Refused
-from hostler.keys.access import TICKET
-from hostler.keys.deployment import ENDPOINT, ROUTER
+from hostler.keys.families import ALIVE, CLOCK, CLUSTER, ENDPOINT, FENCE, LEADER, LOCK, MOVED, REPLICA, ROUTER, TICKET
 from hostler.keys.lab import LAB_WORKER
-from hostler.keys.node import ALIVE, CLOCK, CLUSTER
-from hostler.keys.replica import FENCE, LEADER, REPLICA
-from hostler.keys.transfer import MOVED
-from hostler.keys.vm import LOCK
 from hostler.model.migration import Moved
 from hostler.model.node import Cluster, Epoch, EpochKind
 from hostler.ports.store import Put

@@ -15,9 +15,7 @@ from hostler.engine.cluster_id import next_epoch
 from hostler.engine.transfer.import_keys import MARKER, SYSTEM, check_complete, new_token
 from hostler.engine.transfer.scan import items
 from hostler.errors import Conflict, Refused
-from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
-from hostler.keys.replica import FENCE, LEADER, REPLICA
-from hostler.keys.transfer import MOVED
+from hostler.keys.families import ALIVE, CLUSTER, COMMAND, EPOCH, FENCE, LEADER, MEMBER, MOVED, REPLICA
 from hostler.model.migration import Moved
 from hostler.model.node import Cluster, Epoch, EpochKind
 from hostler.ports.store import KeyValue, ModRevision, Operation, Put, RaisesRevision, Version

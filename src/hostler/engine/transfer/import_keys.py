@@ -23,7 +23,7 @@ import msgspec
 
 from hostler.engine.transfer.scan import items, side_by_side
 from hostler.errors import Conflict, Unavailable, Uncertain
-from hostler.keys.transfer import FILLING
+from hostler.keys.families import FILLING
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.ports.store import MAX_OPERATIONS, MAX_REQUEST_BYTES, OPERATION_OVERHEAD, Delete, ModRevision, Put, Version

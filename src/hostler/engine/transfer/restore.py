@@ -15,7 +15,7 @@ from hostler.engine.transfer.epoch import (
     service_source,
 )
 from hostler.engine.transfer.import_keys import SYSTEM, Outcome, Source, fill, new_token
-from hostler.keys.transfer import MOVED
+from hostler.keys.families import MOVED
 from hostler.model.node import Cluster, Epoch, EpochKind
 
 if TYPE_CHECKING:

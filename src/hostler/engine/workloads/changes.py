@@ -14,8 +14,8 @@ from hostler.engine.vm_changes import check_user_data
 from hostler.engine.workloads import vm_template
 from hostler.engine.workloads.vm_template import LABEL
 from hostler.errors import Conflict, Invalid
-from hostler.keys.segment import check_part
-from hostler.keys.vm import VM
+from hostler.keys.families import VM
+from hostler.keys.template import check_part
 from hostler.model.lab import ORG as LABS
 from hostler.model.lab import POOL_ORG
 from hostler.model.name import fold

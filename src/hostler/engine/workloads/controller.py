@@ -23,7 +23,7 @@ from hostler.engine.workloads.instance_index import WorkloadInstanceState
 from hostler.engine.workloads.targets import Targets
 from hostler.engine.workloads.transactions import Held, New
 from hostler.errors import QuotaExceeded
-from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
+from hostler.keys.families import INSTANCE, TARGET, WORKLOAD
 from hostler.kit.tasks import Fairness
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_of, instance_parts

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.workloads.instance_index import Condition, WorkloadInstances, WorkloadInstanceState
 from hostler.engine.workloads.vm_template import tune_of_machine
 from hostler.errors import Invalid
-from hostler.keys.inventory import INSTANCE
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ALIVE, HANDLE, INSTANCE, VM
 from hostler.kit.tasks import Fairness
 from hostler.model.vm import MachineState, Power, Step
 from hostler.model.workload import instance_of, instance_parts

@@ -18,9 +18,8 @@ from hostler.engine.workloads import changes, views
 from hostler.engine.workloads.decide import can_have
 from hostler.engine.workloads.vm_template import same_template
 from hostler.errors import Conflict, Invalid, NotFound
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
-from hostler.keys.segment import check_home, check_new, check_part
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import ACTUAL, HANDLE, INSTANCE, TARGET, VM, WORKLOAD
+from hostler.keys.template import check_home, check_new, check_part
 from hostler.model.name import fold
 from hostler.model.workload import instance_of
 from hostler.model.workload_api import InstancePage, WorkloadPage, WorkloadView

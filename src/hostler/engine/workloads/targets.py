@@ -14,8 +14,7 @@ from hostler.engine.runtime.guarded_writer import Why
 from hostler.engine.runtime.work_queue import WorkQueue
 from hostler.engine.workloads import transactions
 from hostler.errors import Invalid
-from hostler.keys.inventory import TARGET
-from hostler.keys.node import COMMAND
+from hostler.keys.families import COMMAND, TARGET
 from hostler.model.workload import instance_of, instance_parts
 
 if TYPE_CHECKING:

@@ -13,9 +13,7 @@ import msgspec
 from hostler.engine.controllers.transactions import aimed, nowhere
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.engine.vm_changes import changed
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import NAME, VM
+from hostler.keys.families import ACTUAL, COMMAND, INSTANCE, NAME, TARGET, VM, WORKLOAD
 from hostler.model.workload import Target, WorkloadInstance
 from hostler.ports.store import PIECE_BYTES, Delete, Put, size_of
 

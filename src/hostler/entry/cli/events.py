@@ -321,7 +321,7 @@ def verify(data: Path | None, no_store: bool, store_url: str | None) -> None:
 
 async def _recorded(url: str, data: Path) -> dict[str, DayFile]:
     """Return what the store recorded about the files in this folder."""
-    from hostler.keys.access import AUDIT_FILE
+    from hostler.keys.families import AUDIT_FILE
     from hostler.ports.audit_files import DayFile
     from hostler.wiring import open_audit_files
 

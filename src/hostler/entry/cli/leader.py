@@ -64,7 +64,7 @@ async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]
 
 @asynccontextmanager
 async def _namespaced(url: str, options: NamespaceOptions) -> AsyncIterator[TtlStorage]:
-    from hostler.keys.namespaced import enter
+    from hostler.keys.namespace import enter
     from hostler.kit.clock import SystemClock
     from hostler.wiring import is_store, open_store, ttl_storage_on
 

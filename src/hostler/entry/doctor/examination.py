@@ -39,10 +39,8 @@ from hostler.entry.doctor.records import deployments, few, inventory, lab_proble
 from hostler.entry.leader import look
 from hostler.entry.process import examine_open_files
 from hostler.errors import HostlerError, Unavailable, Uncertain
-from hostler.keys.namespaced import enter, maintained
-from hostler.keys.node import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, MEMBER
-from hostler.keys.replica import REPLICA
-from hostler.keys.vm import LOCK
+from hostler.keys.families import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, LOCK, MEMBER, REPLICA
+from hostler.keys.namespace import enter, maintained
 from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized

@@ -17,8 +17,7 @@ from cryptography import x509
 
 from hostler.entry.backend import is_cluster
 from hostler.errors import HostlerError, Invalid
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.replica import REPLICA
+from hostler.keys.families import ALIVE, MEMBER, REPLICA
 from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted
 from hostler.model.node import HOST, HOST_SHARE, Lifecycle

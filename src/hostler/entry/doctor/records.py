@@ -14,11 +14,8 @@ from hostler.entry.cli.store_option import redacted
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.labs import own_catalogue
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
-from hostler.keys.deployment import BLUEPRINT, SLICE
-from hostler.keys.inventory import RACK, WORKLOAD, ZONE
+from hostler.keys.families import BLUEPRINT, MEMBER, RACK, RETAINED, SLICE, VM, WORKLOAD, ZONE
 from hostler.keys.lab import LAB_CATALOGUE
-from hostler.keys.node import MEMBER, RETAINED
-from hostler.keys.vm import VM
 from hostler.kit.plural import counted
 from hostler.model.deployment import base_of
 from hostler.model.lab import utc_time

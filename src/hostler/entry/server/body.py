@@ -12,7 +12,7 @@ from hostler.entry.server.problem import INVALID, MEDIA_TYPE, TIMEOUT, TOO_LARGE
 from hostler.entry.server.protocol import whole_body
 from hostler.errors import Invalid
 from hostler.keys.lab import check_user
-from hostler.keys.segment import MAX_PART, MAX_USER, check_part
+from hostler.keys.template import MAX_PART, MAX_USER, check_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from hostler.engine.access import audit_queries
 from hostler.entry.server.events import streamed
 from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
-from hostler.keys.replica import LEADER, REPLICA
+from hostler.keys.families import LEADER, REPLICA
 from hostler.model.api import AuditPage, EventView, LeaderView, ReplicaPage, ReplicaView
 from hostler.model.overview_api import Overview
 

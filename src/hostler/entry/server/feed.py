@@ -20,12 +20,29 @@ import msgspec
 
 from hostler.engine.deployments import redaction
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
-from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
-from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, WORKLOAD, ZONE
+from hostler.keys.families import (
+    ALERT,
+    ALIVE,
+    BLADE,
+    BLUEPRINT,
+    CLUSTER,
+    DEPLOYMENT,
+    ENDPOINT,
+    HANDLE,
+    LEADER,
+    MEMBER,
+    MORE_PDUS,
+    MORE_TORS,
+    PDU,
+    RACK,
+    REGION,
+    SLICE,
+    TOR,
+    VM,
+    WORKLOAD,
+    ZONE,
+)
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, CLUSTER, MEMBER
-from hostler.keys.replica import LEADER
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.rate_limit import Backoff
 from hostler.kit.tasks import run_together
 from hostler.model.access import HIDDEN

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from hostler.engine.phase import phase
-from hostler.keys.node import ALIVE, FENCING
+from hostler.keys.families import ALIVE, FENCING
 from hostler.model.rollout import AlertState
 from hostler.ports.store import FULL
 

@@ -11,7 +11,7 @@ import msgspec
 from hostler.entry.server.body import LABS
 from hostler.entry.server.problem import SCHEME, SORTS
 from hostler.entry.server.route import NOTHING, Access, Parameter, Route
-from hostler.keys.segment import MAX_USER
+from hostler.keys.template import MAX_USER
 from hostler.model.api import Problem
 
 if TYPE_CHECKING:

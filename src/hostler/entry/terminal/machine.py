@@ -13,8 +13,8 @@ import msgspec
 
 from hostler.entry.ssh import WITHIN, bridged, why
 from hostler.errors import Damaged, Forbidden, Refused, Unavailable, Uncertain
+from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB
-from hostler.keys.vm import HANDLE
 from hostler.kit.host import have_a_name
 from hostler.model.lab import ORG, LabEvent, LabPhase, lab_project, lab_user
 from hostler.model.vm import Step

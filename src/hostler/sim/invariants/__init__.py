@@ -32,11 +32,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from hostler.keys.inventory import TARGET
-from hostler.keys.node import COMMAND
-from hostler.keys.replica import LEADER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import COMMAND, HANDLE, LEADER, TARGET, TRACE, VM
 from hostler.model.lab import LAB_LABEL, ORG
 from hostler.sim.invariants.brake import BrakeWatch
 from hostler.sim.invariants.disks import DiskWatch

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments.rebalance import MOVED
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE, SLICE_OWNER
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, BLUEPRINT, DEPLOYMENT, ENDPOINT, MEMBER, SLICE, SLICE_OWNER
 from hostler.model.deployment import SliceState, base_of
 from hostler.model.node import Lifecycle
 from hostler.model.rollout import Phase

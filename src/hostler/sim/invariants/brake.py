@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.keys.node import ALIVE, BRAKE, COMMAND, MEMBER
+from hostler.keys.families import ALIVE, BRAKE, COMMAND, MEMBER
 from hostler.model.node import POWER, Lifecycle
 
 if TYPE_CHECKING:

@@ -9,11 +9,21 @@ import msgspec
 
 from hostler.engine.controllers.decision import DRAIN
 from hostler.engine.request import HOSTLER
-from hostler.keys.deployment import SLICE
-from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
+from hostler.keys.families import (
+    ACTUAL,
+    ALIVE,
+    ARRIVAL,
+    COMMAND,
+    HANDLE,
+    INSTANCE,
+    MEMBER,
+    RETAINED,
+    SLICE,
+    TARGET,
+    VM,
+    WORKLOAD,
+)
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
-from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.model.lab import LAB_LABEL, ORG, LabPhase
 from hostler.model.node import DrainMode, Lifecycle

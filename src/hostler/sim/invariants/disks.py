@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from hostler.engine.controllers.janitor import WHO
-from hostler.keys.node import COMMAND, RETAINED_REQUEST
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import COMMAND, HANDLE, RETAINED_REQUEST, VM
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:

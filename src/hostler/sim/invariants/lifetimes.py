@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hostler.errors import Damaged
+from hostler.keys.families import VM
 from hostler.keys.lab import LAB
-from hostler.keys.vm import VM
 from hostler.model.lab import ORG, POOL_ORG, LabEvent, LabPhase
 from hostler.sim.fault import ClockRate
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.keys.inventory import BLADE, RACK, REGION, ZONE
+from hostler.keys.families import BLADE, RACK, REGION, ZONE
 from hostler.model.inventory import Condition
 from hostler.model.node import split_node_id
 from hostler.sim.invariants.endpoints import is_hindered

@@ -10,11 +10,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from hostler.errors import Conflict, HostlerError, Unavailable, Uncertain
-from hostler.keys.deployment import BLUEPRINT
-from hostler.keys.inventory import WORKLOAD
+from hostler.keys.families import BLUEPRINT, MEMBER, VM, WORKLOAD
 from hostler.keys.lab import LAB
-from hostler.keys.node import MEMBER
-from hostler.keys.vm import VM
 from hostler.model.lab import LabEvent
 from hostler.model.name import fold
 from hostler.model.node import DrainMode, Lifecycle

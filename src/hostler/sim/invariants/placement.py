@@ -16,9 +16,7 @@ import msgspec
 from hostler.engine.deployments.decide import UNTAKEN
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.errors import Damaged
-from hostler.keys.deployment import RETRIES
-from hostler.keys.inventory import BLADE, REGION, ROOT, ZONE
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.families import ALIVE, BLADE, MEMBER, REGION, RETRIES, ROOT, ZONE
 from hostler.model.deployment import base_of
 from hostler.model.inventory import Condition
 from hostler.model.node import Lifecycle, node_id

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from hostler.keys.inventory import BLADE, INSTANCE, RACK, REGION, WORKLOAD, ZONE
-from hostler.keys.node import MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import BLADE, HANDLE, INSTANCE, MEMBER, RACK, REGION, WORKLOAD, ZONE
 from hostler.model.node import Lifecycle
 from hostler.model.vm import MachineState
 from hostler.sim.record import value_of

@@ -16,8 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from hostler.errors import Damaged
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE, SLICE_DECISION
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE, BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE, SLICE_DECISION
 from hostler.model.deployment import SliceState, aggregate, base_of, may_move
 from hostler.sim.invariants import placement
 from hostler.sim.invariants.placement import KNOWN, Hindrance, Placement

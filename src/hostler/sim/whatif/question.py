@@ -10,8 +10,7 @@ import msgspec
 from hostler.engine.controllers.brake import SHARE
 from hostler.engine.controllers.decision import DRAIN
 from hostler.errors import Invalid, NotFound
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.families import COMMAND, HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.kit.virtual_loop import ProcessLoop, run_virtual
 from hostler.model.api import Drain

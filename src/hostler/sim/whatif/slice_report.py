@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.errors import Damaged
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE, SLICE_DECISION
+from hostler.keys.families import BLUEPRINT, DEPLOYMENT, SLICE, SLICE_DECISION
 from hostler.model.deployment import LEAVING, SliceState, base_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,30 @@ import msgspec
 
 from hostler.engine.inventory.export import inventory_from
 from hostler.errors import Compacted, Conflict, Damaged
-from hostler.keys.access import ORG_QUOTA, QUOTA
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
-from hostler.keys.family import FAMILIES
-from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
+from hostler.keys.families import (
+    ALIVE,
+    ARRIVAL,
+    BLUEPRINT,
+    CLUSTER,
+    COMMAND,
+    DEPLOYMENT,
+    FAMILIES,
+    FENCE,
+    HANDLE,
+    INSTANCE,
+    MEMBER,
+    NAME,
+    ORG_QUOTA,
+    QUOTA,
+    RETRIES,
+    SLICE,
+    SLICE_OWNER,
+    TARGET,
+    USER,
+    VM,
+    WORKLOAD,
+)
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import ALIVE, ARRIVAL, CLUSTER, COMMAND, MEMBER
-from hostler.keys.replica import FENCE
-from hostler.keys.vm import HANDLE, NAME, VM
 
 if TYPE_CHECKING:
     from collections.abc import Callable

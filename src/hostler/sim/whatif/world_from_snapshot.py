@@ -12,7 +12,7 @@ from hostler.drivers.slices.simulated import METHODS
 from hostler.engine.agent.config import FENCING_TIME, NODE_TTL
 from hostler.engine.controllers.brake import SHARE
 from hostler.errors import Invalid
-from hostler.keys.deployment import BLUEPRINT, SLICE
+from hostler.keys.families import BLUEPRINT, SLICE
 from hostler.model.deployment import SliceSettings, SliceState
 from hostler.model.name import fold
 from hostler.model.node import split_node_id

@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from hostler.errors import Closed, Lagged
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
-from hostler.keys.inventory import TARGET
+from hostler.keys.families import (
+    ALIVE,
+    BLUEPRINT,
+    COMMAND,
+    DEPLOYMENT,
+    ENDPOINT,
+    HANDLE,
+    LEADER,
+    MEMBER,
+    SLICE,
+    TARGET,
+    TRACE,
+)
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.replica import LEADER
-from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,9 +22,7 @@ from hostler.engine.agent.node_registration import has_machines, record_of
 from hostler.engine.agent.status_reporter import actual, pause
 from hostler.engine.cluster_id import cluster_id
 from hostler.errors import HostlerError, Refused
-from hostler.keys.deployment import SLICE
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, SLICE
 from hostler.kit.virtual_loop import outside
 from hostler.model.node import Heartbeat
 from hostler.ports.machines import Label, MachinePlan

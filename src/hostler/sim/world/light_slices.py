@@ -13,8 +13,7 @@ import msgspec
 from hostler.engine.deployments.state_machine import moved
 from hostler.engine.slices.decide import WINDOW, Do, Memory, Show, decide
 from hostler.errors import Damaged, HostlerError
-from hostler.keys.deployment import ENDPOINT, SLICE
-from hostler.keys.node import ALIVE
+from hostler.keys.families import ALIVE, ENDPOINT, SLICE
 from hostler.model.deployment import Endpoint, SliceSettings, SliceState, base_of
 from hostler.ports.slices import Life, Method, Run, Running
 from hostler.ports.store import ModRevision

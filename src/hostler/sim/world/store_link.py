@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hostler.errors import Unavailable, Uncertain
-from hostler.keys.vm import HANDLE
+from hostler.keys.families import HANDLE
 from hostler.kit.virtual_loop import outside
 from hostler.sim.faulty_link import FaultyLink, deliver
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from hostler.keys.replica import FENCE, LEADER
+from hostler.keys.families import FENCE, LEADER
 from hostler.testing.claim import loop_time
 from hostler.testing.elections.claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
 

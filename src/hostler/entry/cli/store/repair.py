@@ -11,7 +11,7 @@ from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.store_option import chosen, complete, opened, redacted, store_option
 from hostler.errors import Compacted, Unavailable
-from hostler.keys.namespaced import maintained
+from hostler.keys.namespace import maintained
 from hostler.kit.plural import counted, sized
 
 if TYPE_CHECKING:
