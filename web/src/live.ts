@@ -3,13 +3,11 @@
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { open, Problem, withQuery } from "./api";
+import type { EventView } from "./api-types";
 import { now } from "./clock";
 
-export interface Change {
+export interface Change extends Omit<EventView, "type" | "record"> {
   type: "put" | "delete";
-  kind: string;
-  subject: string;
-  revision: number;
   record: unknown;
   /** When this page heard of it, in milliseconds by the server's clock. */
   heardAt: number;

@@ -1,34 +1,12 @@
 // Who is signed in, and what they may do.
 import { computed, signal } from "@preact/signals";
 import { asProblem, del, get, post, Problem, useSession } from "./api";
+import type { BrowserSession, Rights, UserView } from "./api-types";
 import { withoutStream } from "./live";
 import { toast } from "./ui/toast";
 
-export type Right =
-  | "manage_accounts"
-  | "step_time"
-  | "modify_workloads"
-  | "modify_inventory"
-  | "inject_faults"
-  | "perform_repairs";
-
-export interface User {
-  name: string;
-  full_name: string;
-  enabled: boolean;
-  protected: boolean;
-  has_password: boolean;
-  rights: Record<Right, boolean>;
-  memberships: string[];
-  created_at: number;
-  revision: number;
-}
-
-interface BrowserSession {
-  user: User;
-  csrf: string;
-  expires_at: number;
-}
+export type Right = keyof Rights;
+export type User = UserView;
 
 export type Credentials = { name: string; password: string } | { token: string } | { ticket: string };
 

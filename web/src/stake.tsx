@@ -1,26 +1,12 @@
 // What is given up with a node, for the question that is asked before: machines, disks and snapshots, by name.
 import type { ComponentChildren } from "preact";
 import { at, get, type Page, withQuery } from "./api";
+import type { RetainedPage, RetainedView, VmRowPage } from "./api-types";
 import type { Vm, VmRow } from "./pages/vms/types";
 import { count, mib } from "./ui";
 
 /** A machine that is out of service and is kept with its disk and snapshots. */
-export interface Retained {
-  node: string;
-  name: string;
-  org: string;
-  project: string;
-  vm: string;
-  vm_name: string;
-  snapshots: string[];
-  disk_bytes: number;
-  retained_at: number;
-  until: number;
-  kept_for: string;
-  deleting: boolean;
-  alive: boolean;
-  lost: string;
-}
+export type Retained = RetainedView;
 
 /** Machines that are named; of the others it is said how many they are. */
 const NAMED = 20;
@@ -36,7 +22,7 @@ export function keptText(one: Retained): string {
 }
 
 export async function retainedOn(node: string): Promise<Retained[]> {
-  return (await get<{ items: Retained[] }>("/v1/retained")).items.filter((one) => one.node.toLowerCase() === node.toLowerCase());
+  return (await get<RetainedPage>("/v1/retained")).items.filter((one) => one.node.toLowerCase() === node.toLowerCase());
 }
 
 /** The machines of a node, each with its disk and snapshots. `many`: how many the node has, seen or not. */
@@ -45,7 +31,7 @@ export async function machinesOn(node: string, many: number): Promise<ComponentC
   const rows: VmRow[] = [];
   let after: string | null = null;
   do {
-    const page: Page<VmRow> = await get<Page<VmRow>>(withQuery("/v1/vms", { brief: true, limit: 1000, after }));
+    const page: Page<VmRow> = await get<VmRowPage>(withQuery("/v1/vms", { brief: true, limit: 1000, after }));
     rows.push(...page.items.filter((row) => row.node === node));
     after = page.after;
   } while (after !== null);

@@ -1,35 +1,13 @@
 // Why an object has its state: decisions and requests, newest first, each with its causes.
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, get, type Problem, withQuery } from "./api";
+import type { TraceView as Trace, WhyView } from "./api-types";
 import { ObjectLink, thing, told } from "./objects";
 import { Busy, Button, Clock, Failure } from "./ui";
 import { type Branch, Tree } from "./ui/tree";
 import { didIt } from "./verbs";
 
-export interface Trace {
-  id: string;
-  parent: string;
-  /** Something led to it that is no longer kept, or not for us to see. */
-  open: boolean;
-  sort: "decision" | "wish" | "report";
-  revision: number;
-  at: number | null;
-  actor: string;
-  what: string;
-  subject: string;
-  why: string;
-  reasons: { subject: string; why: string }[];
-  touches: { key: string; impact: string; revision: number }[];
-  fence: number;
-}
-
-export interface WhyView {
-  object: string;
-  state: string;
-  since: number | null;
-  steps: Trace[];
-  cut: boolean;
-}
+export type { TraceView as Trace, WhyView } from "./api-types";
 
 /** One step in words. `about`: the object of the page, which is not repeated. */
 export function Step({ of, about }: { of: Trace; about?: string }) {

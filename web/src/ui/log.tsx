@@ -1,6 +1,7 @@
 // What a machine or a slice said last: read when it is shown, and when one asks again.
 import { useEffect, useState } from "preact/hooks";
 import { get } from "../api";
+import type { VmLog } from "../api-types";
 import { Busy, Button, Empty, Failure } from "./index";
 
 interface LogProps {
@@ -16,7 +17,7 @@ export function Log({ path, label, about, class: look }: LogProps) {
   const [failure, setFailure] = useState<unknown>(null);
   const load = async (): Promise<void> => {
     try {
-      setText((await get<{ text: string }>(path)).text);
+      setText((await get<VmLog>(path)).text);
       setFailure(null);
     } catch (error) {
       setFailure(error);

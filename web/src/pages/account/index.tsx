@@ -1,6 +1,7 @@
 // One's own account: what one may do, the password, the session, and one's tokens.
 import { useEffect, useState } from "preact/hooks";
 import { at, get, patch } from "../../api";
+import type { Overview } from "../../api-types";
 import { withoutStream } from "../../live";
 import { me, sessionEndsAt, signIn, signOut, type User } from "../../session";
 import { attempt, Button, Clock, Failure, Form, Head, Left, Text, toast } from "../../ui";
@@ -42,7 +43,7 @@ function Session({ user }: { user: User }) {
   const [now, setNow] = useState({ at: 0, simulation: false });
   useEffect(() => {
     // Where that cannot be read, it is taken for what nearly every server is.
-    get<typeof now>("/v1/overview").then(setNow, () => undefined);
+    get<Overview>("/v1/overview").then(setNow, () => undefined);
   }, []);
   return (
     <section class="panel" aria-label="This session">

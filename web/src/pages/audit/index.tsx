@@ -1,6 +1,7 @@
 // Who did what to what, when, from where: newest first, and older ones page by page.
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, get, type Page as Listed, type Problem, withQuery } from "../../api";
+import type { AuditView as Line } from "../../api-types";
 import { live, useLive } from "../../live";
 import { ObjectLink, type Thing, thing } from "../../objects";
 import { route, setQuery, to } from "../../route";
@@ -8,21 +9,6 @@ import { can } from "../../session";
 import { Busy, Button, Check, Clock, Empty, Failure, Field, Head, Select, Table, Text } from "../../ui";
 import { did, VERBS } from "../../verbs";
 import "./audit.css";
-
-interface Line {
-  who: string;
-  verb: string;
-  subject: string;
-  /** Revisions of the record: 0, it was not there. */
-  before: number;
-  after: number;
-  at: number;
-  source: string;
-  /** The display name of the subject; empty: its key says it, or the name is no longer known. */
-  name: string;
-  /** How many refused requests of a minute the line stands for. Other lines stand for one write. */
-  count: number;
-}
 
 const PAGE = 100;
 const LOOK_EVERY = 5000;

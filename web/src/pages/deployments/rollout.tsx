@@ -1,7 +1,8 @@
 // How one version follows another: the stages and where it stands, what was measured against the gate, and the verdict.
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { get, type Page, withQuery } from "../../api";
+import { get, withQuery } from "../../api";
+import type { TracePage } from "../../api-types";
 import { clock } from "../../clock";
 import { everywhere } from "../../session";
 import { Clock, count, Left, State, Table, type Look } from "../../ui";
@@ -60,7 +61,7 @@ function useStory(slice: SliceStatus): Trace[] {
   useEffect(() => {
     if (!everywhere.value) return; // other accounts cannot read decisions about slices
     let ended = false;
-    get<Page<Trace>>(withQuery("/v1/traces", { object: `slice/${slice.base}`, limit: 200 })).then(
+    get<TracePage>(withQuery("/v1/traces", { object: `slice/${slice.base}`, limit: 200 })).then(
       (page) => {
         if (!ended) setStory(page.items.filter(isAboutIt).reverse());
       },

@@ -1,6 +1,7 @@
 // Workloads: the state of each, the requested number of instances, and the reasons for their placement.
 import { useEffect, useState } from "preact/hooks";
-import { all, at, changeShown, get, type Page, patch, withQuery } from "../../api";
+import { all, at, changeShown, get, patch, withQuery } from "../../api";
+import type { InstancePage } from "../../api-types";
 import { useLive } from "../../live";
 import { nodeLink } from "../../objects";
 import { route, to } from "../../route";
@@ -93,7 +94,7 @@ function One({ workload, reload }: { workload: Workload; reload: () => Promise<v
   useEffect(() => setWanted(String(workload.instances)), [workload.instances]);
   const load = async (from: string | null = null): Promise<void> => {
     try {
-      const found = await get<Page<WorkloadInstance>>(withQuery(at`/v1/workloads/${workload.name}/instances`, { limit: SHOWN, after: from }));
+      const found = await get<InstancePage>(withQuery(at`/v1/workloads/${workload.name}/instances`, { limit: SHOWN, after: from }));
       setPage((before) => [...(from ? (before ?? []) : []), ...found.items]);
       setAfter(found.after);
       setFailure(null);

@@ -1,5 +1,6 @@
 // What was heard since signing in: the newest changes, and those shortly before.
 import { get, open, withQuery } from "../../api";
+import type { Overview } from "../../api-types";
 import { type Change, heardLately, on, onReset } from "../../live";
 import { learn } from "./names";
 
@@ -53,7 +54,7 @@ export class Memory {
     const found: Heard[] = [];
     let timer: ReturnType<typeof setTimeout> | undefined;
     try {
-      const { store } = await get<{ store: { revision: number | null } }>("/v1/overview");
+      const { store } = await get<Overview>("/v1/overview");
       const now = store.revision ?? 0;
       timer = setTimeout(() => this.reading.abort(), READ_WITHIN);
       const answer = await open(withQuery("/v1/events", { after: Math.max(1, now - BEFORE), beat: 1 }), { signal: this.reading.signal });

@@ -1,6 +1,7 @@
 // Events of machines contain ids. Their names come from the specs in the stream, and otherwise from a read per project.
 import { signal } from "@preact/signals";
-import { at, get, type Page } from "../../api";
+import { at, get } from "../../api";
+import type { VmRowPage } from "../../api-types";
 import type { Change } from "../../live";
 
 const MOST = 20_000;
@@ -44,7 +45,7 @@ async function ask(): Promise<void> {
     wanted.delete(project);
     const [org = "", name = ""] = project.split("/");
     try {
-      const page = await get<Page<{ id: string; name: string }>>(`${at`/v1/orgs/${org}/projects/${name}/vms`}?limit=1000&stale=true&brief=true`);
+      const page = await get<VmRowPage>(`${at`/v1/orgs/${org}/projects/${name}/vms`}?limit=1000&stale=true&brief=true`);
       for (const vm of page.items) keep(`${project}/${vm.id}`, vm.name);
       if (page.items.length) named.value += 1;
     } catch {

@@ -1,19 +1,13 @@
 // Decisions and requests, each under its cause; the newest trees first.
 import { useState } from "preact/hooks";
 import { asProblem, get, type Problem, withQuery } from "../../api";
+import type { TracePage } from "../../api-types";
 import { useLive } from "../../live";
 import { route } from "../../route";
 import { Busy, Button, count, Empty, Failure, Tree } from "../../ui";
 import type { Branch } from "../../ui/tree";
 import { Step, type Trace } from "../../why";
 import { ObjectField } from "./asked";
-
-interface TracePage {
-  items: Trace[];
-  before: Trace[];
-  unreadable: number;
-  after: string | null;
-}
 
 const PAGE = 50;
 

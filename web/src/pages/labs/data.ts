@@ -1,6 +1,7 @@
 // What these pages read and ask for.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { all, asProblem, at, del, get, post, Problem, withQuery } from "../../api";
+import type { LabNewsPage, TicketView, VmPage } from "../../api-types";
 import { useLive } from "../../live";
 import { labProject, labUser } from "../../objects";
 import { can, everywhere, me } from "../../session";
@@ -64,7 +65,7 @@ export function useNews(user: string): News[] | null {
   wanted.current = user;
   useLive(["lab"], async () => {
     try {
-      const page = await get<{ items: News[] }>(at`/v1/labs/${user}/events`);
+      const page = await get<LabNewsPage>(at`/v1/labs/${user}/events`);
       if (wanted.current === user) setNews(page.items);
     } catch {
       // What is shown of the lab itself says what is wrong.
@@ -82,7 +83,7 @@ export function useMachine({ user, vm }: Lab): string {
     const known = ({ items }: { items: { id: string; name: string }[] }): void => {
       if (!ended) setName(items.find((one) => one.id === vm)?.name ?? "");
     };
-    if (vm) get<{ items: { id: string; name: string }[] }>(at`/v1/orgs/${ORG}/projects/${labProject(user)}/vms`).then(known, () => {});
+    if (vm) get<VmPage>(at`/v1/orgs/${ORG}/projects/${labProject(user)}/vms`).then(known, () => {});
     return () => {
       ended = true;
     };
@@ -99,7 +100,7 @@ export const message = (user: string, text: string): Promise<Answer> => post<Ans
 
 /** Where the terminal is to be opened; an empty screen wants all that is kept. */
 export async function terminalOf(user: string, empty: boolean): Promise<string> {
-  const { url, ticket } = await post<{ url: string; ticket: string }>(at`/v1/labs/${user}/tickets`);
+  const { url, ticket } = await post<TicketView>(at`/v1/labs/${user}/tickets`);
   return withQuery(url, { ticket, replay: empty ? "all" : "missed" });
 }
 

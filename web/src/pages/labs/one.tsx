@@ -189,7 +189,7 @@ function Reasons({ user }: { user: string }) {
             {why.steps.map((step) => (
               <li key={step.id}>
                 {step.subject !== `lab ${user}` && `${step.subject}: `}
-                {localTimes(step.why)} <span class="soft small">{step.actor}, <Ago at={step.at} /></span>
+                {localTimes(step.why)} <span class="soft small">{step.actor}, {step.at === null ? "at a time that is not known any more" : <Ago at={step.at} />}</span>
               </li>
             ))}
           </ul>

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, at, changeShown, del, type Extra, get, patch, post, Problem, withQuery } from "../../api";
+import type { TracePage, SlicePage } from "../../api-types";
 import { on } from "../../live";
 import { ObjectLink } from "../../objects";
 import { to } from "../../route";
@@ -245,9 +246,9 @@ function useNode(node: string, there: boolean): [Known | null, Problem | null] {
       try {
         const [one, slices, why, traces] = await Promise.all([
           there ? get<Node>(at`/v1/nodes/${node}`) : null,
-          get<{ items: Slice[] }>(withQuery("/v1/slices", { node, limit: 200 })),
+          get<SlicePage>(withQuery("/v1/slices", { node, limit: 200 })),
           there ? get<Why>(withQuery("/v1/why", { object: `node/${node}` })) : null,
-          there ? get<{ items: Trace[] }>(withQuery("/v1/traces", { object: `node/${node}`, limit: 30 })) : null,
+          there ? get<TracePage>(withQuery("/v1/traces", { object: `node/${node}`, limit: 30 })) : null,
         ]);
         if (!ended) setKnown({ node: one, slices: slices.items, why, traces: traces?.items ?? [] });
       } catch (error) {

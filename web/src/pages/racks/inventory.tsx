@@ -1,6 +1,7 @@
 // Loading an inventory: a file, what it would change, and then the change itself.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { asProblem, get, post, type Problem, put } from "../../api";
+import type { InventoryLoaded } from "../../api-types";
 import { go, to } from "../../route";
 import { can } from "../../session";
 import { attempt, Button, confirm, count, Failure, Field, toast } from "../../ui";
@@ -88,7 +89,7 @@ export function Loading() {
     const gone = agreed.changes.filter((change) => change.what === "remove").length;
     if (gone && !(await confirm({ title: "Load this inventory?", text: `${count(gone, "record")} will be removed. What runs on nodes is not touched.`, action: "Load it", danger: true }))) return;
     try {
-      const done = await put<{ added: number; changed: number; removed: number }>("/v1/inventory", { ...document, agreed: agreed.digest });
+      const done = await put<InventoryLoaded>("/v1/inventory", { ...document, agreed: agreed.digest });
       toast(`Loaded: ${done.added} added, ${done.changed} changed, ${done.removed} removed`);
       go(to("racks"));
     } catch (error) {
@@ -185,8 +186,8 @@ function found(detail: string, file: string): Mistake[] {
   });
 }
 
-const SIGNS = { add: "+", change: "~", remove: "−" } as const;
-const WORDS = { add: "added", change: "changed", remove: "removed" } as const;
+const SIGNS: Record<string, string> = { add: "+", change: "~", remove: "−" };
+const WORDS: Record<string, string> = { add: "added", change: "changed", remove: "removed" };
 
 interface Line {
   what: PlanChange["what"];

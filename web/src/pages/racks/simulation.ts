@@ -2,7 +2,8 @@
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { asProblem, get, Problem, withQuery } from "../../api";
-import type { FaultKind, Sim, Told, Trace } from "./types";
+import type { TracePage, SimLogPage, FaultKindPage } from "../../api-types";
+import type { FaultKind, Sim, Told } from "./types";
 
 export const sim = signal<Sim | null>(null);
 export const simProblem = signal<Problem | null>(null);
@@ -45,13 +46,13 @@ async function readLog(): Promise<void> {
   let decided = false;
   for (let page = 0; page < 10; page += 1) {
     const after = entries.at(-1)?.number ?? 0;
-    const found = await get<{ items: Told[]; after: string | null }>(withQuery("/v1/sim/log", { limit: PAGE, ...(after ? { after } : { last: true }) }));
+    const found = await get<SimLogPage>(withQuery("/v1/sim/log", { limit: PAGE, ...(after ? { after } : { last: true }) }));
     entries = [...entries, ...found.items].slice(-KEPT);
     decided ||= found.items.some((one) => one.kind === "decision");
     if (found.after === null) break;
   }
   if (decided) {
-    const told = await get<{ items: Trace[] }>(withQuery("/v1/traces", { limit: 500 }));
+    const told = await get<TracePage>(withQuery("/v1/traces", { limit: 500 }));
     const known = new Map(parents.value);
     for (const one of told.items) if (one.parent) known.set(one.id, one.parent);
     parents.value = known;
@@ -71,7 +72,7 @@ export function useSimulation(there: boolean): void {
     };
     void follow();
     if (!kinds.value.length) {
-      void get<{ items: FaultKind[] }>("/v1/sim/faults").then(
+      void get<FaultKindPage>("/v1/sim/faults").then(
         (page) => (kinds.value = page.items),
         () => undefined,
       );

@@ -1,23 +1,9 @@
 // The tokens and sessions of one account: what there is, a new one, and the end of one.
 import { useEffect, useState } from "preact/hooks";
 import { at, del, get, post } from "../../api";
+import type { TokenIssued as Issued, TokenPage, TokenView as Token } from "../../api-types";
 import { me, resume, sessionEndsAt } from "../../session";
 import { Actions, Ago, attempt, Busy, Button, confirm, Copy, Dialog, Failure, Form, Left, Select, Table, Text } from "../../ui";
-
-interface Token {
-  id: string;
-  user: string;
-  purpose: "session" | "api";
-  name: string;
-  created_at: number;
-  expires_at: number | null;
-}
-
-interface Issued {
-  token: string;
-  id: string;
-  expires_at: number | null;
-}
 
 const DAY = 86400;
 const LIVES = [
@@ -36,7 +22,7 @@ export function Tokens({ user, enabled }: { user: string; enabled: boolean }) {
   const own = me.value?.name === user;
   const load = async (): Promise<void> => {
     try {
-      setTokens((await get<{ items: Token[] }>(at`/v1/users/${user}/tokens`)).items);
+      setTokens((await get<TokenPage>(at`/v1/users/${user}/tokens`)).items);
       setProblem(null);
     } catch (error) {
       setProblem(error);

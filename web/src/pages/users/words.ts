@@ -1,8 +1,9 @@
 // Rights, roles and memberships in words, and who may give what to whom. The server decides; this is to offer nothing
 // that it would refuse (docs/users.md).
+import type { Rights } from "../../api-types";
 import type { Right, User } from "../../session";
 
-export type Rights = Record<Right, boolean>;
+export type { Rights } from "../../api-types";
 
 /** Each right: what it is called, and what it allows. */
 export const RIGHTS: readonly (readonly [Right, string, string])[] = [

@@ -1,17 +1,10 @@
 // Another size, other labels; another node.
 import { useEffect, useState } from "preact/hooks";
 import { all, post } from "../../api";
+import type { NodeView as Node } from "../../api-types";
 import { attempt, Button, Check, confirm, Empty, Form, Select } from "../../ui";
 import type { One } from "./detail";
 import { Shape } from "./shape";
-
-interface Node {
-  node: string;
-  lifecycle: string;
-  alive: boolean;
-  driver: string;
-  moves: boolean;
-}
 
 export function ChangeTab(one: One) {
   return (

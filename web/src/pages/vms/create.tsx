@@ -1,6 +1,7 @@
 // A new machine. What will not fit is said before it is sent; what the server refuses stands at its field.
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, at, get, post, Problem, withQuery } from "../../api";
+import type { TerminalKey, VmRowPage } from "../../api-types";
 import { go, route, to } from "../../route";
 import { can, everywhere, me } from "../../session";
 import { Button, Check, count, Empty, Failure, Form, Head, mib, Select, Text } from "../../ui";
@@ -10,7 +11,7 @@ import type { Affinity, Image, Images, Quota, Spec, Vm, VmRow } from "./types";
 
 interface Rule {
   how: "apart" | "together";
-  level: string;
+  level: Affinity["level"];
   labels: string;
   required: boolean;
 }
@@ -61,7 +62,7 @@ const FRESH: Wanted = {
   rules: [],
 };
 const OTHER = " other";
-const LEVELS = ["node", "rack", "pdu", "tor"];
+const LEVELS: readonly Affinity["level"][] = ["node", "rack", "pdu", "tor"];
 
 type Wrong = Partial<Record<string, string>>;
 
@@ -83,7 +84,7 @@ export function Create() {
     void load().catch(setFailed);
   }, []);
   const load = async (): Promise<void> => {
-    const [found, first, terminal] = await Promise.all([get<Images>("/v1/images"), get<{ items: VmRow[] }>(withQuery("/v1/vms", { brief: true, limit: 1000 })), get<{ key: string }>("/v1/terminal-key")]);
+    const [found, first, terminal] = await Promise.all([get<Images>("/v1/images"), get<VmRowPage>(withQuery("/v1/vms", { brief: true, limit: 1000 })), get<TerminalKey>("/v1/terminal-key")]);
     const known = projectsOf(me.value?.memberships ?? [], first.items);
     setImages(found);
     setKey(terminal.key);
@@ -287,7 +288,7 @@ function Rules({ rules, onChange, wrong }: { rules: Rule[]; onChange: (rules: Ru
         <div class="vms-rule" key={i}>
           <Select label="It stands" value={rule.how} onChange={(how) => change(i, { how: how as Rule["how"] })} options={[["apart", "apart from"], ["together", "together with"]]} />
           <Text label="Machines labelled" value={rule.labels} onInput={(labels) => change(i, { labels })} placeholder="app=db" />
-          <Select label="By" value={rule.level} onChange={(level) => change(i, { level })} options={LEVELS} />
+          <Select label="By" value={rule.level} onChange={(level) => change(i, { level: level as Affinity["level"] })} options={LEVELS} />
           <Select label="Must it be so" value={rule.required ? "yes" : "no"} onChange={(value) => change(i, { required: value === "yes" })} options={[["yes", "required"], ["no", "preferred"]]} />
           <Button small label={`Take away rule ${i + 1}`} onClick={() => onChange(rules.filter((_, j) => j !== i))}>
             Take away

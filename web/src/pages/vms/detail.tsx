@@ -1,6 +1,7 @@
 // One machine, live.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { at, asProblem, del, get, post, type Problem } from "../../api";
+import type { TerminalKey } from "../../api-types";
 import { live, on, onReset } from "../../live";
 import { ObjectLink, named } from "../../objects";
 import { go, route, setQuery, to } from "../../route";
@@ -349,7 +350,7 @@ const quoted = (word: string): string => (/^\w[\w.-]*$/.test(word) ? word : `'${
 function useTerminalKey(): string | null {
   const [key, setKey] = useState<string | null>(null);
   useEffect(() => {
-    get<{ key: string }>("/v1/terminal-key").then((found) => setKey(found.key), () => setKey(""));
+    get<TerminalKey>("/v1/terminal-key").then((found) => setKey(found.key), () => setKey(""));
   }, []);
   return key;
 }

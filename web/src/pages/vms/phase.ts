@@ -1,5 +1,6 @@
 // The phase of a machine, as the server makes it (hostler.engine.phase), from the records that events bring.
 import type { Look } from "../../ui";
+import type { MachineState } from "../../api-types";
 import { PHASES, type Labels, type Phase, type VmRow } from "./types";
 
 export interface VmRecord {
@@ -16,7 +17,7 @@ export interface VmRecord {
 
 export interface Handle {
   node?: string;
-  state: string;
+  state: MachineState;
   detail?: string;
   paused?: boolean;
   readiness?: { step: string } | null;

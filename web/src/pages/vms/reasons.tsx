@@ -1,6 +1,7 @@
 // Why a machine is where it is, node by node, and what led there.
 import { useEffect, useState } from "preact/hooks";
 import { get, withQuery } from "../../api";
+import type { TracePage, WhyView } from "../../api-types";
 import { ObjectLink, named, thing } from "../../objects";
 import { to } from "../../route";
 import { type Branch, Busy, Clock, Empty, Failure, State, Table, Tree } from "../../ui";
@@ -57,21 +58,14 @@ export function PlacementTab({ vm, path }: One) {
   );
 }
 
-interface Told {
-  state: string;
-  since: number | null;
-  steps: Trace[];
-  cut: boolean;
-}
-
 export function HistoryTab({ vm }: One) {
-  const [told, setTold] = useState<{ why: Told; traces: Trace[] } | null>(null);
+  const [told, setTold] = useState<{ why: WhyView; traces: Trace[] } | null>(null);
   const [failure, setFailure] = useState<unknown>(null);
   const object = `vm/${vm.org}/${vm.project}/${vm.id}`;
   const load = async (): Promise<void> => {
     try {
-      const [why, page] = await Promise.all([get<Told>(withQuery("/v1/why", { object })), get<{ items: Trace[]; before: Trace[] }>(withQuery("/v1/traces", { object, limit: 100 }))]);
-      setTold({ why, traces: [...page.items, ...(page.before ?? [])] });
+      const [why, page] = await Promise.all([get<WhyView>(withQuery("/v1/why", { object })), get<TracePage>(withQuery("/v1/traces", { object, limit: 100 }))]);
+      setTold({ why, traces: [...page.items, ...page.before] });
       setFailure(null);
     } catch (error) {
       setFailure(error);

@@ -1,6 +1,7 @@
 // Machines that are out of service and are kept with their disks: listed, restored, deleted.
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { at, del, get, post } from "../../api";
+import type { RetainedPage } from "../../api-types";
 import { on } from "../../live";
 import { to } from "../../route";
 import { can } from "../../session";
@@ -19,7 +20,7 @@ export function RetainedMachines() {
   const [restoring, setRestoring] = useState<Retained | null>(null);
   const read = useCallback(
     () =>
-      get<{ items: Retained[] }>("/v1/retained").then(
+      get<RetainedPage>("/v1/retained").then(
         (page) => setFound(page.items),
         () => {}, // the list above says what is wrong
       ),

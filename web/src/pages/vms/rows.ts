@@ -1,6 +1,7 @@
 // Every machine that one sees: read once, a page after the other, then kept up to date by events.
 import { effect, signal } from "@preact/signals";
 import { asProblem, get, type Page, type Problem, withQuery } from "../../api";
+import type { VmRowPage } from "../../api-types";
 import { type Change, live, on, onReset } from "../../live";
 import { type Handle, seen, rowOf, type VmRecord } from "./phase";
 import type { VmRow } from "./types";
@@ -49,7 +50,7 @@ export class Rows {
     const found = new Set<string>();
     let first = 0;
     try {
-      const ask = (after: string | null): Promise<Page<VmRow>> => get<Page<VmRow>>(withQuery("/v1/vms", { brief: true, limit: PAGE, after }), { signal: current.signal });
+      const ask = (after: string | null): Promise<Page<VmRow>> => get<VmRowPage>(withQuery("/v1/vms", { brief: true, limit: PAGE, after }), { signal: current.signal });
       let next: Promise<Page<VmRow>> | null = ask(null);
       while (next) {
         const page: Page<VmRow> = await next;
