@@ -368,6 +368,20 @@ async def test_more_streams_than_allowed_are_refused() -> None:
             pass
 
 
+async def test_a_stream_that_is_opened_before_the_server_has_read_the_store_waits_for_it(api: Api) -> None:
+    api.app.feed._started.clear()  # as before the first read
+    async with AsyncExitStack() as streams:
+        opening = asyncio.create_task(streams.enter_async_context(listening(api)))
+        async with asyncio.timeout(60):
+            while not api.app.feed.streams:
+                await asyncio.sleep(0.001)
+        assert not opening.done()
+        api.app.feed._started.set()
+        listener = await opening
+        made = await _vm(api, "one")
+        assert (await listener.event()).data["subject"] == f"acme/web/{made['id']}"
+
+
 async def test_an_account_that_has_its_share_of_streams_shuts_nobody_out() -> None:
     async with serving(plan=ServerConfig(max_streams=100)) as api, AsyncExitStack() as opened:
         ann, bob = await api.user(Role.VIEWER, "acme", name="ann"), await api.user(Role.VIEWER, "acme", name="bob")

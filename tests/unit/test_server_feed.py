@@ -270,9 +270,20 @@ async def test_a_feed_outlives_an_outage_at_its_beginning() -> None:
 
     async with hostler.open_store("memory://") as store, _feeding(Late(store)) as feed:  # type: ignore[arg-type]
         assert feed.floor is None
-        revision = await store.put("/x", b"")
-        await _until(feed, revision)
+        with pytest.raises(Unavailable, match="has not been read yet"):
+            await feed.wait_until_started(0)
+        await feed.wait_until_started(30)
         assert feed.floor is not None
+        await _until(feed, await store.put("/x", b""))
+
+
+async def test_who_waits_for_a_feed_that_closes_is_refused() -> None:
+    feed = Feed(MemoryStore(), clock=SystemClock(), history=1)  # it never runs
+    waiting = asyncio.create_task(feed.wait_until_started(30))
+    await asyncio.sleep(0)
+    feed.close()
+    with pytest.raises(Unavailable, match="is closing"):
+        await waiting
 
 
 class Exchanged:

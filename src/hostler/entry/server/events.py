@@ -18,7 +18,7 @@ from hostler.entry.server.authentication import caller_of
 from hostler.entry.server.feed import KINDS, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.entry.server.logs import logger
 from hostler.entry.server.stream_quota import place_for
-from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable
+from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller
@@ -29,18 +29,17 @@ BATCH = 200
 """Most events per write."""
 LOOK_EVERY = 1.0
 """Longest time in seconds between two checks of the token."""
+STARTED_WITHIN = 5.0
+"""Longest time in seconds that a client waits for the first read of the store, after the server has started."""
 SEND_WITHIN = 60.0
 """Seconds for a client to read what was sent."""
 
 
 async def streamed(asked: Asked) -> Answer | None:
     """Stream events until the client disconnects, the token becomes invalid, or the server closes."""
-    stream = Stream(asked)
-    feed = asked.feed
-    if feed.floor is None or feed.closing:
-        raise Unavailable("events: the store has not been read yet; try again in a moment")
     with place_for(asked, "events"):
-        await _followed(asked, stream)
+        await asked.feed.wait_until_started(STARTED_WITHIN)
+        await _followed(asked, Stream(asked))
     return None
 
 

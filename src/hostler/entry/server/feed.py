@@ -290,6 +290,7 @@ class Feed:
         self._items: list[Item] = []
         self.floor: Position | None = None
         """Every change after this, up to `head`, is in memory. None: not started yet."""
+        self._started = asyncio.Event()
         self.head: Position = (0, WHOLE)
         self.turned_back = 0
         """How often the store was restored to an older state: earlier positions are invalid then."""
@@ -308,9 +309,20 @@ class Feed:
         """Stop setting `wake`."""
         self._listeners.discard(wake)
 
+    async def wait_until_started(self, within: float) -> None:
+        """Wait until the store was read. Unavailable: it was not read in time, or the server closes."""
+        try:
+            async with asyncio.timeout(within):
+                await self._started.wait()
+        except TimeoutError:
+            raise Unavailable("events: the store has not been read yet; try again in a moment") from None
+        if self.closing:
+            raise Unavailable("events: the server is closing; try again later")
+
     def close(self) -> None:
         """End every stream."""
         self.closing = True
+        self._started.set()
         self._tell()
 
     def covers(self, position: Position) -> bool:
@@ -335,6 +347,7 @@ class Feed:
                 await run_together("feed", {"follow": self._follow(), "look": self._look()})
             except Compacted:
                 self._positions, self._items, self.floor = [], [], None
+                self._started.clear()
             except Missed:
                 continue
             except Closed:
@@ -355,6 +368,7 @@ class Feed:
             self.turned_back += back
             self._positions, self._items = [], []
             self.floor = self.head = (revision, WHOLE)
+            self._started.set()
             self._tell()
 
     async def _look(self) -> None:
