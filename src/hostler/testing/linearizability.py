@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from .history import Call, picture
+from hostler.testing.history import Call, picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

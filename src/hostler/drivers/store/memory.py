@@ -10,6 +10,7 @@ from contextvars import Context
 from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
+from hostler.drivers.store.mvcc import Mvcc
 from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
@@ -28,8 +29,6 @@ from hostler.ports.store import (
     check_txn,
     lease_id,
 )
-
-from .mvcc import Mvcc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -40,7 +40,7 @@ JUST = 0.05
 """Seconds that a process may need to notice an answer that has arrived."""
 BESIDE = 4
 """Claims that wait concurrently: each has several clients, and a leadership of two seconds needs quick answers."""
-_CHAPTERS = ("basics", "loss", "fences", "closing", "validation")
+_CHAPTERS = ("basics", "loss")
 
 
 class ElectionClaim(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Creating, running and deleting machines."""
+"""Claims: creating, running and deleting machines; their availability to users, and their serial port."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from hostler.errors import Invalid, NotFound, Refused
-from hostler.model.vm import MachineState
-from hostler.ports.machines import Fencing, Resets, Snapshots
+from hostler.model.vm import MachineState, Step
+from hostler.ports.machines import Door, Fencing, Resets, Snapshots
 from hostler.testing.machines.claim import claim, core, loop_time, refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.ports.machines import Channel, Machine
     from hostler.testing.machines.claim import MachineTrial
 
 STOPPED, RUNNING = MachineState.STOPPED, MachineState.RUNNING
@@ -244,3 +247,133 @@ async def a_node_has_room_for_machines(t: MachineTrial) -> None:
     assert capacity.memory_mib >= 1
     await t.running()
     assert (await t.machines.offer()).capacity == capacity, "usage does not reduce the capacity"
+
+
+LOOKS_EVERY = 0.05
+
+
+async def _until(t: MachineTrial, vm: str, is_so: Callable[[Machine], bool]) -> Machine:
+    async with asyncio.timeout(t.setup.within):
+        while True:
+            machine = await t.seen(vm)
+            if is_so(machine):
+                return machine
+            await asyncio.sleep(LOOKS_EVERY)
+
+
+def _is_available(machine: Machine) -> bool:
+    return machine.readiness is not None and machine.readiness.step is Step.AVAILABLE
+
+
+@claim()
+async def a_machine_becomes_available_and_its_doors_lead_inside(t: MachineTrial) -> None:
+    vm = await t.running()
+    machine = await _until(t, vm, _is_available)
+    if machine.access is not None:
+        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.SSH) as door:
+            assert (await door.read()).startswith(b"SSH-"), "the server inside greets"
+    await t.reopen()
+    machine = await _until(t, vm, _is_available)
+    await t.machines.stop(vm, grace=0)
+    stopped = await t.seen(vm)
+    assert stopped.readiness is None, "a machine that is off has no readiness"
+    if machine.access is not None:
+        with refused(NotFound):
+            async with t.machines.channel(vm, Door.SSH):
+                pass
+
+
+@claim()
+async def a_machine_that_switches_itself_off_is_stopped_and_told_of(t: MachineTrial) -> None:
+    if t.setup.power_off is None:
+        return
+    vm, other = await t.running(), await t.running("b")
+    await _until(t, vm, _is_available)
+    told = asyncio.Event()
+    t.machines.listen(lambda changed: told.set() if changed == vm else None)
+    await t.setup.power_off(t.machines, vm)
+    machine = await _until(t, vm, lambda machine: machine.state is not MachineState.RUNNING)
+    assert machine.state is MachineState.STOPPED, f"{machine.state}: {machine.detail}"
+    async with asyncio.timeout(t.setup.within):
+        await told.wait()
+    assert await t.state(other) is MachineState.RUNNING
+    assert (await t.machines.start(vm)).state is MachineState.RUNNING
+
+
+async def _has_none(t: MachineTrial) -> bool:
+    """Return whether machines have no serial port here; if so, check that opening it is refused."""
+    if not t.setup.console:
+        vm = await t.running()
+        with refused(Refused) as refusal:
+            async with t.machines.channel(vm, Door.CONSOLE):
+                pass
+        assert not isinstance(refusal.error, NotFound), "NotFound means that there is no machine"
+    return not t.setup.console
+
+
+@claim()
+async def a_console_tells_something_when_typed_at(t: MachineTrial) -> None:
+    if await _has_none(t):
+        return
+    vm = await t.running()
+    async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
+        await console.write(b"\r\n")
+        assert await console.read()
+        async with t.machines.channel(vm, Door.LOG) as log:
+            assert await log.read(), "its log does not contain its output"
+            assert await log.read() == b"", "its log does not end"
+    assert await t.state(vm) is MachineState.RUNNING, "closing the console stopped it"
+
+
+async def _to_the_end(console: Channel) -> None:
+    while await console.read():
+        pass
+
+
+@claim()
+async def a_console_ends_when_its_machine_goes_off(t: MachineTrial) -> None:
+    if not t.setup.console:
+        return
+    vm = await t.made()
+    for destroys in (False, True):
+        await t.machines.start(vm)
+        async with asyncio.timeout(2 * t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
+            reading = asyncio.create_task(_to_the_end(console))
+            await asyncio.sleep(0.05)
+            assert not reading.done(), "it ended while the machine ran"
+            await (t.machines.delete(vm) if destroys else t.machines.stop(vm, grace=0))
+            await reading
+            assert await console.read() == b""
+        if not destroys:
+            async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.LOG) as log:
+                await _to_the_end(log)
+
+
+@claim(fences=True)
+async def a_console_ends_when_its_machine_is_not_held(t: MachineTrial) -> None:
+    await t.machines.hold(600)
+    vm = await t.running(fenced=True)
+    patience = t.setup.hold + t.setup.late + t.setup.within
+    async with asyncio.timeout(patience), t.machines.channel(vm, Door.CONSOLE) as console:
+        await t.machines.hold(t.setup.hold)
+        await _to_the_end(console)
+
+
+@claim()
+async def a_machine_that_is_off_or_absent_has_no_console(t: MachineTrial) -> None:
+    vm = await t.made()
+    for name in (vm, t.vm("none")):
+        with refused(NotFound):
+            async with t.machines.channel(name, Door.CONSOLE):
+                pass
+
+
+@claim()
+async def a_console_is_opened_again_and_again(t: MachineTrial) -> None:
+    if not t.setup.console:
+        return
+    vm = await t.running()
+    for _ in range(3):
+        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
+            await console.write(b"\r\n")
+            assert await console.read()

@@ -37,18 +37,7 @@ if TYPE_CHECKING:
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
-_CHAPTERS = (
-    "basics",
-    "numbered_operations",
-    "fence",
-    "interruption",
-    "lifetime",
-    "serial",
-    "availability",
-    "move",
-    "ownership",
-    "retain",
-)
+_CHAPTERS = ("basics", "numbered_operations", "fence", "lifetime", "move", "ownership", "retain")
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostler.errors import NotFound, Refused
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Retention, Snapshots
-from hostler.testing.interruption import cut, points
+from hostler.testing.claim import cut, points
 from hostler.testing.machines.claim import claim, refused
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Body = Callable[["SliceTrial"], Awaitable[None]]
 
-_CHAPTERS = ("basics", "ending", "lifetime", "interruption")
+_CHAPTERS = ("basics", "lifetime")
 
 
 class OpenSlices(Slices, Protocol):

@@ -23,18 +23,7 @@ WITHIN = 30.0
 TTL = 1.0
 """Requested ttl, in seconds, of a lease that a claim waits for."""
 
-_CHAPTERS = (
-    "revisions",
-    "transactions",
-    "races",
-    "ranges",
-    "compaction",
-    "leases",
-    "watches",
-    "lagging",
-    "validation",
-    "lifetime",
-)
+_CHAPTERS = ("revisions", "transactions", "ranges", "leases", "watches", "validation", "lifetime")
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from hostler.errors import LeaseGone
 from hostler.ports.store import Delete, Get, Lease, Put, Version
 from hostler.testing.claim import TooSlow, loop_time
-
-from .claim import TTL, WITHIN, Trial, claim, refused, take, take_until
+from hostler.testing.store.claim import TTL, WITHIN, Trial, claim, refused, take, take_until
 
 if TYPE_CHECKING:
     from hostler.ports.store import Store

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.errors import Closed, Unavailable, Uncertain
 from hostler.ports.store import Put, Status, Store, Watch
 from hostler.testing.claim import loop_time
-
-from .claim import WITHIN, Trial, claim, refused, take
+from hostler.testing.store.claim import WITHIN, Trial, claim, refused, take
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,8 +6,7 @@ import asyncio
 
 from hostler.errors import FutureRevision
 from hostler.ports.store import Put
-
-from .claim import Trial, claim, refused, values
+from hostler.testing.store.claim import Trial, claim, refused, values
 
 # Python and etcd sort these in the order of their UTF-8 bytes; UTF-16 or a locale would not.
 IN_ORDER: tuple[str, ...] = (

@@ -1,4 +1,4 @@
-"""Claims: every event once, in order, transaction by transaction, from any revision on."""
+"""Claims: every event once, in order, from any revision on; a slow reader gets an error and does not delay others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
+from hostler.errors import Lagged
 from hostler.ports.store import MAX_OPERATIONS, Delete, DeletePrefix, Event, KeyValue, Put, Watch
-
-from .claim import WITHIN, Trial, claim, follow, take, take_until
+from hostler.testing.store.claim import WITHIN, Trial, claim, follow, take, take_until
 
 if TYPE_CHECKING:
     from hostler.ports.store import Store
@@ -310,14 +310,63 @@ async def _read_with_cancellations(watch: Watch, count: int) -> list[bytes]:
     async with asyncio.timeout(WITHIN):
         while len(seen) < count:
             reader = asyncio.ensure_future(anext(watch))
-            for _ in range(rng.randrange(6)):
-                await asyncio.sleep(0)
-            if rng.random() < 0.5:
+            try:
+                for _ in range(rng.randrange(6)):
+                    await asyncio.sleep(0)
+                if rng.random() >= 0.5:
+                    await asyncio.wait([reader], timeout=0.002)
+            finally:  # also when time is up: a reader that is left behind fails later, in the middle of something else
                 reader.cancel()
-            else:
-                await asyncio.wait([reader], timeout=0.002)
-                reader.cancel()
-            await asyncio.wait([reader])
+                await asyncio.wait([reader])
             if not reader.cancelled():
                 seen.append(reader.result().kv.value)
     return seen
+
+
+TRANSACTIONS = 85
+"""With 128 events each: more than any driver should buffer for one reader."""
+
+
+@claim()
+async def a_slow_reader_gets_every_event_or_is_told_where_to_go_on(t: Trial) -> None:
+    expected = TRANSACTIONS * MAX_OPERATIONS
+    start = await t.revision() + 1
+    async with t.store.watch(t.prefix) as watch:
+        async with asyncio.timeout(WITHIN):  # writers do not wait for the reader
+            for number in range(TRANSACTIONS):
+                await t.store.txn([], [Put(t.key(f"{key}"), b"%d" % number) for key in range(MAX_OPERATIONS)])
+        events, resume = await _until_lagged(watch, expected)
+    lagged = 0
+    while resume is not None:
+        lagged += 1
+        assert lagged < 10
+        assert all(event.kv.mod_revision < resume for event in events)
+        async with t.store.watch(t.prefix, start_revision=resume) as watch:
+            more, resume = await _until_lagged(watch, expected - len(events))
+            events += more
+    for number in range(TRANSACTIONS):
+        together = events[number * MAX_OPERATIONS : (number + 1) * MAX_OPERATIONS]
+        assert [event.kv.key for event in together] == [t.key(f"{key}") for key in range(MAX_OPERATIONS)]
+        assert {(event.kv.mod_revision, event.kv.value) for event in together} == {(start + number, b"%d" % number)}
+    assert len(events) == expected
+
+
+async def _until_lagged(watch: Watch, count: int) -> tuple[list[Event], int | None]:
+    events: list[Event] = []
+    try:
+        while len(events) < count:
+            events += await take(watch, 1)
+    except Lagged as error:
+        return events, error.revision
+    return events, None
+
+
+@claim()
+async def a_slow_reader_does_not_slow_the_others(t: Trial) -> None:
+    async with t.store.watch(t.prefix) as slow, t.store.watch(t.prefix) as quick:
+        for number in range(TRANSACTIONS):
+            await t.store.txn([], [Put(t.key(f"{key}"), b"%d" % number) for key in range(MAX_OPERATIONS)])
+            events = await take(quick, MAX_OPERATIONS)
+            assert {event.kv.value for event in events} == {b"%d" % number}
+        (first,) = await take(slow, 1)
+        assert first.kv.value == b"0"

@@ -1,15 +1,19 @@
-"""Operations without concurrency."""
+"""Claims: every operation is atomic, for one client and for two, and works only while the storage is open."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from hostler.errors import Invalid
+from hostler.errors import Closed, HostlerError, Invalid, Unavailable, Uncertain
 from hostler.ports.ttl import MAX_VALUE_BYTES
 from hostler.testing.claim import refused
-from hostler.testing.ttl.claim import LONG, claim
+from hostler.testing.ttl.claim import LONG, WITHIN, claim
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hostler.ports.ttl import TtlStorage
     from hostler.testing.ttl.claim import TtlTrial
 
 
@@ -128,3 +132,145 @@ async def what_cannot_be_a_record_is_refused(t: TtlTrial) -> None:
         with refused(Invalid):
             await storage.compare_and_swap(key, "old", "new", ttl=ttl)
     assert await storage.get(key) is None
+
+
+if TYPE_CHECKING:
+    Verb = Callable[[TtlStorage, str, str], Awaitable[bool]]
+
+GIVE_UPS = 20
+"""How often a storage may give up on a client that counts."""
+AT_ONCE = 8
+"""Number of concurrent races."""
+
+
+@claim()
+async def of_two_clients_that_insert_at_once_one_wins(t: TtlTrial) -> None:
+    await _race(t, lambda storage, key, me: storage.insert_if_not_exist(key, me, ttl=LONG), before=None)
+
+
+@claim()
+async def of_two_clients_that_swap_at_once_one_wins(t: TtlTrial) -> None:
+    await _race(t, lambda storage, key, me: storage.compare_and_swap(key, "before", me, ttl=LONG), before="before")
+
+
+@claim()
+async def of_two_clients_that_delete_at_once_one_wins(t: TtlTrial) -> None:
+    await _race(t, lambda storage, key, _: storage.compare_and_delete(key, "before"), before="before")
+
+
+@claim()
+async def of_a_swap_and_a_delete_at_once_one_wins(t: TtlTrial) -> None:
+    async def verb(storage: TtlStorage, key: str, me: str) -> bool:
+        if me == "a":
+            return await storage.compare_and_swap(key, "before", me, ttl=LONG)
+        return await storage.compare_and_delete(key, "before")
+
+    await _race(t, verb, before="before")
+
+
+@claim()
+async def many_who_count_by_swapping_lose_no_count(t: TtlTrial) -> None:
+    key, counters, each = t.key(), 6, max(5, t.rounds // 50)
+    assert await t.storage.insert_if_not_exist(key, "0", ttl=0)
+
+    async def count(storage: TtlStorage) -> int:
+        done = given_up = 0
+        while done < each and given_up < GIVE_UPS:
+            try:
+                now = await storage.get(key)
+                assert now is not None, "the record is gone"
+                done += await storage.compare_and_swap(key, now, str(int(now) + 1), ttl=0)
+            except Unavailable:  # a busy storage may give up; nothing was written
+                given_up += 1
+            except Uncertain:
+                return done
+        return done
+
+    clients = [t.storage, t.other] * (counters // 2)
+    counted = sum(await asyncio.gather(*(count(client) for client in clients)))
+    total = int(await t.storage.get(key) or "0")
+    unclear = counters * each - counted
+    assert counted, "no swap succeeded"
+    assert counted <= total, f"{counted} counted, {total} stored: some were lost"
+    assert total <= counted + unclear, f"{counted} counted, {total} stored: some were done twice"
+
+
+async def _race(t: TtlTrial, verb: Verb, *, before: str | None) -> None:
+    """Run `verb` on both clients at once, repeatedly, each time on a key with the record `before`: exactly one wins."""
+    unclear = 0
+
+    async def once(round_: int) -> None:
+        nonlocal unclear
+        key = t.key(f"race-{round_}")
+        if before is not None:
+            assert await t.storage.insert_if_not_exist(key, before, ttl=LONG)
+        outcomes = await asyncio.gather(verb(t.storage, key, "a"), verb(t.other, key, "b"), return_exceptions=True)
+        left = await t.storage.get(key)
+        if any(isinstance(outcome, Uncertain | Unavailable) for outcome in outcomes):
+            unclear += 1  # a busy storage may give up; that proves nothing
+            assert outcomes.count(True) <= 1, f"round {round_}: {outcomes}"
+        else:
+            assert sorted(map(str, outcomes)) == ["False", "True"], f"round {round_}: {outcomes}"
+            winner = "a" if outcomes[0] is True else "b"
+            assert left in (winner, None), f"round {round_}: {outcomes}, but {left!r} is stored"
+        if left is not None:
+            assert await t.other.compare_and_delete(key, left)
+        t.forget(key)
+
+    for first in range(0, t.rounds, AT_ONCE):
+        await asyncio.gather(*(once(round_) for round_ in range(first, min(first + AT_ONCE, t.rounds))))
+    assert unclear <= t.rounds // 10, f"{unclear} of {t.rounds} races had no clear outcome"
+
+
+async def _unusable(storage: TtlStorage, key: str) -> None:
+    with refused(Closed):
+        await storage.get(key)
+    with refused(Closed):
+        await storage.insert_if_not_exist(key, "value", ttl=LONG)
+    with refused(Closed):
+        await storage.compare_and_swap(key, "old", "new", ttl=LONG)
+    with refused(Closed):
+        await storage.compare_and_delete(key, "old")
+
+
+@claim()
+async def a_storage_that_is_not_open_does_nothing(t: TtlTrial) -> None:
+    key = t.key()
+    storage = t.fresh()
+    await _unusable(storage, key)
+    async with storage:
+        await storage.get(key)
+    await _unusable(storage, key)
+    await storage.aclose()
+    assert await t.storage.get(key) is None
+
+
+@claim()
+async def closing_ends_the_calls_that_run(t: TtlTrial) -> None:
+    storage = t.fresh()
+    await storage.__aenter__()
+    keys = [t.key(f"{number}") for number in range(20)]
+    running = [asyncio.create_task(storage.insert_if_not_exist(key, "value", ttl=LONG)) for key in keys]
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(WITHIN):
+        await storage.aclose()
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+    for key, outcome in zip(keys, outcomes, strict=True):
+        assert outcome is True or isinstance(outcome, HostlerError), f"{outcome!r}"
+        if outcome is True:
+            assert await t.storage.get(key) in ("value", None if not t.persistent else "value")
+        elif isinstance(outcome, Closed):
+            assert not t.persistent or await t.storage.get(key) is None, "refused, yet done"
+
+
+@claim()
+async def a_call_that_is_cancelled_leaves_the_storage_usable(t: TtlTrial) -> None:
+    for number in range(20):
+        key = t.key(f"{number}")
+        running = asyncio.create_task(t.storage.insert_if_not_exist(key, "value", ttl=LONG))
+        await asyncio.sleep(0.0005 * number)
+        running.cancel()
+        await asyncio.wait([running])
+        assert await t.storage.get(key) in ("value", None)
+    assert await t.storage.insert_if_not_exist(t.key("last"), "value", ttl=LONG)
+    assert await t.storage.get(t.key("last")) == "value"

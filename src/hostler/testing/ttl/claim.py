@@ -29,7 +29,7 @@ LONG = 60.0
 POLL = 0.02
 ROUNDS = 1000
 """How often two clients race for each operation."""
-_CHAPTERS = ("basics", "expiry", "races", "watching", "lifetime")
+_CHAPTERS = ("basics", "expiry")
 
 
 class TtlClaim(msgspec.Struct, frozen=True):

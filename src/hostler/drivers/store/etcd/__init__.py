@@ -20,6 +20,6 @@ import os
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; the driver reports TLS errors itself
 
-from .store import EtcdStore
+from hostler.drivers.store.etcd.store import EtcdStore
 
 __all__ = ["EtcdStore"]

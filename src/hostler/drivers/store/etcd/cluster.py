@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from grpc.aio import Metadata
 
+from hostler.drivers.store.etcd import methods
+from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.drivers.store.etcd.errors import Fate, fate, refusal, words_of
+from hostler.drivers.store.etcd.fullness import ADVICE, Fullness
+from hostler.drivers.store.etcd.methods import AUTHENTICATE, STATUS, Kind, Method
 from hostler.errors import Closed, Forbidden, HostlerError, Unavailable, Uncertain
 from hostler.kit.rate_limit import Backoff
-
-from . import methods
-from . import rpc_pb2 as pb
-from .fullness import ADVICE, Fullness
-from .methods import AUTHENTICATE, STATUS, Kind, Method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

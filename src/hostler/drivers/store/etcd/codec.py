@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.ports.store import Comparison, Delete, DeletePrefix, Get, KeyValue, Operation, Put, lease_id
-
-from . import rpc_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from hostler.drivers.store.etcd import rpc_pb2 as pb
+from hostler.drivers.store.etcd.methods import STATUS
 from hostler.kit.plural import sized
 from hostler.ports.store import FULL
 
-from . import rpc_pb2 as pb
-from .methods import STATUS
-
 if TYPE_CHECKING:
-    from .cluster import Endpoint
+    from hostler.drivers.store.etcd.cluster import Endpoint
 
 DEFAULT_QUOTA = 2 * 2**30
 """etcd's default, if `--quota-backend-bytes` is not given."""

@@ -6,18 +6,16 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from hostler.drivers.store.etcd import rpc_pb2 as pb
+from hostler.drivers.store.etcd.methods import KEEP_ALIVE, REVOKE, TIME_TO_LIVE
+from hostler.drivers.store.etcd.stream import Stream
 from hostler.errors import Closed, LeaseGone, Unavailable, Uncertain
-
-from . import rpc_pb2 as pb
-from .methods import KEEP_ALIVE, REVOKE, TIME_TO_LIVE
-from .stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hostler.drivers.store.etcd.cluster import Cluster
     from hostler.errors import HostlerError
-
-    from .cluster import Cluster
 
 
 class _Waiter:

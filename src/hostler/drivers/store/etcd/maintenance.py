@@ -8,19 +8,18 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
+from hostler.drivers.store.etcd import rpc_pb2 as pb
+from hostler.drivers.store.etcd.cluster import Endpoint
 from hostler.drivers.store.etcd.errors import words_of
+from hostler.drivers.store.etcd.methods import ALARM, COMPACT, DEFRAGMENT, MEMBER_LIST, STATUS
 from hostler.errors import HostlerError, Unavailable
 from hostler.ports.store import MemberStatus
-
-from . import rpc_pb2 as pb
-from .cluster import Endpoint
-from .methods import ALARM, COMPACT, DEFRAGMENT, MEMBER_LIST, STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .cluster import Cluster
-    from .methods import Method
+    from hostler.drivers.store.etcd.cluster import Cluster
+    from hostler.drivers.store.etcd.methods import Method
 
 _WITHIN = 2.0
 _DEFRAGMENT_WITHIN = 600.0

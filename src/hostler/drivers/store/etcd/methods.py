@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import rpc_pb2 as pb
+from hostler.drivers.store.etcd import rpc_pb2 as pb
 
 if TYPE_CHECKING:
     import grpc.aio

@@ -7,7 +7,14 @@ import math
 import random
 from typing import TYPE_CHECKING, Self
 
+from hostler.drivers.store.etcd import codec, maintenance
+from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.drivers.store.etcd.auth import Access
+from hostler.drivers.store.etcd.cluster import Cluster, CompactedRevision, LeaseExists
+from hostler.drivers.store.etcd.fullness import alarms_of
+from hostler.drivers.store.etcd.leasing import EtcdLease, KeepAlives
+from hostler.drivers.store.etcd.methods import COMPACT, DELETE, GRANT, PUT, RANGE, STATUS, TXN, TXN_OF_READS
+from hostler.drivers.store.etcd.watching import Watches
 from hostler.drivers.store.watch_hub import BACKLOG
 from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid
 from hostler.kit.tasks import Closing
@@ -28,20 +35,11 @@ from hostler.ports.store import (
     lease_id,
 )
 
-from . import codec, maintenance
-from . import rpc_pb2 as pb
-from .cluster import Cluster, CompactedRevision, LeaseExists
-from .fullness import alarms_of
-from .leasing import EtcdLease, KeepAlives
-from .methods import COMPACT, DELETE, GRANT, PUT, RANGE, STATUS, TXN, TXN_OF_READS
-from .watching import Watches
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hostler.drivers.store.etcd.watching import EtcdWatch
     from hostler.ports.store import Comparison, KeyValue, Lease, Operation
-
-    from .watching import EtcdWatch
 
 DEFAULT_TIMEOUT = 5.0
 _LARGEST = 2**63 - 1

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from grpc.aio import Metadata
 
-    from .cluster import Cluster, Endpoint
-    from .methods import Method
+    from hostler.drivers.store.etcd.cluster import Cluster, Endpoint
+    from hostler.drivers.store.etcd.methods import Method
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -12,23 +12,21 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from hostler.drivers.store.etcd import rpc_pb2 as pb
+from hostler.drivers.store.etcd.cluster import CompactedRevision
+from hostler.drivers.store.etcd.codec import key_value, span
+from hostler.drivers.store.etcd.methods import RANGE, WATCH
+from hostler.drivers.store.etcd.stream import Stream
 from hostler.drivers.store.watch_hub import BACKLOG, EventQueue
 from hostler.errors import Closed, Compacted, Forbidden, FutureRevision, Unavailable
 from hostler.ports.store import Event, check_prefix, check_revision
-
-from . import rpc_pb2 as pb
-from .cluster import CompactedRevision
-from .codec import key_value, span
-from .methods import RANGE, WATCH
-from .stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from types import TracebackType
 
+    from hostler.drivers.store.etcd.cluster import Cluster
     from hostler.errors import HostlerError
-
-    from .cluster import Cluster
 
 _NEVER = 2**63
 _DELETE = pb.Event.DELETE

@@ -13,7 +13,7 @@ If the file is deleted, or replaced by an older or another one, while the store 
 `Damaged`) until the file is restored or every process is restarted: revisions must never go back for readers.
 """
 
-from .state import Bounds
-from .store import FileStore
+from hostler.drivers.store.file.state import Bounds
+from hostler.drivers.store.file.store import FileStore
 
 __all__ = ["Bounds", "FileStore"]

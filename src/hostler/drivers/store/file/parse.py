@@ -10,10 +10,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import msgspec
 
 from hostler.drivers.store.deadline import Deadline
+from hostler.drivers.store.file.format import END, FORMAT, HISTORY, KEYS, LEASES, VERSION, Lease, encode
 from hostler.errors import Damaged, Invalid
 from hostler.ports.store import Event, KeyValue, check_key
-
-from .format import END, FORMAT, HISTORY, KEYS, LEASES, VERSION, Lease, encode
 
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from hostler.drivers.store.file.format import Lease, document, history_line, key_line, lease_line
+from hostler.drivers.store.file.parse import KnownState
 from hostler.drivers.store.mvcc import LeaseState, Mvcc
 from hostler.errors import Damaged
-
-from .format import Lease, document, history_line, key_line, lease_line
-from .parse import KnownState
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
     from hostler.drivers.store.deadline import HostTime
+    from hostler.drivers.store.file.parse import Content
     from hostler.ports.store import Comparison, Event, Operation, TxnResult
-
-    from .parse import Content
 
 
 class Bounds(NamedTuple):

@@ -11,6 +11,6 @@ appends one row and moves one pointer, history is a walk along the pointers, and
 to the number of changes.
 """
 
-from .store import SqliteStore
+from hostler.drivers.store.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore"]

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import apsw
 
 from hostler.drivers.store.deadline import HostTime
+from hostler.drivers.store.sqlite import schema
+from hostler.drivers.store.sqlite.reader import Reader
+from hostler.drivers.store.sqlite.writer import Writer
 from hostler.errors import Damaged, Invalid
-
-from . import schema
-from .reader import Reader
-from .writer import Writer
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,10 +10,9 @@ from zlib import crc32
 import apsw
 
 from hostler.drivers.store.mvcc import without_value
+from hostler.drivers.store.sqlite.schema import translated
 from hostler.errors import Compacted, Damaged, FutureRevision
 from hostler.ports.store import Event, KeyValue, Page
-
-from .schema import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

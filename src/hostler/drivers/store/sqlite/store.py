@@ -16,6 +16,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import apsw
 
 from hostler.drivers.store.committer import Committer
+from hostler.drivers.store.sqlite.opening import OpenFiles, open_in_thread
+from hostler.drivers.store.sqlite.writer import (
+    Committed,
+    Compact,
+    Expire,
+    Grant,
+    KeepAlive,
+    Purge,
+    Raise,
+    Revoke,
+    Shrink,
+    Transaction,
+    Work,
+)
 from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
@@ -39,18 +53,14 @@ from hostler.ports.store import (
     lease_id,
 )
 
-from .opening import OpenFiles, open_in_thread
-from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Raise, Revoke, Shrink, Transaction, Work
-
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from hostler.drivers.store.sqlite.writer import Change
     from hostler.drivers.store.watch_hub import LocalWatch
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Lease, Operation, Page
-
-    from .writer import Change
 
 T = TypeVar("T")
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import apsw
 import msgspec
 
+from hostler.drivers.store.sqlite.reader import Reader, checksum, end_of_prefix
+from hostler.drivers.store.sqlite.schema import translated
 from hostler.errors import Compacted, FutureRevision, LeaseGone
 from hostler.ports.store import Delete, DeletePrefix, Get, Put, TxnResult, lease_id
-
-from .reader import Reader, checksum, end_of_prefix
-from .schema import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
