@@ -14,9 +14,9 @@ from bench.plane_fill import written
 from bench.plane_http import until
 from bench.report import Row
 from hostler.engine.labs import state_machine, transactions
+from hostler.engine.labs.catalogue import shape_of
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.projector import LabProjector
-from hostler.engine.labs.vm_template import shape_of
 from hostler.errors import Conflict
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB, LabNames

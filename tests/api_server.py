@@ -27,7 +27,7 @@ import hostler
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.drivers.calling.connection_pool import TcpConnectionPool
 from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, Ports
-from hostler.engine.invocation.no_endpoint import Why
+from hostler.engine.invocation.endpoints import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.invocation.service import InvokeService
 from hostler.engine.request import HOSTLER, Request

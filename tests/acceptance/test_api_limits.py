@@ -14,7 +14,7 @@ import pytest
 from api_server import VM_BODY, Api, StoppedClock, run_machine, serving, stop_throttle
 
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
-from hostler.engine.access.budget import BudgetConfig
+from hostler.engine.access.rate_limits import BudgetConfig
 from hostler.engine.request import Caller
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import GUESSES, RelayApp

@@ -194,7 +194,7 @@ async def test_the_audit_newest_first_is_the_audit_turned_round(api: Api, monkey
     day = today["after"].partition("/")[0]
     assert await audited(api, newest="true", limit=4, day=day) == forth[::-1]
     assert await audited(api, newest="true", day="2020-01-01") == []
-    monkeypatch.setattr("hostler.engine.access.audit_queries.LOOKED_AT", 4)
+    monkeypatch.setattr("hostler.engine.access.audit.LOOKED_AT", 4)
     only = await audited(api, newest="true", who="ADMIN", verb="vm.", subject=made["id"])
     assert [(item["verb"], item["name"]) for item in only] == [("vm.create", "one")]
     assert await audited(api, who="nobody") == []

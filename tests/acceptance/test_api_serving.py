@@ -401,7 +401,7 @@ async def test_the_audit_of_a_namesake_that_was_deleted_stays_hidden(api: Api) -
 
 
 async def test_a_long_audit_of_others_is_gone_through_in_portions(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hostler.engine.access.audit_queries.LOOKED_AT", 4)
+    monkeypatch.setattr("hostler.engine.access.audit.LOOKED_AT", 4)
     mine = await api.user(Role.ADMIN, "acme", name="mine")
     for number in range(12):
         body = {**VM_BODY, "name": f"m{number}"}

@@ -18,7 +18,7 @@ from dose import dose
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.engine.controllers import compaction, decision_retention, janitor
+from hostler.engine.controllers import garbage_collection, janitor
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
 from hostler.engine.idempotent_writer import instants
@@ -78,13 +78,13 @@ if dose(test=0, full=1):
     ) -> None:
         """All bounds and pauses are scaled; after the bounds are reached the size of the database does not change."""
         for module, name, value in (
-            (compaction, "EVERY", 8 / SCALE),
-            (compaction, "LEAST", 3200 // SCALE),
+            (garbage_collection, "EVERY", 8 / SCALE),
+            (garbage_collection, "LEAST", 3200 // SCALE),
             (janitor, "EVERY", 0.05),
             (janitor, "FILLING_EVERY", 0.05),
             (janitor, "RETENTION_EVERY", 0.25),
-            (decision_retention, "SETTLED", 0.2),
-            (decision_retention, "RECOUNT_EVERY", 3.0),
+            (garbage_collection, "SETTLED", 0.2),
+            (garbage_collection, "RECOUNT_EVERY", 3.0),
         ):
             monkeypatch.setattr(module, name, value)
         quota, clock, tasks = 2 * 2**30 // SCALE, SystemClock(), []
@@ -112,7 +112,7 @@ if dose(test=0, full=1):
                     files=files,
                 )
                 age, revisions = 3600 * 1000 / 60 / RATE / SCALE, 100_000 // SCALE
-                compacts = compaction.Compaction(store, store, clock=clock, age=age, revisions=revisions)  # type: ignore[arg-type]
+                compacts = garbage_collection.Compaction(store, store, clock=clock, age=age, revisions=revisions)  # type: ignore[arg-type]
                 for service in (keeper, compacts):
                     await service.start(Standing())
                     tasks.append(asyncio.create_task(service.run()))

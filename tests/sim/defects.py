@@ -22,16 +22,16 @@ from hostler.engine.control_plane import ControlPlane, build_agent
 from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
-from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
+from hostler.engine.controllers.node_lost import HeartbeatMonitor
 from hostler.engine.labs import decide as labs
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.placement import Decision
 from hostler.engine.transfer.restore import restore
-from hostler.engine.workloads.targets import Targets
+from hostler.engine.workloads.transactions import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
 from hostler.keys.families import COMMAND, FENCE
 from hostler.keys.mirror import Mirror

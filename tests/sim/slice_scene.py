@@ -20,8 +20,7 @@ from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
-from hostler.engine.deployments.state_machine import moved
-from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.state_machine import Limits, moved
 from hostler.keys.families import ALIVE, ENDPOINT, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import SliceInstance, SliceSettings, SliceState, may_move

@@ -16,8 +16,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.controller import DeploymentController
-from hostler.engine.deployments.state_machine import moved
-from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.state_machine import Limits, moved
 from hostler.engine.view import View
 from hostler.keys.families import (
     ALIVE,

@@ -10,7 +10,7 @@ import pytest
 from dose import seeds
 
 from hostler.drivers.store.faulty import Faults, FaultyStore
-from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.state_machine import Limits
 from hostler.keys.families import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.model.deployment import Blueprint, SliceSettings, SliceSpec, SliceState, Strategy, StrategyKind
 from hostler.model.deployment import Stage as CanaryStage

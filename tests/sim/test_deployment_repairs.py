@@ -13,8 +13,7 @@ from dose import seeds
 
 from hostler.engine.deployments.decide import NO_NEED, UNTAKEN
 from hostler.engine.deployments.instance_index import Numbers
-from hostler.engine.deployments.state_machine import moved
-from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.state_machine import Limits, moved
 from hostler.engine.slices.decide import LEFT
 from hostler.keys.families import BLUEPRINT, ENDPOINT, MEMBER, RETRIES, SLICE
 from hostler.model.deployment import Blueprint, SliceState, Strategy

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from dose import every_nth
 
-from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.state_machine import Limits
 from hostler.keys.families import BRAKE, FENCING
 from hostler.model.node import BrakeRecord, Lifecycle
 from hostler.model.rollout import Phase

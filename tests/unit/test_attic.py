@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from controller_world import World, play
 
-from hostler.engine.controllers.decision_retention import BATCH, RECOUNT_EVERY, SETTLED, DecisionRetention
+from hostler.engine.controllers.garbage_collection import BATCH, RECOUNT_EVERY, SETTLED, DecisionRetention
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.decision_recorder import Tracer
 from hostler.keys.families import SILENT, TRACE

@@ -13,8 +13,8 @@ from test_attic import DAY, cleaned, filled, led
 
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
-from hostler.engine.access.audit_queries import AuditFilter, page
-from hostler.engine.controllers.decision_retention import SETTLED
+from hostler.engine.access.audit import AuditFilter, page
+from hostler.engine.controllers.garbage_collection import SETTLED
 from hostler.engine.controllers.janitor import FILLING_EVERY
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import Damaged, HostlerError, Unavailable

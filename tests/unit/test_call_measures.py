@@ -15,8 +15,7 @@ from service_scene import play
 from hostler.drivers.calling.listener import Listener, TcpQuestions
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.invocation.call_metrics import BOUNDS, KEPT, Measures, percentile, span_of
-from hostler.engine.invocation.metrics_collector import Collector
-from hostler.engine.invocation.metrics_feed import UNSEEN, CallWatch
+from hostler.engine.invocation.metrics_collector import UNSEEN, CallWatch, Collector
 from hostler.engine.invocation.registration import Registration
 from hostler.entry.router_process import Calling
 from hostler.keys.families import DEPLOYMENT, ROUTER

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from hostler import open_store
-from hostler.engine import phase_counts as census_module
-from hostler.engine.phase import phase
-from hostler.engine.phase_counts import PhaseCounts
+from hostler.engine import phase as census_module
+from hostler.engine.phase import PhaseCounts, phase
 from hostler.engine.request import Caller
 from hostler.engine.view import View
 from hostler.keys.families import ALIVE, HANDLE, VM

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller_world import World, play
 
-from hostler.engine.controllers.compaction import EVERY, PATIENCE, Compaction
+from hostler.engine.controllers.garbage_collection import EVERY, PATIENCE, Compaction
 
 if TYPE_CHECKING:
     from controller_world import Leader

@@ -10,7 +10,7 @@ from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 
 from hostler.drivers.power import BmcPower, PowerByNode
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
+from hostler.engine.controllers.node_lost import HeartbeatMonitor
 from hostler.engine.view import View
 from hostler.errors import LeadershipLost, Unavailable
 from hostler.keys.families import ALIVE, ARRIVAL, AUDIT, COMMAND, HANDLE, MEMBER, TOKEN, VM

@@ -9,7 +9,7 @@ from service_scene import ADMIN, Scene, play
 from hostler.engine.decision_history import TraceService
 from hostler.engine.deployments.redaction import plain, unspoken
 from hostler.engine.idempotent_writer import instants
-from hostler.engine.invocation.no_endpoint import Why
+from hostler.engine.invocation.endpoints import Why
 from hostler.engine.request import Caller
 from hostler.entry.server.feed import item_of
 from hostler.keys.families import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE_OWNER, TRACE

@@ -13,11 +13,10 @@ import pytest
 from hostler.drivers.store.file import FileStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.store.sqlite import SqliteStore
-from hostler.engine.access import audit_queries
-from hostler.engine.cluster_id import objection, read_identity, seen_now
+from hostler.engine.access import audit
+from hostler.engine.cluster_id import StoreGuard, objection, read_identity, seen_now
 from hostler.engine.elections import Elections
 from hostler.engine.request import HOSTLER
-from hostler.engine.store_guard import StoreGuard
 from hostler.engine.transfer import epoch as epochs
 from hostler.engine.transfer import restore as restoring
 from hostler.engine.transfer.copy import copy, source_of
@@ -280,7 +279,7 @@ async def test_the_audit_gives_no_revision_for_lines_of_the_store_before(tmp_pat
                 await restored(two, backup)
         added = await AUDIT.create(two, new, day="2026-11-15", write="11:00:00.000000-b")
         view = View(two, clock=SystemClock())
-        page = await audit_queries.page(two, HOSTLER, view, audit_queries.AuditFilter(), limit=10, clock=SystemClock())
+        page = await audit.page(two, HOSTLER, view, audit.AuditFilter(), limit=10, clock=SystemClock())
         assert [(found.verb, found.before, found.after) for found in page.items] == [
             ("vm.create", 448, 0),
             ("vm.delete", 9, added.create_revision),

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.admission import UNPLACED
+from hostler.engine.labs.catalogue import digest, shape_of
 from hostler.engine.labs.controller import REST, LabController
 from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
 from hostler.engine.labs.transactions import Claim
-from hostler.engine.labs.vm_template import digest, shape_of
 from hostler.errors import LeadershipLost
 from hostler.keys.families import COMMAND, HANDLE, NAME, QUOTA, TRACE, VM
 from hostler.keys.lab import LAB, LAB_CATALOGUE

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from hostler.engine.labs import state_machine
+from hostler.engine.labs.catalogue import shape_of
 from hostler.engine.labs.decide import SPARE, Act, decide
 from hostler.engine.labs.queue_consumer import Rules
-from hostler.engine.labs.vm_template import shape_of
 from hostler.model.lab import ORG, REDIS_DOOR, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import Access, MachineState, VirtualMachine, VmHandle
 from hostler.ports.inbox import Taken

@@ -10,8 +10,7 @@ from environment import env_on
 from service_scene import ADMIN, STRANGER, Scene, asked, play
 
 from hostler.engine.labs import state_machine
-from hostler.engine.labs.permissions import check_use
-from hostler.engine.labs.service import LabService
+from hostler.engine.labs.service import LabService, check_use
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, KeyReused, NotFound, Stale, Unavailable
 from hostler.keys.families import HANDLE, VM

@@ -9,8 +9,8 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import state_machine, transactions
+from hostler.engine.labs.catalogue import shape_of
 from hostler.engine.labs.transactions import Claim, LabSnapshot, created
-from hostler.engine.labs.vm_template import shape_of
 from hostler.keys.entry import Entry
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB

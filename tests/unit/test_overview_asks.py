@@ -11,7 +11,7 @@ import pytest
 from service_scene import ADMIN, Scene, play
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.access.audit_queries import AuditFilter, page
+from hostler.engine.access.audit import AuditFilter, page
 from hostler.engine.overview import OverviewService
 from hostler.keys.families import AUDIT
 from hostler.kit.clock import SystemClock

@@ -12,10 +12,10 @@ from hostler.engine.placement import (
     Decision,
     NodeState,
     PlacementRequest,
+    explain,
     judge,
     node_state,
     place,
-    reason_text,
     wanted_of,
     wanted_of_command,
 )
@@ -402,7 +402,7 @@ def test_what_a_node_offers_is_what_placement_sees() -> None:
     ],
 )
 def test_one_and_many_are_spoken_of_as_people_do(count: int, why: str, said: str) -> None:
-    assert reason_text.sentence(count, why) == said
+    assert explain.sentence(count, why) == said
 
 
 def test_nodes_that_break_a_rule_are_many_in_the_summary_and_in_its_reasons() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from strategy_model import V1, V2, Habits, Model, running, slice_spec
 
-from hostler.engine.deployments import rollout_control
+from hostler.engine.deployments import rollout
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.model.blueprint_api import RolloutVerb
 from hostler.model.deployment import Approval, SliceSpec
@@ -26,8 +26,8 @@ def upgrade(strategy: dict[str, object], instances: int = 4) -> Model:
 
 def order(model: Model, verb: RolloutVerb, *, everything: bool = False, force: bool = False) -> None:
     now = at(model)
-    assert rollout_control.refusal(verb, now) == ""
-    model.deployment = rollout_control.ordered(verb, now, by="ada", at=model.now, everything=everything, force=force)
+    assert rollout.refusal(verb, now) == ""
+    model.deployment = rollout.ordered(verb, now, by="ada", at=model.now, everything=everything, force=force)
 
 
 def at(model: Model) -> Deployment:
@@ -108,8 +108,8 @@ def test_d33_a_paused_canary_keeps_its_share_and_its_gate_still_protects() -> No
     order(model, V.PAUSE)
     go(model, 100)
     assert (at(model).stage, at(model).weights[V2]) == (0, 10)
-    assert rollout_control.possible(at(model)) == (V.RESUME, V.ABORT)
-    assert "paused by ada" in rollout_control.refusal(V.PROMOTE, at(model))
+    assert rollout.possible(at(model)) == (V.RESUME, V.ABORT)
+    assert "paused by ada" in rollout.refusal(V.PROMOTE, at(model))
     order(model, V.RESUME)
     go(model, 3)
     assert at(model).weights[V2] == 50
@@ -256,8 +256,8 @@ def test_d33_an_aborted_upgrade_goes_back_and_is_not_tried_again(strategy: dict[
     assert "ada aborted it" in at(model).why
     go(model, 50)
     assert at(model).phase is Phase.FAILED
-    assert rollout_control.possible(at(model)) == ()
-    assert "apply the blueprint to try again" in rollout_control.refusal(V.PROMOTE, at(model))
+    assert rollout.possible(at(model)) == ()
+    assert "apply the blueprint to try again" in rollout.refusal(V.PROMOTE, at(model))
 
 
 def test_d33_blue_green_goes_back_though_one_of_the_old_was_lost_and_there_is_no_room_beside_the_new() -> None:
@@ -292,14 +292,14 @@ def test_d33_a_newer_version_is_not_bound_by_orders_for_the_one_before() -> None
 def test_d33_what_cannot_be_ordered_says_why() -> None:
     first = running(slice_spec(V1, 2))
     for verb in RolloutVerb:
-        assert "no rollout is in progress" in rollout_control.refusal(verb, at(first))
+        assert "no rollout is in progress" in rollout.refusal(verb, at(first))
     model = upgrade({"type": "rolling"})
     go(model, 2)
-    assert "continues by itself" in rollout_control.refusal(V.PROMOTE, at(model))
-    assert "requires no approval" in rollout_control.refusal(V.APPROVE, at(model))
-    assert "not paused" in rollout_control.refusal(V.RESUME, at(model))
+    assert "continues by itself" in rollout.refusal(V.PROMOTE, at(model))
+    assert "requires no approval" in rollout.refusal(V.APPROVE, at(model))
+    assert "not paused" in rollout.refusal(V.RESUME, at(model))
     order(model, V.ABORT)
-    assert "ada aborted it" in rollout_control.refusal(V.PAUSE, at(model))
+    assert "ada aborted it" in rollout.refusal(V.PAUSE, at(model))
 
 
 def test_d33_values_of_a_later_release_are_read_with_caution() -> None:

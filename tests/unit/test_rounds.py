@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostler.engine.runtime.resync import LEAST, ROUND, Resync
+from hostler.engine.runtime.work_queue import LEAST, ROUND, Resync
 
 PASSES = 20
 EVERY = ROUND / PASSES

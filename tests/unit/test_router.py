@@ -14,10 +14,10 @@ from stub_worker import TOKEN, StubWorker, weigh
 from hostler.drivers.calling.connection_pool import TcpConnectionPool
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.invocation import endpoints as why_module
 from hostler.engine.invocation import load_balancer as route_module
-from hostler.engine.invocation import no_endpoint as why_module
 from hostler.engine.invocation import router as router_module
-from hostler.engine.invocation.no_endpoint import Why
+from hostler.engine.invocation.endpoints import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.view import View
 from hostler.errors import DeadlinePassed, HostlerError, Invalid, NotFound, Raised, Unavailable, Uncertain

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hostler.client import Client
 from hostler.drivers.calling.connection_pool import TcpConnectionPool
-from hostler.engine.invocation.no_endpoint import Why
+from hostler.engine.invocation.endpoints import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.invocation.service import InvokeService
 from hostler.entry.server import invoke

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hostler.engine.deployments.call_metrics import NOTHING
-from hostler.engine.deployments.instance_ages import Ages
+from hostler.engine.deployments.instance_index import Ages
 from hostler.engine.deployments.strategy import Aim, Count, VersionSet, aim
 from hostler.model.deployment import SliceSpec, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase

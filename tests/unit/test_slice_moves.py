@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.engine.deployments.state_machine import LEAVING, moved, since
-from hostler.engine.deployments.timeouts import AT_REST, WAY_OUT, Limits
+from hostler.engine.deployments.state_machine import AT_REST, LEAVING, WAY_OUT, Limits, moved, since
 from hostler.errors import Invalid
 from hostler.keys.families import SLICE
 from hostler.model.deployment import (

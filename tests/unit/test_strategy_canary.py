@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from strategy_model import V1, V2, V3, Habits, Model, running, slice_spec
 
-from hostler.engine.deployments.call_metrics import Measured
-from hostler.engine.deployments.gates import Verdict, judge
+from hostler.engine.deployments.call_metrics import Measured, Verdict, judge
 from hostler.engine.deployments.strategy import VersionSet
 from hostler.model.deployment import Gate, SliceSpec
 from hostler.model.rollout import Phase, Retries

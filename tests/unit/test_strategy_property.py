@@ -13,7 +13,7 @@ import pytest
 from dose import seeds
 from strategy_model import STRATEGIES, V1, V2, V3, Habits, Model, running, slice_spec
 
-from hostler.engine.deployments import rollout_control
+from hostler.engine.deployments import rollout
 from hostler.model.blueprint_api import RolloutVerb
 from hostler.model.deployment import Approval, SliceSpec
 from hostler.model.rollout import Phase, RolloutControl
@@ -130,10 +130,10 @@ def hostile(seed: int, *, orders: bool = False) -> Model:
 def order(model: Model, rng: random.Random, *verbs: RolloutVerb) -> None:
     """One of the orders that are possible now, if there are any."""
     now = model.deployment
-    can = [] if now is None else [verb for verb in rollout_control.possible(now) if not verbs or verb in verbs]
+    can = [] if now is None else [verb for verb in rollout.possible(now) if not verbs or verb in verbs]
     if can and now is not None:
         far = {"everything": rng.random() < 0.3, "force": rng.random() < 0.3}
-        model.deployment = rollout_control.ordered(rng.choice(can), now, by="ada", at=model.now, **far)
+        model.deployment = rollout.ordered(rng.choice(can), now, by="ada", at=model.now, **far)
 
 
 @pytest.mark.parametrize("part", range(4))

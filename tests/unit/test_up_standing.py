@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.store_guard import StoreGuard
+from hostler.engine.cluster_id import StoreGuard
 from hostler.entry import up
 from hostler.kit.clock import SystemClock
 from hostler.settings import load

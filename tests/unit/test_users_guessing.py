@@ -8,7 +8,7 @@ import pytest
 from accounts import ADMIN, PASSWORD, Place, one_replica, virtual
 
 from hostler.engine.access.authentication import ACCOUNT_TRIES
-from hostler.engine.access.login_throttle import Slowing
+from hostler.engine.access.rate_limits import Slowing
 from hostler.engine.request import Request
 from hostler.errors import Forbidden, Invalid, TooManyTries, Unauthenticated, Unavailable
 from hostler.kit.connections import origin

@@ -54,7 +54,10 @@ def test_nothing_but_the_composition_root_builds_a_service_or_a_controller() -> 
         if path != root and "drivers" not in path.relative_to(SOURCE).parts  # drivers cannot import the engine
         for name in called(path, built)
     }
-    assert elsewhere == {("engine/invocation/metrics_feed.py", "Collector"), ("entry/doctor/examination.py", "View")}
+    assert elsewhere == {
+        ("engine/invocation/metrics_collector.py", "Collector"),
+        ("entry/doctor/examination.py", "View"),
+    }
 
 
 def constructors(path: Path) -> set[str]:

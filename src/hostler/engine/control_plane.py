@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hostler.engine.agent.agent import Agent
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW, Brake
-from hostler.engine.controllers.compaction import Compaction
-from hostler.engine.controllers.decision_retention import KEPT, MOST
+from hostler.engine.controllers.garbage_collection import KEPT, MOST, Compaction
 from hostler.engine.controllers.janitor import AUDIT_KEPT, Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import POWER_GRACE, NodeController
@@ -29,7 +28,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.service import BlueprintService
-from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.state_machine import Limits
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.inventory.export import read_document
 from hostler.engine.inventory.flow_controller import BURN_IN, FlowController

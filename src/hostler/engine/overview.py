@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-from hostler.engine.phase_counts import PhaseCounts
+from hostler.engine.phase import PhaseCounts
 from hostler.errors import HostlerError
 from hostler.keys.families import ALIVE, FENCING, LEADER, LEADER_CLOCK, MEMBER, REPLICA, TAKEOVER
 from hostler.kit.plural import sized

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hostler.engine.calendar import Calendar
 from hostler.engine.deployments.slice_cache import SliceCache
 from hostler.engine.inventory.topology_cache import InventoryView
-from hostler.engine.workloads.instance_cache import InstanceCache
+from hostler.engine.workloads.instance_index import InstanceCache
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.families import (
     ALERT,

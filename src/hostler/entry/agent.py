@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.agent.session import NOT_YET
 from hostler.engine.control_plane import NodePorts, build_agent
-from hostler.engine.labs.vm_template import MACHINES_LABEL
+from hostler.engine.labs.catalogue import MACHINES_LABEL
 from hostler.engine.slices.logs import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
 from hostler.entry.cli.store_option import redacted

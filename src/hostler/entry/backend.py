@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import uuid4
 
-from hostler.engine.cluster_id import moved_away
-from hostler.engine.store_guard import StoreGuard
+from hostler.engine.cluster_id import StoreGuard, moved_away
 from hostler.engine.transfer.import_keys import MARKER, check_complete
 from hostler.entry.cli.store_option import local_path, redacted
 from hostler.entry.data_dir import DataFolder

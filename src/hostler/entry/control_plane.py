@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.engine.access.budget import BudgetConfig
+from hostler.engine.access.rate_limits import BudgetConfig
 from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, LeaderPorts, Ports, build_user_service
-from hostler.engine.deployments.timeouts import Limits
-from hostler.engine.invocation.metrics_feed import CallWatch
-from hostler.engine.invocation.no_endpoint import Why
+from hostler.engine.deployments.state_machine import Limits
+from hostler.engine.invocation.endpoints import Why
+from hostler.engine.invocation.metrics_collector import CallWatch
 from hostler.engine.invocation.service import InvokeService
 from hostler.engine.runtime.env import Env
 from hostler.engine.tickets import PeerTickets
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
+    from hostler.engine.cluster_id import StoreGuard
     from hostler.engine.control_plane import MeteredService
-    from hostler.engine.store_guard import StoreGuard
     from hostler.engine.users import UserService
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.labs import LabQueueService

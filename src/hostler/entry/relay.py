@@ -23,7 +23,7 @@ from yarl import URL
 
 from hostler.client.channel import Channel as SocketChannel
 from hostler.client.transport import NotSent, open_socket
-from hostler.engine.access.login_throttle import Slowing
+from hostler.engine.access.rate_limits import Slowing
 from hostler.entry.process import relay_limits
 from hostler.entry.server import body as incoming
 from hostler.entry.server.logs import logger

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from hostler.engine.invocation.no_endpoint import Why
+    from hostler.engine.invocation.endpoints import Why
     from hostler.engine.runtime.env import Env
     from hostler.ports.store import Store
 

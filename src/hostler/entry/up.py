@@ -53,7 +53,7 @@ from hostler.wiring import machine_driver, ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hostler.engine.store_guard import StoreGuard
+    from hostler.engine.cluster_id import StoreGuard
     from hostler.ports.machine_driver import GuestNetwork
     from hostler.ports.store import Store
     from hostler.settings import Settings

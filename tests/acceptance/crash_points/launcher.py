@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import TypeAlias
 
-    from hostler.engine.store_guard import StoreGuard
+    from hostler.engine.cluster_id import StoreGuard
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store

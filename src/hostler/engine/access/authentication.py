@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.access.account_cache import counts
-from hostler.engine.access.login_throttle import Slowing
+from hostler.engine.access.rate_limits import Slowing
 from hostler.engine.access.token import PREFIX, digest_of
 from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Caller, Request

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.agent.config import AgentConfig
     from hostler.engine.cluster_id import Memory
-    from hostler.engine.deployments.timeouts import Limits
+    from hostler.engine.deployments.state_machine import Limits
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from hostler.engine.agent.capacity_reporter import CapacityReporter
 from hostler.engine.agent.config import BEATS
-from hostler.engine.agent.node_registration import has_machines, outlives_agent, record_of
+from hostler.engine.agent.node_registration import CapacityReporter, has_machines, outlives_agent, record_of
 from hostler.engine.calendar import READ_EVERY
 from hostler.engine.cluster_id import (
     ACCEPT,

@@ -31,8 +31,7 @@ from hostler.engine.agent.decide import (
     restorable,
     tell,
 )
-from hostler.engine.agent.migration import Migrations
-from hostler.engine.agent.migration_steps import going, is_stray, leave
+from hostler.engine.agent.migration import Migrations, going, is_stray, leave
 from hostler.engine.agent.status_reporter import PATIENCE, ReportedMachine, Reports, pause
 from hostler.engine.runtime.work_queue import WORKER_FAILED, WorkQueue
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.placement import Cluster, node_state, wanted_of_command
-from hostler.engine.runtime.expectation import Expectation
+from hostler.engine.runtime.guarded_writer import Expectation
 from hostler.keys.families import ARRIVAL, COMMAND, VM
 from hostler.kit.tasks import Fairness
 

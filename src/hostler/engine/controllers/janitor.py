@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.calendar import RECORD_AFTER, RECORD_EVERY
-from hostler.engine.controllers import decision_retention as attic_module
-from hostler.engine.controllers.decision_retention import DecisionRetention
+from hostler.engine.controllers import garbage_collection
+from hostler.engine.controllers.garbage_collection import DecisionRetention
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.runtime.controller import LeaderService
@@ -86,9 +86,9 @@ class Janitor(LeaderService):
         rng: random.Random,
         new_id: Callable[[], str],
         audit_kept: float = AUDIT_KEPT,
-        traces_kept: float = attic_module.KEPT,
-        most_traces: int = attic_module.MOST,
-        most_audit: int = attic_module.MOST,
+        traces_kept: float = garbage_collection.KEPT,
+        most_traces: int = garbage_collection.MOST,
+        most_audit: int = garbage_collection.MOST,
         files: AuditFiles | None = None,
         retention: float = RETENTION,
         tracer: Tracer | None = None,
@@ -387,7 +387,7 @@ class Janitor(LeaderService):
             attic.removed(len(old))
             self._count(f"forgotten_{what}", len(old))
             gone, reason = gone + len(old), why
-            if len(old) < attic_module.BATCH:
+            if len(old) < garbage_collection.BATCH:
                 return False, gone, reason
             if self._clock.now() >= until:
                 return True, gone, reason

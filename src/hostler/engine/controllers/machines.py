@@ -18,10 +18,9 @@ from hostler.engine.controllers import clone_source, consistency_check, messages
 from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.allocations import Allocations
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, Step, decide
-from hostler.engine.controllers.drain import Drains, duty_of
-from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
+from hostler.engine.controllers.drain import Drains, Moves, duty_of
 from hostler.engine.controllers.messages import Circumstances
-from hostler.engine.controllers.migration_steps import Moves
+from hostler.engine.controllers.node_lost import HeartbeatMonitor
 from hostler.engine.controllers.snapshot import VmSnapshot
 from hostler.engine.controllers.transactions import not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.watch_triggers import PASS_EVERY, WatchTriggers

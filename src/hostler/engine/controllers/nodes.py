@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
-from hostler.engine.controllers.node_lost import SETTLE, LostNodes
+from hostler.engine.controllers.node_lost import SETTLE, HeartbeatMonitor, LostNodes
 from hostler.engine.runtime.controller import Controller
 from hostler.engine.runtime.guarded_writer import Txn, Why
-from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.work_queue import Resync
 from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, MEMBER, SLICE
 from hostler.model.node import POWER, DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.controllers import snapshot as sight
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
-from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.work_queue import Resync
 from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, HANDLE, MEMBER, VM
 from hostler.kit.tasks import Fairness
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from hostler.engine.controllers.allocations import Allocations
-    from hostler.engine.controllers.heartbeat_monitor import HeartbeatMonitor
+    from hostler.engine.controllers.node_lost import HeartbeatMonitor
     from hostler.engine.controllers.snapshot import VmSnapshot
     from hostler.engine.runtime.work_queue import WorkQueue
     from hostler.engine.view import View

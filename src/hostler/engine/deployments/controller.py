@@ -10,22 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.deployments import alerts, transactions
-from hostler.engine.deployments.atomic import Atomic
 from hostler.engine.deployments.autoscale import wished
+from hostler.engine.deployments.consistency import Doubles, OrphanEndpoints
 from hostler.engine.deployments.decide import SliceSnapshot, decide
-from hostler.engine.deployments.desired import DesiredBlueprints, transitive_needs
-from hostler.engine.deployments.duplicate_instances import Doubles
+from hostler.engine.deployments.desired import Atomic, DesiredBlueprints, transitive_needs
 from hostler.engine.deployments.failed_instances import Remedy
 from hostler.engine.deployments.instance_placement import Loading, Loads
-from hostler.engine.deployments.orphan_endpoints import OrphanEndpoints
 from hostler.engine.deployments.rebalance import Rebalance
+from hostler.engine.deployments.state_machine import Limits
 from hostler.engine.deployments.strategy import aim
-from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.deployments.version_set import NOBODY, new_side
 from hostler.engine.runtime.controller import BatchController
-from hostler.engine.runtime.expectation import LAG
-from hostler.engine.runtime.guarded_writer import Txn, Why
-from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.guarded_writer import LAG, Txn, Why
+from hostler.engine.runtime.work_queue import Resync
 from hostler.keys.families import ALIVE, DEPLOYMENT, MEMBER, RETRIES, SLICE
 from hostler.kit.plural import counted
 from hostler.kit.tasks import Fairness

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments.instance_index import UNDER_WAY, InstanceState, kind_of
-from hostler.engine.deployments.state_machine import LEAVING, since
-from hostler.engine.deployments.timeouts import WAY_OUT
+from hostler.engine.deployments.state_machine import LEAVING, WAY_OUT, since
 from hostler.engine.deployments.version_set import new_side
 from hostler.model.deployment import SliceState
 from hostler.model.rollout import Phase
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from hostler.engine.deployments.instance_index import InstanceIndex, Party
+    from hostler.engine.deployments.state_machine import Limits
     from hostler.engine.deployments.strategy import Aim, VersionSet
-    from hostler.engine.deployments.timeouts import Limits
     from hostler.keys.entry import Entry
     from hostler.model.deployment import SliceInstance, SliceRecord
 

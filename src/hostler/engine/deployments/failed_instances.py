@@ -9,7 +9,7 @@ import msgspec
 from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import Failures, failed, stuck
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
-from hostler.engine.deployments.timeouts import PATIENCE
+from hostler.engine.deployments.state_machine import PATIENCE
 from hostler.engine.deployments.transactions import WRITES
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.engine.slices.decide import LEFT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hostler.engine.deployments.decide import SliceSnapshot
-    from hostler.engine.deployments.timeouts import Limits
+    from hostler.engine.deployments.state_machine import Limits
     from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View
     from hostler.keys.entry import Entry

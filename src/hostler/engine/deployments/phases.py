@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments.call_metrics import NOTHING
-from hostler.engine.deployments.gates import Verdict, exceeded, judge
-from hostler.engine.deployments.rollout_control import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
+from hostler.engine.deployments.call_metrics import NOTHING, Verdict, exceeded, judge
+from hostler.engine.deployments.rollout import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
 from hostler.engine.deployments.version_set import VersionSnapshot, can_split, enough, new_side, old_side
 from hostler.kit.plural import counted
 from hostler.model.deployment import USUAL_STAGES

@@ -1,7 +1,8 @@
 """Computes what an apply would do, without doing it. Pure: takes the status, the spec, and a placement function.
 
-The nodes are those that the leader would choose now for a single slice. If several slices get instances at the same
-time, or old instances are removed one by one, it may choose other, equally good nodes; `about` says so.
+The nodes are those that the leader would choose now for a single slice, computed on a copy of the node cache. If
+several slices get instances at the same time, or old instances are removed one by one, it may choose other, equally
+good nodes; `about` says so.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from hostler.engine.deployments import autoscale, spread
+from hostler.engine.deployments import node_cache as grounds
+from hostler.engine.deployments.instance_index import InstanceIndex
+from hostler.engine.deployments.node_cache import has
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import Planned, PlannedMove, SliceChange, SlicePlan
 from hostler.model.deployment import USUAL_STAGES, Approval, Atomicity, StrategyKind
@@ -19,8 +23,11 @@ from hostler.model.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hostler.engine.deployments.node_cache import NodeCache
     from hostler.engine.deployments.views import SliceFacts
+    from hostler.engine.view import View
     from hostler.model.deployment import SliceSpec
+
 
 SHOWN = 200
 """Nodes that are listed per slice."""
@@ -269,3 +276,57 @@ def _approved(spec: SliceSpec, what: str) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:g} s"
+
+
+class Placing:
+    """One per plan, created once the slice cache is loaded. Earlier placements count for later ones."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._ground = copied(view, view.fleet.ground)
+
+    def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
+        """Place instances, as specified by `plan.Place`."""
+        roster = InstanceIndex()
+        for node, instances in sorted(there.items()):
+            roster.settle(node, self._ground.site(node).place, instances)
+        retries = self._view.retries.get(artifact=spec.artifact)
+        failed = {} if retries is None else retries.value.nodes
+        choices = spread.assign(count, roster, self._ground, labels=spec.node_labels, failed=failed)
+        chosen: dict[str, tuple[int, str]] = {}
+        for choice in choices:
+            before = chosen.get(choice.node)
+            chosen[choice.node] = (1, choice.why) if before is None else (before[0] + 1, before[1])
+        reasons: tuple[Reason, ...] = ()
+        if len(choices) < count:
+            reasons = spread.passed_over(list(chosen), roster, self._ground, labels=spec.node_labels, failed=failed)
+        for node, (instances, _) in chosen.items():
+            self._ground.add(node, instances)
+        return Placed(
+            nodes=tuple((node, instances, why) for node, (instances, why) in chosen.items()),
+            passed_over=reasons,
+            waiting=count - len(choices),
+            room=self._room(spec, there) if count >= MOST else None,
+        )
+
+    def _room(self, spec: SliceSpec, there: Mapping[str, int]) -> int:
+        """Return how many more instances of the slice all nodes together accept."""
+        takes = (site.node for site in self._ground.sites.values() if not site.kind and has(site, spec.node_labels))
+        return sum(max(0, spread.MOST - there.get(node, 0)) for node in takes)
+
+
+def copied(view: View, ground: NodeCache) -> NodeCache:
+    """Return a copy of the nodes, in the same order of choice, that follows no changes."""
+    copy = grounds.NodeCache(view)
+    same: dict[grounds.FailureDomain, grounds.FailureDomain] = {}
+    for key, place in ground.places.items():
+        same[place] = copy.places[key] = grounds.FailureDomain(place.order, place.rack, place.pdus, place.tors)
+        copy.places[key].by_total = {total: dict(nodes) for total, nodes in place.by_total.items()}
+        copy.places[key].others = place.others
+    for node, site in ground.sites.items():
+        other = copy.sites[node] = grounds.NodeSite(node, same[site.place])
+        other.total, other.labels, other.leaves = site.total, site.labels, site.leaves
+        other.kind, other.why = site.kind, site.why
+    copy.objections = {kind: dict(nodes) for kind, nodes in ground.objections.items()}
+    copy.leaving, copy.taking = dict(ground.leaving), ground.taking
+    return copy

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hostler.engine.deployments.instance_index import InstanceIndex, Party
     from hostler.engine.deployments.instance_placement import Loading
     from hostler.engine.deployments.node_cache import FailureDomain, NodeCache, NodeSite
-    from hostler.engine.deployments.timeouts import Limits
+    from hostler.engine.deployments.state_machine import Limits
     from hostler.engine.deployments.transactions import DesiredSlice
     from hostler.engine.runtime.guarded_writer import GuardedWriter
     from hostler.engine.view import View

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hostler.engine.deployments import blueprint_file, redaction, rollout_control
+from hostler.engine.deployments import blueprint_file, redaction, rollout
 from hostler.engine.deployments import views as shown
 from hostler.engine.deployments.apply_preconditions import comparisons, problems, written
-from hostler.engine.deployments.dry_run_placement import Placing
-from hostler.engine.deployments.plan import about, slice_plan
+from hostler.engine.deployments.plan import Placing, about, slice_plan
 from hostler.engine.deployments.queries import Reading
 from hostler.engine.deployments.toml_lines import lines_of
 from hostler.engine.request import Written, check_limit
@@ -376,7 +375,7 @@ class BlueprintService:
             at = self._clock.wall()
             changes: dict[str, Deployment] = {}
             for base, one in _orderable(name, verb, owners, selection, found).items():
-                after = rollout_control.ordered(
+                after = rollout.ordered(
                     verb, one.value, by=request.caller.name, at=at, everything=everything, force=force
                 )
                 if after is not one.value:
@@ -606,7 +605,7 @@ def _orderable(
             against[base] = f"the leader has not started revision {owners[base]} yet; try again in a moment"
         elif seen is not None and seen != now.changed_at:
             against[base] = f"the rollout has changed since you read it ({now.why}); read it again"
-        elif why := rollout_control.refusal(verb, now):
+        elif why := rollout.refusal(verb, now):
             against[base] = why
     for base in _named(selection):
         if base in against:

@@ -3,12 +3,11 @@
 Pure. The Deployment record is the only memory between two decisions, so any leader can continue.
 
     version_set      data types: sides, counts, aims
-    rollout_start    how a deployment starts when the blueprint changes
+    rollout          how a rollout starts, and what a user can order during it
     phases           transitions between phases
-    gates            whether a version proceeds
-    rollout_control  what a user can order during a rollout
-    batch_size       how many instances each side should have, and how many may go
+    call_metrics     whether a version proceeds
     autoscale        how many instances the calls need
+    strategy         how many instances each side should have in a phase, and how many ready ones may be removed now
 """
 
 from __future__ import annotations
@@ -18,10 +17,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hostler.engine.deployments import autoscale
-from hostler.engine.deployments.batch_size import shares
-from hostler.engine.deployments.phases import PROVING, advanced, stages_of, weight_of
-from hostler.engine.deployments.rollout_control import NO_ORDERS
-from hostler.engine.deployments.rollout_start import begun, is_news, target
+from hostler.engine.deployments.phases import (
+    PROVING,
+    advanced,
+    first_batch,
+    is_kept_long_enough,
+    stages_of,
+    trial,
+    weight_of,
+)
+from hostler.engine.deployments.rollout import NO_ORDERS, begun, is_news, needs_approval, target
 from hostler.engine.deployments.version_set import Aim, Count, VersionSet, VersionSnapshot, new_side, old_side
 from hostler.model.rollout import Deployment, Phase
 
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from hostler.engine.deployments.call_metrics import Measured
     from hostler.model.deployment import SliceSettings, SliceSpec
     from hostler.model.rollout import Retries
+
 
 GATE_EVERY = 1.0
 """Seconds between two evaluations of a canary's metrics."""
@@ -137,3 +143,127 @@ __all__ = [
     "target",
     "weight_of",
 ]
+
+
+def shares(
+    before: Deployment | None, now: Deployment, look: VersionSnapshot
+) -> tuple[dict[VersionSet, int], dict[VersionSet, int]]:
+    """Return the desired instances of each side, and how many of its ready ones may be removed.
+
+    `before`: the stored record. Routers know only that one, so a side is free to go only if it has no share there.
+    """
+    wants = _split(before, now, look) if _is_split(now) else _followed(now, look)
+    free = [side for side in look.counts if _gets_none(side, before, now)]
+    spare = {side: look.counts[side].ready for side in free}
+    # Only sides with a share both before and after count: routers do not know of new shares yet.
+    serving = [side for side in look.counts if _gets_some(side, before) and _gets_some(side, now)]
+    floor = look.floor(now.strategy if now.phase in _UNDER_WAY else look.spec.strategy)
+    ready = sum(look.counts[side].ready for side in serving)
+    if now.phase in PROVING and new_side(now) in serving:
+        ready -= look.of(new_side(now)).fresh  # no old instance is removed for one that may fail soon
+    budget = max(0, ready - floor)
+    for side in sorted(serving, key=lambda side: (*_last(side, now), side)):
+        count = look.counts[side]
+        unready = count.there - count.ready
+        kept = wants.get(side, 0)
+        may_go = min(budget, count.ready, max(0, count.there - kept - unready))
+        budget -= may_go
+        spare[side] = may_go
+    old, waited_for = old_side(now), _waited_for(now, look)
+    if old is not None and waited_for:
+        wants[old] = max(wants.get(old, 0), waited_for + look.of(old).ready - spare.get(old, 0))
+    return wants, {side: number for side, number in spare.items() if number}
+
+
+_UNDER_WAY = frozenset({Phase.ROLLING, Phase.CANARY, Phase.STANDBY, Phase.KEEPING, Phase.BACKING_OUT})
+_SPLIT = frozenset({Phase.CANARY, Phase.STANDBY, Phase.KEEPING})
+
+
+def _is_split(now: Deployment) -> bool:
+    return now.phase in _SPLIT and bool(now.previous)
+
+
+def _split(before: Deployment | None, now: Deployment, look: VersionSnapshot) -> dict[VersionSet, int]:
+    """Canary and blue-green: the old version keeps all its instances until the new one gets all calls."""
+    new, old = new_side(now), old_side(now)
+    if old is None:
+        return {new: look.wished}
+    if now.phase is Phase.KEEPING:
+        kept = 0 if is_kept_long_enough(now, look) else min(look.wished, look.of(old).there)
+        return {new: look.wished, old: kept}
+    if now.phase is Phase.CANARY and now.weights.get(new.artifact) == 100:
+        return {new: look.wished, old: 0 if _gets_none(old, before, now) else look.wished}
+    ought = trial(now, look.wished) if now.phase is Phase.CANARY else look.wished
+    if before is None or not before.weights:
+        # Routers must know that it gets no calls before its first instance exists.
+        ought = min(ought, look.of(new).there)
+    return {old: look.wished, new: ought}
+
+
+def _followed(now: Deployment, look: VersionSnapshot) -> dict[VersionSet, int]:
+    """Rolling: one side grows to the desired number, and all others shrink as far as allowed."""
+    new, old = new_side(now), old_side(now)
+    goes_back = old is not None and now.phase in {Phase.BACKING_OUT, Phase.FAILED}
+    goal = old if old is not None and goes_back else new
+    going = list(look.others(goal))
+    if now.phase is Phase.FAILED and old is None:
+        return {goal: min(look.wished, look.of(goal).there)}
+    wants: dict[VersionSet, int] = {goal: look.wished}
+    if now.phase not in {Phase.ROLLING, Phase.BACKING_OUT}:
+        return wants
+    there = look.of(goal).there
+    if now.weights and now.phase is Phase.ROLLING and old is not None:
+        # Superseded versions are removed first: the new one gets no calls yet.
+        return {goal: min(there, look.wished), old: look.of(old).there}
+    surge = look.surge(now.strategy)
+    if now.control.paused and now.phase is Phase.ROLLING and old is not None:
+        # Keep the instances of both sides, in total as many as desired.
+        kept = min(there, look.wished)
+        rest = look.wished - kept
+        left = look.of(old).there
+        room = max(0, look.wished + surge - there - sum(count.there for _, count in going))
+        return {goal: kept, old: max(min(left, rest + surge), min(rest, left + room))}
+    room = look.wished + surge - sum(count.there for _, count in going)
+    wants[goal] = max(min(there, look.wished), min(look.wished, room))
+    if now.phase is Phase.ROLLING and old is not None and needs_approval(now):
+        batch = first_batch(now, look)
+        wants[goal] = max(min(there, look.wished), min(wants[goal], batch))
+        wants[old] = min(
+            look.wished if surge else look.wished - batch,
+            look.of(old).there + max(0, room - max(there, wants[goal])),
+        )
+    return wants
+
+
+def _waited_for(now: Deployment, look: VersionSnapshot) -> int:
+    """Return the number of old instances that are not ready but are kept until their turn: they may become ready soon.
+
+    If no instance can be placed, they are removed first, because they may occupy the room that is missing.
+    """
+    old = old_side(now)
+    if old is None or now.phase is not Phase.ROLLING or not look.placeable:
+        return 0
+    new, rest = look.of(new_side(now)), look.of(old)
+    there = rest.there + sum(count.there for _, count in look.others(old))
+    may_go = there - look.floor(now.strategy) - (new.there - new.ready)
+    return max(0, rest.there - rest.ready - max(0, may_go))
+
+
+def _last(side: VersionSet, now: Deployment) -> tuple[bool, bool]:
+    """Order of removal: superseded versions first, then the version to fall back to, then the desired one."""
+    goes_back = now.phase in {Phase.BACKING_OUT, Phase.FAILED} and bool(now.previous)
+    goal, rest = (old_side(now), new_side(now)) if goes_back else (new_side(now), old_side(now))
+    return side == goal, side == rest
+
+
+def _weight(side: VersionSet, weights: Mapping[str, int]) -> int:
+    return weights.get(side.artifact, 0)
+
+
+def _gets_none(side: VersionSet, before: Deployment | None, now: Deployment) -> bool:
+    return not _gets_some(side, before) and not _gets_some(side, now)
+
+
+def _gets_some(side: VersionSet, deployment: Deployment | None) -> bool:
+    """Return whether calls go to the side: without weights, all sides get calls."""
+    return deployment is None or not deployment.weights or _weight(side, deployment.weights) > 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.gates import is_given_up
+from hostler.engine.deployments.call_metrics import is_given_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.rollout_control import possible
+from hostler.engine.deployments.rollout import possible
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import (
     AlertView,

@@ -1,8 +1,11 @@
-"""Collects the call metrics of all routers in the leader's memory. Nothing is stored.
+"""Collects the call metrics of all routers in memory. Nothing is stored.
 
 Each router is polled every second, an idle one less often. It returns the seconds that it has not returned yet, and on
 the first poll all that it remembers, so a new leader knows the last minutes at once. A router that is gone or does not
 answer delays nothing: its earlier measurements still count, its calls in flight do not.
+
+The leader collects metrics for its own decisions. Any other replica asks the routers, too, but only while a client
+reads the metrics.
 """
 
 from __future__ import annotations
@@ -15,17 +18,20 @@ from typing import TYPE_CHECKING
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.invocation.call_metrics import KEPT, Count, percentile
 from hostler.kit.rate_limit import Backoff
+from hostler.model.blueprint_api import BlueprintCalls, SliceCalls, VersionCalls
 from hostler.model.deployment import base_of
 from hostler.ports.calls import Ask, CallFailed
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterable
 
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
     from hostler.model.rollout import RouterRecord
     from hostler.ports.calls import Questions, Told
+
 
 MOST_CPUS = 100_000.0
 """Maximum CPU usage that one router may report. A larger value or NaN is ignored."""
@@ -220,3 +226,78 @@ class Collector:
                 known.seconds = {at: count for at, count in known.seconds.items() if at >= oldest}
             if not known.seconds and self._view.deployments.get(base=base_of(artifact)) is None:
                 del self._artifacts[artifact]
+
+
+UNSEEN = 20.0
+"""Seconds after the last read for which routers are still polled."""
+FIRST, LOOK = 1.0, 0.02
+"""Seconds that the first read waits for routers at most; seconds between checks whether they have answered."""
+
+
+class CallWatch:
+    """Call metrics of this process. There is one per process."""
+
+    def __init__(self, view: View, questions: Questions, *, clock: Clock, rng: random.Random) -> None:
+        self._view, self._questions, self._clock, self._rng = view, questions, clock, rng
+        self._collector: Collector | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
+
+    async def calls(self, name: str, bases: Iterable[str], *, after: float = 0.0) -> BlueprintCalls:
+        """Return the metrics of these slices since the instant `after`, as far as they are remembered."""
+        self._asked_at = self._clock.now()
+        collector = self._collector
+        if collector is None:
+            collector = self._collector = Collector(self._view, self._questions, clock=self._clock, rng=self._rng)
+            self._watching = asyncio.create_task(self._watch(collector), name="calls: watched")
+            await self._first_answers(collector)
+        return BlueprintCalls(
+            name=name,
+            now=self._clock.wall(),
+            kept=KEPT,
+            slices=tuple(SliceCalls(base=base, versions=_versions(collector, base, after)) for base in bases),
+        )
+
+    async def aclose(self) -> None:
+        """Stop polling routers."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+
+    # Internal
+
+    async def _watch(self, collector: Collector) -> None:
+        asking = asyncio.create_task(collector.run(), name="calls: asking")
+        try:
+            while self._clock.now() - self._asked_at < UNSEEN and not asking.done():
+                await self._clock.sleep(1.0)
+        finally:
+            self._collector = None
+            asking.cancel()
+            await asyncio.wait((asking,))
+
+    async def _first_answers(self, collector: Collector) -> None:
+        routers, end = len(self._view.routers.entries), self._clock.now() + FIRST
+        while collector.asked < routers and self._clock.now() < end:
+            await self._clock.sleep(LOOK)
+
+
+def _versions(collector: Collector, base: str, after: float) -> tuple[VersionCalls, ...]:
+    found = []
+    for artifact, seconds in collector.seconds(base, after).items():
+        measured = collector.measured(artifact)
+        found.append(
+            VersionCalls(
+                artifact=artifact,
+                calls=measured.calls,
+                errors=measured.errors,
+                p95_ms=round(measured.p95_ms, 2),
+                in_flight=round(measured.in_flight, 2),
+                since=measured.since,
+                at=tuple(at for at, _ in seconds),
+                called=tuple(count.calls for _, count in seconds),
+                failed=tuple(count.errors for _, count in seconds),
+                latency_ms=tuple(round(percentile(count.times, 0.95) * 1000, 2) for _, count in seconds),
+            )
+        )
+    return tuple(found)

@@ -11,9 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.engine.invocation.call_metrics import Measures
-from hostler.engine.invocation.endpoint_cache import Routes
+from hostler.engine.invocation.endpoints import Routes, Why
 from hostler.engine.invocation.load_balancer import Avoided
-from hostler.engine.invocation.no_endpoint import Why
 from hostler.errors import (
     Closed,
     DeadlinePassed,

@@ -1,15 +1,12 @@
 """Labs: a temporary VM for each student.
 
     state_machine    pure: how each request and each observation changes a user's record
-    waiting_list     waiting users in order, and the number of labs of each kind
-    permissions      pure: what an account may do with labs
-    service          called by the HTTP API and the CLI
+    service          called by the HTTP API and the CLI; what an account may do with labs
     worker           consumes the request queues, and takes over the requests of dead workers
     queue_consumer   takes requests from the queues, writes them to the store, acknowledges them
     controller       on the leader: gives labs their VMs and removes them in time (admission, decide, lab_cache,
-                     transactions; feasibility: whether any node could run it, node_cache: whether its node is
-                     unreachable, catalogue: the available labs)
-    pool             on the leader: the warm pool (vm_template, pool_cache, pool_decide, vm_reassignment)
+                     transactions; catalogue: the available labs, and whether any node could run their VMs)
+    pool             on the leader: the warm pool (pool_cache, pool_decide, vm_reassignment)
     projector        on the leader: publishes the state of labs for the front end
 
 One record of the store holds the complete state of a user's lab, and every write of it compares what was read. The VM

@@ -11,14 +11,19 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.labs import messages, state_machine, transactions
+from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.admission import Admission
-from hostler.engine.labs.catalogue import CATALOGUE, Catalogue
+from hostler.engine.labs.catalogue import (
+    CATALOGUE,
+    Catalogue,
+    Feasibility,
+    catalogue_problems,
+    node_labels_of,
+    shape_of,
+)
 from hostler.engine.labs.decide import Act, decide
-from hostler.engine.labs.feasibility import Feasibility, catalogue_problems
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.labs.transactions import LabSnapshot
-from hostler.engine.labs.vm_template import node_labels_of, shape_of
 from hostler.engine.quotas import claim, counted, share
 from hostler.engine.runtime.controller import TRIES, SnapshotController
 from hostler.engine.runtime.guarded_writer import Txn, Why
@@ -366,9 +371,9 @@ class LabController(SnapshotController[LabSnapshot]):
         silent = self._view.silences.get(node=node) if node else None
         why = Why(
             what=what,
-            why=messages.why(what, None if seen.entry is None else seen.entry.value, new),
+            why=transactions.why(what, None if seen.entry is None else seen.entry.value, new),
             read=(seen.entry, seen.vm, seen.handle, *seen.strays, *read),
-            cause=messages.cause(seen, new, "" if silent is None else silent.value.trace),
+            cause=transactions.cause(seen, new, "" if silent is None else silent.value.trace),
         )
         return await self._writing.commit(seen.user, LAB.fill(user=seen.user), txn, why) is not None
 

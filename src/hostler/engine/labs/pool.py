@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.labs import pool_decide
-from hostler.engine.labs.catalogue import Catalogue
+from hostler.engine.labs.catalogue import MACHINES_LABEL, Catalogue, Feasibility, labels_of
 from hostler.engine.labs.decide import SPARE
-from hostler.engine.labs.feasibility import Feasibility
-from hostler.engine.labs.messages import DROPPED
 from hostler.engine.labs.pool_cache import PoolCache
 from hostler.engine.labs.pool_decide import PoolState, kind_of, kinds_of, project_of
-from hostler.engine.labs.transactions import Claim
+from hostler.engine.labs.transactions import DROPPED, Claim
 from hostler.engine.labs.vm_reassignment import Owner, transfer
-from hostler.engine.labs.vm_template import MACHINES_LABEL, labels_of
 from hostler.engine.quotas import claim as charge
 from hostler.engine.quotas import counted, share
 from hostler.engine.runtime.controller import LeaderService

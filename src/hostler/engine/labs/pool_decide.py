@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.labs.vm_template import digest, node_labels_of, shape_of
+from hostler.engine.labs.catalogue import digest, node_labels_of, shape_of
 from hostler.model.lab import SHAPE_LABEL
 from hostler.model.vm import MachineState, Power, Step, VirtualMachine, VmSpec
 

@@ -1,7 +1,16 @@
 """The lab service, called by the HTTP API and the CLI. Every request is one transaction, answered by its event.
 
 A lab belongs to the project `labs/{user}`: a caller who may see the project may see the lab. A lab that the caller may
-not see is NotFound, exactly as if it did not exist. Permissions are in `engine.labs.permissions`.
+not see is NotFound, exactly as if it did not exist.
+
+| caller | may |
+|---|---|
+| sees `labs/{user}` | see the lab and its events |
+| … by the membership `labs/{user}` itself, and has the user's name | start it, stop it, use its terminal: a student |
+| … and has `modify_workloads` | all of that, extend it, and send messages to its user: a teacher |
+
+So a student can neither decide how long a lab lives nor create VMs that are not labs. Lab users are case-sensitive and
+accounts are not: the name alone, as for a caller who sees all labs, would match every spelling of it.
 """
 
 from __future__ import annotations
@@ -14,15 +23,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from hostler.engine.labs import state_machine
-from hostler.engine.labs.feasibility import problems_of
-from hostler.engine.labs.permissions import check_change, check_seen, check_use, may_change, missing
-from hostler.engine.labs.waiting_list import WaitingList
+from hostler.engine.labs.admission import WaitingList
+from hostler.engine.labs.catalogue import problems_of
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
 from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, LabPhase, lab_project, lab_user
 from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, LabPage, LabView
+from hostler.model.name import fold
 from hostler.model.text_line import check_line
 
 if TYPE_CHECKING:
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.model.lab import LabCatalogue, LabTemplate, LabUser
     from hostler.ports.store import Store
+
 
 DONE = 200
 _MINE = f"{ORG}/"
@@ -318,3 +328,36 @@ def _dated(done: Written[LabAnswer]) -> Written[LabAnswer]:
         return done
     lab = msgspec.structs.replace(answer.lab, revision=answer.revision)
     return msgspec.structs.replace(done, value=msgspec.structs.replace(answer, lab=lab))
+
+
+_RIGHT = "modify_workloads"
+
+
+def check_seen(caller: Caller, user: str) -> None:
+    """Raise NotFound if the caller may not see the user's labs, as if there were none."""
+    check_user(user)
+    if not caller.sees(ORG, lab_project(user)):
+        raise missing(user)
+
+
+def check_use(caller: Caller, user: str) -> None:
+    """Check start, stop and login. Raise Forbidden if it is another user's lab and the permission is missing."""
+    check_seen(caller, user)
+    if f"{ORG}/{lab_project(user)}" not in caller.memberships or fold(user) != caller.name:
+        caller.require(_RIGHT)
+
+
+def check_change(caller: Caller, user: str) -> None:
+    """Check extend and message. Raise Forbidden if the permission is missing, also for one's own lab."""
+    check_seen(caller, user)
+    caller.require(_RIGHT)
+
+
+def may_change(caller: Caller) -> bool:
+    """Return whether the caller, who may use a lab, may extend it as well."""
+    return bool(getattr(caller.rights, _RIGHT))
+
+
+def missing(user: str) -> NotFound:
+    """Return the error for a lab that does not exist or that the caller may not see."""
+    return NotFound(f"lab of {user}: not found; see the list of labs")

@@ -5,8 +5,8 @@ chosen, with the figures: docs/placement.md.
 """
 
 from hostler.engine.placement.cluster import Cluster
+from hostler.engine.placement.constraints import image_problems, not_run
 from hostler.engine.placement.explain import judge, objections
-from hostler.engine.placement.image import image_problems, not_run
 from hostler.engine.placement.request import (
     Decision,
     NodeState,

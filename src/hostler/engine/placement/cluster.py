@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.placement.affinity_index import Project
 from hostler.engine.placement.node_order import Block, Order
-from hostler.engine.placement.node_state import NodeSlot
-from hostler.engine.placement.topology import Sites
+from hostler.engine.placement.node_state import NodeSlot, Sites
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
 

@@ -1,4 +1,8 @@
-"""One node, with its free capacity and what it shares with others."""
+"""One node, with its free capacity and what it shares with others.
+
+For the score, domains that always occur together are counted as one. If a rack has its own pdus and tor, machines that
+share one of them share all of them. Then a single count with the combined weight is equivalent to one count each.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from hostler.engine.placement.topology import FailureDomains
 from hostler.model.vm import Level
 
 if TYPE_CHECKING:
     from hostler.engine.placement.request import NodeState, PlacementRequest
     from hostler.model.vm import VmSpec
+
 
 Position: TypeAlias = int
 """Position of a node in the order: its load, then a hash of its name, so that neighbours are mixed.
@@ -22,6 +26,17 @@ _FULL = 1 << 53
 
 WEIGHTS = {Level.NODE: 0.4, Level.RACK: 0.3, Level.PDU: 0.15, Level.TOR: 0.15}
 """Weight of a shared level against spread."""
+
+
+class FailureDomains:
+    """A set of domains that some nodes have in common."""
+
+    __slots__ = ("counted", "domains", "nodes")
+
+    def __init__(self, domains: Domains) -> None:
+        self.domains, self.counted = domains, domains
+        self.nodes = 0
+
 
 _NOWHERE = FailureDomains(())
 
@@ -138,3 +153,52 @@ class NodeSlot:
                 load = other
         self.position = int(load * _FULL) << 96 | self.tie
         self.fit = (None, 0.0)
+
+
+Domains: TypeAlias = tuple[tuple[str, float], ...]
+"""Racks, pdus and tors, each with its weight."""
+
+
+class Sites:
+    """The sites of a cluster."""
+
+    def __init__(self) -> None:
+        self._sites: dict[Domains, FailureDomains] = {}
+        self._having: dict[str, dict[FailureDomains, None]] = {}
+
+    def enter(self, slot: NodeSlot) -> None:
+        """Add a node to the site of its domains."""
+        domains = slot.domains[1:]  # the first is the node itself
+        site = self._sites.get(domains)
+        if site is None:
+            site = self._sites[domains] = FailureDomains(domains)
+            for domain, _ in domains:
+                self._having.setdefault(domain, {})[site] = None
+            self._count_anew(site)
+        site.nodes += 1
+        slot.site = site
+
+    def leave(self, slot: NodeSlot) -> None:
+        """Remove a node from its site, before its domains change or it is removed."""
+        site = slot.site
+        site.nodes -= 1
+        if site.nodes:
+            return
+        del self._sites[site.domains]
+        for domain, _ in site.domains:
+            self._having[domain].pop(site, None)
+        self._count_anew(site)
+        for domain, _ in site.domains:
+            if not self._having.get(domain, True):
+                del self._having[domain]
+
+    def _count_anew(self, changed: FailureDomains) -> None:
+        """Recompute which domains occur at one site only."""
+        touched = {site: None for domain, _ in changed.domains for site in self._having[domain]}
+        for site in touched:
+            alone = [(domain, weight) for domain, weight in site.domains if len(self._having[domain]) == 1]
+            if len(alone) > 1:
+                rest = tuple(one for one in site.domains if one not in alone)
+                site.counted = ((alone[0][0], sum(weight for _, weight in alone)), *rest)
+            else:
+                site.counted = site.domains

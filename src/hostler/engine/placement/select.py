@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from hostler.engine.placement import reason_text
+from hostler.engine.placement import explain
 from hostler.engine.placement.constraints import Demand
 from hostler.engine.placement.node_order import NAMES, Walk
 from hostler.engine.placement.request import Decision
@@ -71,11 +71,11 @@ def _among_few(demand: Demand, cluster: Cluster) -> Decision:
     fitting = [slot for slot in cluster.order if not demand.missing(slot) and check(slot) is None]
     rest = sorted((slot for slot in cluster.known() if slot not in fitting), key=lambda slot: slot.node)
     scored = ranked(demand, fitting)
-    reasons = [reason_text.runner_up(one) for one in scored]
+    reasons = [explain.runner_up(one) for one in scored]
     if scored:
-        reasons[0] = reason_text.chosen(scored[0])
-    reasons += [Reason(subject=slot.node, why="; ".join(reason_text.against(demand, slot))) for slot in rest]
-    kept = reason_text.bounded(reasons, nodes=True)
+        reasons[0] = explain.chosen(scored[0])
+    reasons += [Reason(subject=slot.node, why="; ".join(explain.against(demand, slot))) for slot in rest]
+    kept = explain.bounded(reasons, nodes=True)
     if not scored:
         return Decision(node=None, score=0.0, reasons=kept, summary=_refused(demand, rest).summary)
     best = scored[0]
@@ -96,24 +96,24 @@ def _why_taken(
 ) -> tuple[tuple[Reason, ...], str]:
     """Explain the choice, including how many nodes were not checked. Uses no state of the cluster that may change."""
     best = scored[0]
-    reasons = [reason_text.chosen(best), *map(reason_text.runner_up, scored[1 : 1 + RUNNERS_UP])]
+    reasons = [explain.chosen(best), *map(explain.runner_up, scored[1 : 1 + RUNNERS_UP])]
     lower = scored[1 + RUNNERS_UP :]
     if lower:
         names = [one[3].node for one in lower[:NAMES]]
-        reasons.append(reason_text.group(f"fit: score {lower[0][0]:.1f} or less", len(lower), names))
+        reasons.append(explain.group(f"fit: score {lower[0][0]:.1f} or less", len(lower), names))
     looked_at = walk.fitting
     for why, (count, names) in walk.refused.items():
-        reasons.append(reason_text.group(why, count, names))
+        reasons.append(explain.group(why, count, names))
         looked_at += count
     if walk.fitting > len(scored):
-        reasons.append(reason_text.group("fit, but not scored: no emptier than these", walk.fitting - len(scored), ()))
+        reasons.append(explain.group("fit, but not scored: no emptier than these", walk.fitting - len(scored), ()))
     if on_duty > looked_at:
         why = "not looked at: not labelled so, or no emptier" if labelled else "not looked at: no emptier than these"
-        reasons.append(reason_text.group(why, on_duty - looked_at, ()))
+        reasons.append(explain.group(why, on_duty - looked_at, ()))
     if known > on_duty:
-        reasons.append(reason_text.group("not on duty", known - on_duty, ()))
+        reasons.append(explain.group("not on duty", known - on_duty, ()))
     summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that were scored, of {known:,}"
-    return reason_text.bounded(reasons), summary
+    return explain.bounded(reasons), summary
 
 
 class _Group(Struct, frozen=True):
@@ -128,7 +128,7 @@ class _Group(Struct, frozen=True):
         if full:
             most = [f"{max(0, free):,} of {want:,} {what}" for what, want, free in demand.most(self.slots)]
             why = f"{why}: {', '.join(most)} free at most"
-        return reason_text.group(why, len(self.slots), nsmallest(NAMES, (slot.node for slot in self.slots)))
+        return explain.group(why, len(self.slots), nsmallest(NAMES, (slot.node for slot in self.slots)))
 
 
 def _groups(demand: Demand, slots: Iterable[NodeSlot]) -> tuple[list[_Group], list[_Group]]:
@@ -141,7 +141,7 @@ def _groups(demand: Demand, slots: Iterable[NodeSlot]) -> tuple[list[_Group], li
     cpus, memory, disk, check = demand.cpus, demand.memory, demand.disk, demand.check
     for slot in slots:
         if not slot.on_duty:
-            otherwise.setdefault(reason_text.off_duty(slot), []).append(slot)
+            otherwise.setdefault(explain.off_duty(slot), []).append(slot)
         elif check is not None and (refused := check(slot)) is not None:
             otherwise.setdefault(refused, []).append(slot)
         else:
@@ -158,8 +158,8 @@ def _refused(demand: Demand, slots: Iterable[NodeSlot]) -> Decision:
     reasons = [group.reason(demand, full=group in full) for group in groups[:_GROUPS]]
     rest = sum(len(group.slots) for group in groups[_GROUPS:])
     if rest:
-        reasons.append(reason_text.group("for other reasons", rest, ()))
-    told = "; ".join(reason_text.sentence(len(group.slots), group.said) for group in groups[:_TOLD])
+        reasons.append(explain.group("for other reasons", rest, ()))
+    told = "; ".join(explain.sentence(len(group.slots), group.said) for group in groups[:_TOLD])
     more = "; and others" if len(groups) > _TOLD else ""
     summary = f"no node will do: {told}{more}" if groups else "no node will do: there is none"
-    return Decision(node=None, score=0.0, reasons=reason_text.bounded(reasons), summary=summary)
+    return Decision(node=None, score=0.0, reasons=explain.bounded(reasons), summary=summary)

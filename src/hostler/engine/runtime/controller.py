@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from hostler.engine.runtime.expectation import LAG
-from hostler.engine.runtime.guarded_writer import GuardedWriter
+from hostler.engine.runtime.guarded_writer import LAG, GuardedWriter
 from hostler.engine.runtime.work_queue import WIDTH, WorkQueue
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.kit.rate_limit import Backoff

@@ -1,7 +1,6 @@
 """The slices of one node: the agent's part that carries out the leader's commands and reports status.
 
     decide           pure: the next single step of one instance
-    instance_memory  what the agent remembers about an instance; all of it may be lost
     running_cache    the running instances, as listed by the driver
     status_writer    reads and writes the node's slice keys and endpoints; batches writes of several instances
     worker           reconciles one instance: read, decide, take one step, repeat

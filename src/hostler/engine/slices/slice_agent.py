@@ -7,7 +7,7 @@ import logging
 import random as random_
 from typing import TYPE_CHECKING
 
-from hostler.engine.deployments.timeouts import AT_REST, Limits
+from hostler.engine.deployments.state_machine import AT_REST, Limits
 from hostler.engine.slices.running_cache import RunningCache
 from hostler.engine.slices.status_writer import StatusWriter
 from hostler.engine.slices.worker import UNLISTED, Workers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments.state_machine import moved
-from hostler.engine.runtime.expectation import Expectation
+from hostler.engine.runtime.guarded_writer import Expectation
 from hostler.engine.slices.decide import Show
 from hostler.errors import Conflict, Damaged, HostlerError, LeaseGone, Unavailable, Uncertain
 from hostler.keys.entry import Unreadable

@@ -1,11 +1,9 @@
 """Workloads: a number of identical VMs, created, replaced and removed by instance number.
 
     vm_template     pure: the VM of an instance, and the part of it that is changed in place
-    instance_index  all instances of one workload, indexed by their condition
-    instance_cache  the indexes of all workloads, kept current from the caches of the store
+    instance_index  the instances of each workload, indexed by their condition, kept current from the caches
     decide          pure: from the spec and the index to the instances to create, remove, replace and change
-    transactions    pure: what each step compares and writes
-    targets         keeps targets consistent with the commands of the VMs
+    transactions    what each step compares and writes; keeps targets consistent with the commands of the VMs
     controller      on the leader: executes decisions in batches
     workload_file   workload files
     changes         pure: how each request changes the spec

@@ -1,7 +1,7 @@
 """The workload controller of the leader: creates and removes instances in batches until the spec is met.
 
 A workload is reconciled when its record or one of its instances changes, and periodically. The cost depends on the
-amount of work, not on the number of instances, because their conditions are indexed (`instance_cache`) as they change.
+amount of work, not on the number of instances, because their conditions are indexed (`instance_index`) as they change.
 Writes compare the revisions that the decision was based on, and carry the leader's guard.
 """
 
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 from hostler.engine import text
 from hostler.engine.quotas import Share, claim, counted, share
 from hostler.engine.runtime.controller import BatchController
-from hostler.engine.runtime.expectation import LAG
-from hostler.engine.runtime.guarded_writer import ConditionFailed, Txn, Why
-from hostler.engine.runtime.resync import Resync
+from hostler.engine.runtime.guarded_writer import LAG, ConditionFailed, Txn, Why
+from hostler.engine.runtime.work_queue import Resync
 from hostler.engine.workloads import transactions, vm_template
 from hostler.engine.workloads.decide import BATCH, decide
 from hostler.engine.workloads.instance_index import WorkloadInstanceState
-from hostler.engine.workloads.targets import Targets
-from hostler.engine.workloads.transactions import Held, New
+from hostler.engine.workloads.transactions import Held, New, Targets
 from hostler.errors import QuotaExceeded
 from hostler.keys.families import INSTANCE, TARGET, WORKLOAD
 from hostler.kit.tasks import Fairness

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine import phase as phases
 from hostler.engine.workloads.decide import decide, least_ready
-from hostler.engine.workloads.instance_cache import is_ready
-from hostler.engine.workloads.instance_index import WorkloadInstanceState, total
+from hostler.engine.workloads.instance_index import WorkloadInstanceState, is_ready, total
 from hostler.kit.plural import counted
 from hostler.model.api import Phase
 from hostler.model.vm import MachineState

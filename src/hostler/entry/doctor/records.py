@@ -9,7 +9,7 @@ from hostler.engine.controllers.retention import keeps_disk
 from hostler.engine.inventory.check import rack_faults
 from hostler.engine.inventory.export import inventory_from, natural
 from hostler.engine.inventory.plan import rack_of
-from hostler.engine.labs.feasibility import catalogue_problems
+from hostler.engine.labs.catalogue import catalogue_problems
 from hostler.entry.cli.store_option import redacted
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.labs import own_catalogue

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.access.budget import Budget
+from hostler.engine.access.rate_limits import Budget
 from hostler.engine.access.refusals import BUDGET, CREDENTIAL, RIGHT, SIGN_IN, Refusals
 from hostler.engine.request import Caller, Request
 from hostler.engine.serial_executor import Turn

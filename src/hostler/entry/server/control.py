@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.access import audit_queries
+from hostler.engine.access.audit import AuditFilter, page
 from hostler.entry.server.events import streamed
 from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
@@ -63,10 +63,10 @@ async def replicas(asked: Asked) -> Answer:
 async def audit(asked: Asked) -> Answer:
     """Return the audit log; callers who do not belong everywhere see only their projects and accounts."""
     query, services = asked.query, asked.services
-    wanted = audit_queries.AuditFilter(
+    wanted = AuditFilter(
         day=query["day"] or "", who=query["who"] or "", verb=query["verb"] or "", subject=query["subject"] or ""
     )
-    found = await audit_queries.page(
+    found = await page(
         services.store,
         asked.caller,
         services.view,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.access.budget import BudgetConfig
+from hostler.engine.access.rate_limits import BudgetConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hostler.engine.decision_history import TraceService
     from hostler.engine.deployments.service import BlueprintService
     from hostler.engine.inventory.service import InventoryService
-    from hostler.engine.invocation.metrics_feed import CallWatch
+    from hostler.engine.invocation.metrics_collector import CallWatch
     from hostler.engine.invocation.service import InvokeService
     from hostler.engine.labs.service import LabService
     from hostler.engine.nodes import NodeService

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from hostler.engine.labs.permissions import check_use
+from hostler.engine.labs.service import check_use
 from hostler.engine.tickets import TERMINAL, worthless
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.body import Disconnected

@@ -9,7 +9,7 @@ import msgspec
 from hostler.engine.agent.config import FENCING_TIME, NODE_TTL
 from hostler.engine.control_plane import ControlPlaneConfig
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
-from hostler.engine.controllers.decision_retention import KEPT as TRACES_KEPT
+from hostler.engine.controllers.garbage_collection import KEPT as TRACES_KEPT
 from hostler.engine.controllers.nodes import POWER_GRACE
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.inventory.flow_controller import BURN_IN

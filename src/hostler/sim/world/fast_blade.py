@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.agent import retained
-from hostler.engine.agent.capacity_reporter import told_of
 from hostler.engine.agent.config import BEATS
 from hostler.engine.agent.decide import DOING, NOTHING, Action, StatusUpdate, decide, same, tell
-from hostler.engine.agent.node_registration import has_machines, record_of
+from hostler.engine.agent.node_registration import has_machines, record_of, told_of
 from hostler.engine.agent.status_reporter import actual, pause
 from hostler.engine.cluster_id import cluster_id
 from hostler.errors import HostlerError, Refused
