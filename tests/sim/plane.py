@@ -28,7 +28,7 @@ from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, LOCK, NAME, VM
 from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_virtual
 from hostler.model.vm import MachineState, Power
 from hostler.sim.faulty_link import FaultyLink, Weather
-from hostler.sim.world.artifacts import EveryArtifact
+from hostler.sim.world.replica import EveryArtifact
 
 from .evidence import name_run
 

@@ -29,7 +29,7 @@ from hostler.sim.fault import (
     WatchLost,
 )
 from hostler.sim.world import BladeConfig, World, WorldConfig
-from hostler.sim.world.traffic import Rate
+from hostler.sim.world.replica import Rate
 
 from .deployments import Watch, apply, delete, rollback
 from .evidence import run_named_world

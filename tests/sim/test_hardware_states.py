@@ -21,7 +21,6 @@ from hostler.sim.hardware import (
     TorState,
     blade,
     switch,
-    tor,
 )
 from hostler.sim.hardware.blade import BOOT_TICKS, ENOUGH, PROVEN, STOP_TICKS, Due, Life, Supply, Timer
 from hostler.sim.hardware.event import (
@@ -220,7 +219,7 @@ def test_another_piece_of_hardware_has_another_serial_and_nothing_of_the_last() 
 
 @pytest.mark.parametrize("first", [PduState(), CableState(), TorState()])
 def test_a_switch_can_be_in_few_states_and_repair_ends_all_of_them(first: PduState | CableState | TorState) -> None:
-    step = tor.step if isinstance(first, TorState) else switch.step
+    step = switch.step_tor if isinstance(first, TorState) else switch.step
     events = [e for e in SWITCH_EVENTS if not (isinstance(first, TorState) and isinstance(e, PowerOff | Disconnect))]
     found, ahead = {first}, deque([first])
     while ahead:

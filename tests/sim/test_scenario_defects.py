@@ -10,8 +10,8 @@ from dose import dose, mutants_to_run
 
 from hostler.sim.scenario import library
 from hostler.sim.scenario.format import read_scenario, written
-from hostler.sim.scenario.minimize import smallest
 from hostler.sim.scenario.run import run_scenario
+from hostler.sim.scenario.shrink import smallest
 
 from .defects import DEFECTS
 from .evidence import check_passed

@@ -24,9 +24,9 @@ from hostler.ports.store import Delete
 from hostler.sim.invariants import Invariants
 from hostler.sim.scenario import library
 from hostler.sim.scenario.format import read_scenario, written
-from hostler.sim.scenario.minimize import smallest
 from hostler.sim.scenario.run import run_scenario
 from hostler.sim.scenario.scenario import INVARIANTS
+from hostler.sim.scenario.shrink import smallest
 from hostler.sim.world import Factories, WorldConfig, run_world
 
 if TYPE_CHECKING:
@@ -512,6 +512,6 @@ def test_what_does_not_fail_when_it_is_played_whole_is_not_what_is_kept(monkeypa
     def played(candidate: Scenario, *, kept: bool = True, **_: Any) -> Outcome:
         return outcome if not kept or len(candidate.timeline) > 1 else fine
 
-    monkeypatch.setattr("hostler.sim.scenario.minimize.run_scenario", played)
+    monkeypatch.setattr("hostler.sim.scenario.shrink.run_scenario", played)
     found = smallest(failing, outcome)
     assert (len(found.scenario.timeline), found.outcome, found.complete) == (3, outcome, False)

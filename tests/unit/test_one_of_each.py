@@ -14,7 +14,7 @@ from hostler.entry.cli import main
 from hostler.entry.cli.vm.read import _shape
 from hostler.model.vm import VmSpec
 from hostler.sim.invariants import Verdict
-from hostler.sim.scenario.report import verdict_lines
+from hostler.sim.scenario.run import verdict_lines
 
 SOURCES = Path(hostler.__file__).parent
 BY_HAND = re.compile(

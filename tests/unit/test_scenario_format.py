@@ -15,9 +15,8 @@ from hostler.model.node import DrainMode
 from hostler.model.vm import Level, OnNodeLoss
 from hostler.sim.fault import BladeCrash, PowerFault
 from hostler.sim.scenario import actions, library
-from hostler.sim.scenario.draws import drawn
 from hostler.sim.scenario.format import read_scenario, written
-from hostler.sim.scenario.scenario import INVARIANTS
+from hostler.sim.scenario.scenario import INVARIANTS, drawn
 from hostler.sim.scenario.shrink import Search, fewest, simplest
 
 RACK = """

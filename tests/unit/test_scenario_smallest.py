@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.sim.invariants import Verdict, Violation
-from hostler.sim.scenario import minimize as shrinking
+from hostler.sim.scenario import shrink as shrinking
 from hostler.sim.scenario.format import read_scenario
-from hostler.sim.scenario.minimize import smallest
 from hostler.sim.scenario.run import Outcome
+from hostler.sim.scenario.shrink import smallest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from hostler.entry.up import Ready
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.sim.journal import load, save
 from hostler.sim.simulation import Simulation, Story
-from hostler.sim.world.artifacts import EveryArtifact
+from hostler.sim.world.replica import EveryArtifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,9 +219,9 @@ def story_of(what: str, seed: int | None) -> Story:
 
 
 def _story(scenario: Scenario, seed: int) -> Story:
-    from hostler.sim.scenario.draws import drawn
     from hostler.sim.scenario.format import written
     from hostler.sim.scenario.player import Player, plan_of
+    from hostler.sim.scenario.scenario import drawn
 
     moments = drawn(scenario, seed)
 

@@ -41,8 +41,8 @@ from hostler.model.sim_api import (
 )
 from hostler.sim.fault import FAULTS, fault_of
 from hostler.sim.hardware import BladeState, Target, perform, propose
-from hostler.sim.hardware.change import IN_VAIN
 from hostler.sim.hardware.event import Connect, Disconnect, PowerOff, PowerOn, Start, Stop
+from hostler.sim.hardware.racks import IN_VAIN
 from hostler.sim.journal import (
     FORMAT,
     MOST,

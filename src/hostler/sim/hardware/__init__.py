@@ -3,11 +3,11 @@
     event    actions on hardware: PowerOff, PowerOn, Disconnect, Connect (commands: stuck components ignore them),
              Cut, Join, Stick, Unstick, Crash (faults and their ends: they always apply), Start, Stop, Repair, Replace
     blade    BladeState: off | powered | booting | working | isolated | stopping | faulted; `runs`, `working`, …
-    pdu, tor, cable   PduState, TorState, CableState; what the three have in common is in `switch`
-    plan     RackPlan: the components of a rack and their wiring; `plans_of(inventory)`, `rack_plan(records)`
-    wiring   an index over a plan: which component depends on which; `node_of("r1/b3")`, `address_of("r1-b3")`
+    switch   PduState, TorState, CableState, and what the three have in common
+    wiring   RackPlan: the components of a rack and their wiring; `plans_of(inventory)`, `rack_plan(records)`; which
+             component depends on which; `node_of("r1/b3")`, `address_of("r1-b3")`
     racks    Racks: all racks. `apply(event, now=, cause=)`, `advance(now)`, `next_at()`, `revise(plans, now=)`
-    change   Change(component, before, after, why, cause, at): one state change and its reason
+             Change(component, before, after, why, cause, at): one state change and its reason
     repair   Target, propose(target, racks) -> Proposals, perform(proposal) -> events
 
 Components have addresses: `r1` (rack), `r1/pdu1`, `r1/tor1`, `r1/b3` (blade; the node is `r1-b3`), `r1/pdu1:3` (the
@@ -21,8 +21,6 @@ older epoch has no effect.
 from __future__ import annotations
 
 from hostler.sim.hardware.blade import BladeState
-from hostler.sim.hardware.cable import CableState
-from hostler.sim.hardware.change import Change, State
 from hostler.sim.hardware.event import (
     Connect,
     Crash,
@@ -39,12 +37,10 @@ from hostler.sim.hardware.event import (
     Stop,
     Unstick,
 )
-from hostler.sim.hardware.pdu import PduState
-from hostler.sim.hardware.plan import BladePlan, DevicePlan, RackPlan, plans_of, rack_plan
-from hostler.sim.hardware.racks import Racks
+from hostler.sim.hardware.racks import Change, Racks, State
 from hostler.sim.hardware.repair import Proposal, Target, perform, propose
-from hostler.sim.hardware.tor import TorState
-from hostler.sim.hardware.wiring import address_of, node_of
+from hostler.sim.hardware.switch import CableState, PduState, TorState
+from hostler.sim.hardware.wiring import BladePlan, DevicePlan, RackPlan, address_of, node_of, plans_of, rack_plan
 
 __all__ = [
     "BladePlan",

@@ -202,3 +202,14 @@ def _turned(state: BladeState, life: Life) -> BladeState:
 
 
 _with = msgspec.structs.replace
+
+
+def timer_text(state: BladeState) -> str:
+    """Describe what the expiry of the timer of a blade means."""
+    match state.life:
+        case Life.BOOTING:
+            return "failed again after booting" if state.broken else "booted"
+        case Life.UP:
+            return "worked long enough: earlier failures are forgotten"
+        case _:
+            return "stopped"

@@ -1,4 +1,4 @@
-"""All racks: apply an event to a component and propagate it to the components that depend on it."""
+"""All racks: apply an event to a component, and propagate it to the components that depend on it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,54 @@ import msgspec
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.model.name import fold
 from hostler.sim.hardware import blade as blades
-from hostler.sim.hardware import event_names, switch
-from hostler.sim.hardware import tor as tors
-from hostler.sim.hardware.addressing import reached
-from hostler.sim.hardware.blade import BladeState, Due, Life, Supply, Timer
-from hostler.sim.hardware.cable import CableState
-from hostler.sim.hardware.change import IN_VAIN, Change
-from hostler.sim.hardware.event import Crash, Repair, Replace, Start, Stop
-from hostler.sim.hardware.pdu import PduState
-from hostler.sim.hardware.switch import Ignored, Switch
-from hostler.sim.hardware.tor import TorState
-from hostler.sim.hardware.wiring import Wiring
+from hostler.sim.hardware.blade import BladeState, Due, Life, Supply, Timer, timer_text
+from hostler.sim.hardware.event import Crash, Repair, Replace, Start, Stop, event_text, few_of, is_command
+from hostler.sim.hardware.switch import CableState, Ignored, PduState, Switch, TorState, step, step_tor
+from hostler.sim.hardware.wiring import Wiring, affected_components
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator
 
     from hostler.sim.hardware.blade import BladeEvent
-    from hostler.sim.hardware.change import State
     from hostler.sim.hardware.event import Event
-    from hostler.sim.hardware.plan import RackPlan
-    from hostler.sim.hardware.wiring import Cable
+    from hostler.sim.hardware.wiring import Cable, RackPlan
+
+
+State = BladeState | PduState | TorState | CableState
+
+
+IN_VAIN = "without effect"
+"""Marks the reason of a change that was requested but did not happen."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of one component. `before` and `after` are equal if the component ignored a command."""
+
+    component: str
+    before: State | None
+    """None: the component is new."""
+    after: State | None
+    """None: the component was removed."""
+    why: str
+    cause: str
+    """For a requested change: the cause that the caller gave. For a consequence: the component that it follows from.
+    Empty: a timer expired."""
+    at: float
+
+    @property
+    def moved(self) -> bool:
+        return self.before != self.after
+
+    @property
+    def text(self) -> str:
+        """`r1/b3: working → off: r1/pdu1 was cut`."""
+        after = self.after.text if self.after is not None else "gone"
+        before = self.before.text if self.before is not None else "new"
+        return (
+            f"{self.component}: {before} → {after}: {self.why}" if before != after else f"{self.component}: {self.why}"
+        )
+
 
 StateT = TypeVar("StateT")
 
@@ -72,7 +99,7 @@ class Racks:
         NotFound: no such component. Invalid: the event does not apply to this component.
         """
         wiring, address = self._find(event.on)
-        components = reached(event, address, wiring)
+        components = affected_components(event, address, wiring)
         changes = self.advance(now)
         for component in components:
             if wiring.kinds[component] == "blade":
@@ -91,7 +118,7 @@ class Racks:
             self._now = due
             state = self._states.get(address)
             if isinstance(state, BladeState):
-                self._step_blade(address, Due(epoch), _Because(event_names.due(state)), changes)
+                self._step_blade(address, Due(epoch), _Because(timer_text(state)), changes)
         self._now = now
         return changes
 
@@ -103,7 +130,7 @@ class Racks:
         if guard > now:
             raise Invalid(f"{event.on}: the guard tick {guard:g} s is in the future; it is {now:g} s now")
         wiring, address = self._find(event.on)
-        for component in dict.fromkeys((address, *reached(event, address, wiring))):
+        for component in dict.fromkeys((address, *affected_components(event, address, wiring))):
             changed_at = self._changed_at.get(component, 0.0)
             if changed_at > guard:
                 raise Conflict(
@@ -174,7 +201,7 @@ class Racks:
         """Return the wiring of a rack. NotFound: no such rack."""
         found = self._wirings.get(fold(rack.partition("/")[0]))
         if found is None:
-            raise NotFound(f"rack {rack.partition('/')[0]}: no such rack; there are {event_names.some(self._wirings)}")
+            raise NotFound(f"rack {rack.partition('/')[0]}: no such rack; there are {few_of(self._wirings)}")
         return found
 
     def racks(self) -> tuple[str, ...]:
@@ -208,9 +235,7 @@ class Racks:
     def _find(self, address: str) -> tuple[Wiring, str]:
         wiring, folded = self.wiring(address), fold(address)
         if folded != wiring.plan.name and folded not in wiring.kinds:
-            raise NotFound(
-                f"{address}: no such component; rack {wiring.plan.name} has {event_names.some(wiring.kinds)}"
-            )
+            raise NotFound(f"{address}: no such component; rack {wiring.plan.name} has {few_of(wiring.kinds)}")
         return wiring, folded
 
     def _of(self, kind: type[StateT], address: str) -> StateT:
@@ -238,13 +263,13 @@ class Racks:
         before = self._states[address]
         if isinstance(event, Start | Stop | Crash) or not isinstance(before, Switch):
             raise RuntimeError(f"{address}: {event!r} does not apply")
-        after, ignored = tors.step(before, event) if isinstance(before, TorState) else switch.step(before, event)
+        after, ignored = step_tor(before, event) if isinstance(before, TorState) else step(before, event)
         cable = wiring.cables.get(address)
-        if cable is not None and before.on is not after.on and event_names.is_command(event):
+        if cable is not None and before.on is not after.on and is_command(event):
             source = self._states[cable.source]
             if isinstance(source, Switch) and source.stuck:
                 after, ignored = before, (Ignored(f"{cable.source} is stuck"),)
-        why = event_names.of(event, wiring.kinds[address])
+        why = event_text(event, wiring.kinds[address])
         if ignored:
             why = f"{why}, {IN_VAIN}: {ignored[0].why}"
         elif after == before:
@@ -288,7 +313,7 @@ class Racks:
     def _do_to_blade(self, address: str, event: Event, cause: str, changes: list[Change]) -> None:
         if not isinstance(event, Crash | Start | Stop | Repair | Replace):
             raise RuntimeError(f"{address}: {event!r} does not apply")
-        self._step_blade(address, event, _Because(event_names.of(event, "blade"), cause), changes)
+        self._step_blade(address, event, _Because(event_text(event, "blade"), cause), changes)
 
     def _step_blade(self, address: str, event: BladeEvent, because: _Because, changes: list[Change]) -> None:
         before = self.blade(address)

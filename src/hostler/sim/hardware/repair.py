@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from hostler.sim.hardware.blade import ENOUGH, BladeState, Life
-from hostler.sim.hardware.cable import CableState
 from hostler.sim.hardware.event import Connect, Event, PowerOff, PowerOn, Repair, Replace, Start
-from hostler.sim.hardware.pdu import PduState
-from hostler.sim.hardware.tor import TorState
+from hostler.sim.hardware.switch import CableState, PduState, TorState
 from hostler.sim.hardware.wiring import Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.sim.hardware.plan import RackPlan
     from hostler.sim.hardware.racks import Racks
-    from hostler.sim.hardware.wiring import Cable
+    from hostler.sim.hardware.wiring import Cable, RackPlan
 
 RepairKind = Literal["power_on", "reconnect", "start", "restart", "fix", "replace"]
 _ORDER = {"pdu": 0, "tor": 1, "cable": 2, "blade": 3}

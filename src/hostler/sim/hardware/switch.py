@@ -1,8 +1,8 @@
-"""Common part of pdus, tors and cables: they carry power or network unless they are off or cut, and can get stuck."""
+"""Pdus, tors and cables: they carry power or network unless they are off or cut, and can get stuck."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -80,3 +80,69 @@ def _switched(state: SwitchT, *, on: bool) -> tuple[SwitchT, tuple[Ignored, ...]
 
 def _with(state: SwitchT, **fields: bool) -> SwitchT:
     return msgspec.structs.replace(state, **fields)
+
+
+class PduState(Switch, frozen=True, kw_only=True):
+    """Ports have power while the pdu is on and fed. A stuck pdu keeps its state, and so do its ports."""
+
+    @property
+    def word(self) -> Literal["working", "off", "stuck"]:
+        if self.stuck:
+            return "stuck"
+        return "working" if self.carries else "off"
+
+    @property
+    def text(self) -> str:
+        if not self.joined:
+            return "stuck, no feed" if self.stuck else "no feed"
+        return f"stuck at {'on' if self.on else 'off'}" if self.stuck else self.word
+
+
+class TorState(Switch, frozen=True, kw_only=True):
+    """Ports reach the network while the tor has power and its uplink is up. `on` is always True."""
+
+    powered: bool = True
+
+    @property
+    def carries(self) -> bool:
+        return self.powered and self.joined
+
+    @property
+    def sound(self) -> bool:
+        return self.carries and not self.stuck
+
+    @property
+    def word(self) -> Literal["working", "off", "stuck"]:
+        if self.stuck:
+            return "stuck"
+        return "working" if self.carries else "off"
+
+    @property
+    def text(self) -> str:
+        said = [*(["stuck"] if self.stuck else []), *([] if self.powered else ["no power"])]
+        said += [] if self.joined else ["no uplink"]
+        return ", ".join(said) or "working"
+
+
+def step_tor(state: TorState, event: SwitchEvent) -> tuple[TorState, tuple[Ignored, ...]]:
+    """Return the next state of the tor. A tor has no position to stick at."""
+    return step(state, Stick(event.on) if isinstance(event, Stick) else event)
+
+
+class CableState(Switch, frozen=True, kw_only=True):
+    """A cable carries the power or network of its pdu or tor while its port is on and it is plugged in.
+
+    A faulted cable keeps its state.
+    """
+
+    @property
+    def word(self) -> Literal["on", "off", "faulted"]:
+        if self.stuck:
+            return "faulted"
+        return "on" if self.carries else "off"
+
+    @property
+    def text(self) -> str:
+        if not self.joined:
+            return "stuck, unplugged" if self.stuck else "unplugged"
+        return f"stuck at {'on' if self.on else 'off'}" if self.stuck else self.word

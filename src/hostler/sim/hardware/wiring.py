@@ -1,4 +1,4 @@
-"""Index over the plan of a rack: which component depends on which."""
+"""Components of a rack and their wiring: which component depends on which, and which ones an event applies to."""
 
 from __future__ import annotations
 
@@ -8,12 +8,89 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from hostler.errors import Invalid
+from hostler.model.name import fold
 from hostler.model.node import node_id, split_node_id
+from hostler.sim.hardware.event import (
+    Connect,
+    Crash,
+    Cut,
+    Disconnect,
+    Join,
+    PowerOff,
+    PowerOn,
+    Repair,
+    Replace,
+    Start,
+    Stick,
+    Stop,
+    Unstick,
+    target_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from hostler.sim.hardware.plan import BladePlan, DevicePlan, RackPlan
+    from hostler.engine.inventory.inventory_file import Inventory
+    from hostler.model.inventory import Blade, Pdu, Rack, Tor
+    from hostler.sim.hardware.event import Event
+
+
+class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A pdu or tor."""
+
+    name: str
+    ports: dict[int, str] = {}
+    """The name of the item at the other end of the cable, for each wired port."""
+    on_duty: bool = True
+
+
+class BladePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A blade. The name is folded."""
+
+    name: str
+    on_duty: bool = True
+
+
+class RackPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A rack. All names are folded."""
+
+    name: str
+    pdus: tuple[DevicePlan, ...] = ()
+    tors: tuple[DevicePlan, ...] = ()
+    blades: tuple[BladePlan, ...] = ()
+    on_duty: bool = True
+    """Whether the rack, its zone and its region are on duty."""
+
+
+def plans_of(inventory: Inventory) -> tuple[RackPlan, ...]:
+    """Return the plans of all racks of an inventory."""
+    regions = {fold(region.name): region.on_duty for region in inventory.regions}
+    zones = {(fold(zone.region), fold(zone.name)): zone.on_duty for zone in inventory.zones}
+    plans = []
+    for full in inventory.racks:
+        region, zone = fold(full.rack.region), fold(full.rack.zone)
+        above = regions.get(region, True) and zones.get((region, zone), True)
+        plans.append(rack_plan(full.rack, full.pdus, full.tors, full.blades, above=above))
+    return tuple(plans)
+
+
+def rack_plan(
+    rack: Rack, pdus: Iterable[Pdu], tors: Iterable[Tor], blades: Iterable[Blade], *, above: bool = True
+) -> RackPlan:
+    """Return the plan of a rack from its inventory records. `above`: whether its zone and region are on duty."""
+    return RackPlan(
+        name=fold(rack.name),
+        pdus=tuple(_device(pdu) for pdu in pdus),
+        tors=tuple(_device(tor) for tor in tors),
+        blades=tuple(BladePlan(name=fold(blade.name), on_duty=blade.on_duty) for blade in blades),
+        on_duty=above and rack.on_duty,
+    )
+
+
+def _device(device: Pdu | Tor) -> DevicePlan:
+    ports = {number: fold(port.item) for number, port in sorted(device.ports.items()) if port.wired and port.item}
+    return DevicePlan(name=fold(device.name), ports=ports, on_duty=device.on_duty)
+
 
 Kind = Literal["pdu", "tor", "cable", "blade"]
 
@@ -117,3 +194,38 @@ def node_of(blade: str) -> str:
 def address_of(node: str) -> str:
     """Return the address of the blade of a node: `r1-b3` is `r1/b3`."""
     return "/".join(split_node_id(node))
+
+
+def affected_components(event: Event, address: str, wiring: Wiring) -> tuple[str, ...]:
+    """Return the components that an event applies to, in order. Invalid: it applies to none."""
+    kind = wiring.kinds.get(address, "rack")
+    found: tuple[str, ...] = ()
+    match event:
+        case PowerOff() | PowerOn():
+            found = _powered(address, kind, wiring)
+        case Connect() | Disconnect():
+            found = _connected(address, kind, wiring)
+        case Cut() | Join() | Stick() | Unstick():
+            found = (address,) if kind in ("pdu", "tor", "cable") else ()
+        case Crash() | Start() | Stop():
+            found = tuple(wiring.of("blade")) if kind == "rack" else (address,) if kind == "blade" else ()
+        case Repair() | Replace():
+            found = (address,) if kind != "rack" else ()
+    if not found:
+        raise Invalid(f"{address}: {type(event).__name__} does not apply to a {kind}; {target_text(event)}")
+    return found
+
+
+def _powered(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
+    if kind == "rack":
+        return tuple(wiring.of("pdu"))
+    if kind == "cable":
+        return (address,) if wiring.cables[address].power else ()
+    return (address,) if kind == "pdu" else tuple(cable.address for cable in wiring.power_to(address))
+
+
+def _connected(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
+    if kind == "cable":
+        return () if wiring.cables[address].power else (address,)
+    cables = wiring.ports[address] if kind == "tor" else wiring.network_to(address)
+    return tuple(cable.address for cable in cables)

@@ -36,10 +36,9 @@ from hostler.keys.families import COMMAND, HANDLE, LEADER, TARGET, TRACE, VM
 from hostler.model.lab import LAB_LABEL, ORG
 from hostler.sim.invariants.brake import BrakeWatch
 from hostler.sim.invariants.disks import DiskWatch
-from hostler.sim.invariants.endpoints import Endpoints
-from hostler.sim.invariants.out_of_service import PREFIXES, Duty
-from hostler.sim.invariants.rules import Rules
+from hostler.sim.invariants.labs import Endpoints
 from hostler.sim.invariants.slices import SliceWatch
+from hostler.sim.invariants.vm_placement import PREFIXES, Duty, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

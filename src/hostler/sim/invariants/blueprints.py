@@ -16,8 +16,7 @@ from hostler.model.deployment import SliceState, base_of
 from hostler.model.node import Lifecycle
 from hostler.model.rollout import Phase
 from hostler.ports.slices import Life
-from hostler.sim.invariants.converged import Unmet
-from hostler.sim.record import every
+from hostler.sim.invariants.converged import Unmet, every
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,15 +29,17 @@ from hostler.model.lab import LAB_LABEL, ORG, LabPhase
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, Power
 from hostler.model.workload import instance_parts
-from hostler.sim.record import every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hostler.drivers.machines.simulated.host import Row
+    from hostler.keys.key import Key
     from hostler.model.node import NodeRecord, VmCommand
     from hostler.model.vm import VirtualMachine, VmHandle
+    from hostler.ports.store import Event
     from hostler.sim.world import World
+
 
 LATE = 30.0
 """Seconds after its expiry by which the deletion of a machine must have begun."""
@@ -302,3 +304,18 @@ def _seen(handle: VmHandle | None) -> str:
         return "no observed state"
     detail = f" ({handle.detail})" if handle.detail else ""
     return f"observed {handle.state}{detail} on {handle.node or 'no node'}"
+
+
+T = TypeVar("T")
+
+
+async def every(world: World, key: Key[Any]) -> list[tuple[dict[str, str], Any]]:
+    """Return all records of a key family: the parts of each key, and its value."""
+    page = await world.store.range(key.prefix())
+    return [(entry.parts, entry.value) for kv in page.items if (entry := key.readable(kv)) is not None]
+
+
+def value_of(key: Key[T], event: Event) -> T | None:
+    """Return the current value of the key; None: deleted or unreadable."""
+    entry = None if event.type == "delete" else key.readable(event.kv)
+    return None if entry is None else entry.value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostler.keys.families import BLADE, HANDLE, INSTANCE, MEMBER, RACK, REGION, WORKLOAD, ZONE
 from hostler.model.node import Lifecycle
 from hostler.model.vm import MachineState
-from hostler.sim.record import value_of
+from hostler.sim.invariants.converged import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

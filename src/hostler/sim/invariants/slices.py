@@ -8,7 +8,7 @@ no_unreachable_endpoint  an instance that is stopping, or is gone, has no endpoi
 needs_kept               no instance is commanded to become active before the slices it needs have a ready instance
 min_available_kept       no planned step stops a ready instance if too few would be left
 
-The placement of new instances is checked in `placement`: spread_kept, retries_heeded.
+The placement of new instances is checked in `slice_placement`: spread_kept, retries_heeded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from hostler.errors import Damaged
 from hostler.keys.families import ALIVE, BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE, SLICE_DECISION
 from hostler.model.deployment import SliceState, aggregate, base_of, may_move
-from hostler.sim.invariants import placement
-from hostler.sim.invariants.placement import KNOWN, Hindrance, Placement
-from hostler.sim.record import value_of
-from hostler.sim.world.condition import FINE
+from hostler.sim.invariants import slice_placement
+from hostler.sim.invariants.converged import value_of
+from hostler.sim.invariants.slice_placement import KNOWN, Hindrance, Placement
+from hostler.sim.world.host import FINE
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,7 @@ T = TypeVar("T")
 NAMES = (
     *("slice_moves_legal", "instance_numbers_unique", "endpoints_before_active", "no_unreachable_endpoint"),
     *("needs_kept", "min_available_kept", "no_stale_leader_write"),
-    *placement.NAMES,
+    *slice_placement.NAMES,
 )
 EVERY = 2.0
 HEARD = 2.0

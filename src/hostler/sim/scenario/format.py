@@ -17,7 +17,6 @@ from hostler.kit.yaml import Doubts, Piece, read
 from hostler.model.name import fold
 from hostler.sim.fault import FAULTS
 from hostler.sim.scenario import timeline as moments
-from hostler.sim.scenario.components import GROUPS, Components
 from hostler.sim.scenario.resources import (
     base_of,
     blueprint_name,
@@ -28,7 +27,7 @@ from hostler.sim.scenario.resources import (
     seconds,
     vms_of,
 )
-from hostler.sim.scenario.scenario import INVARIANTS, LONGEST, SETTLE, Chance, Moment, Scenario
+from hostler.sim.scenario.scenario import GROUPS, INVARIANTS, LONGEST, SETTLE, Chance, Components, Moment, Scenario
 from hostler.sim.world import WorldConfig
 
 if TYPE_CHECKING:

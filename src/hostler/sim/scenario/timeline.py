@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostler.kit.yaml import Piece
     from hostler.sim.fault import Fault
-    from hostler.sim.scenario.components import Components
+    from hostler.sim.scenario.scenario import Components
 
 _COMMON = ("at", "do", "refused")
 

@@ -1,9 +1,8 @@
 """What-if analysis: the records of a live control plane, copied into a simulated world in which faults are injected.
 
-    snapshot.py             reads a store, and nothing else
-    world_from_snapshot.py  a world whose blades are the nodes of the copy, with the machines that run there
-    question.py             the question: drains and faults; and the answer: what moves, what finds no capacity, and why
-    slice_report.py         the effects on slices
+    snapshot.py      reads a store, and nothing else; a world whose blades are the nodes of the copy
+    question.py      the question: drains and faults; and the answer: what moves, what finds no capacity, and why
+    slice_report.py  the effects on slices
 
 The copied store is only read, so its users are not affected.
 """

@@ -18,7 +18,7 @@ from hostler.model.name import fold
 from hostler.model.vm import MachineState, Power, VmHandle
 from hostler.sim.fault import Fault  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.sim.whatif.slice_report import SliceFate, SliceMoves
-from hostler.sim.whatif.world_from_snapshot import NOT_YET, furnish, world_plan
+from hostler.sim.whatif.snapshot import NOT_YET, furnish, world_plan
 from hostler.sim.world import World
 
 if TYPE_CHECKING:

@@ -1,29 +1,34 @@
-"""A blade: an agent on simulated machines, as in `hostler agent`."""
+"""A blade: an agent on simulated machines, as in `hostler agent`, with its slices and its connections to other blades.
+
+Slices outlive the agent, and fail according to the conditions of the blade. Connections do not depend on the store.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from hostler.drivers.machines.simulated import MachineFaults, Odds, SimulatedMachines
-from hostler.drivers.slices.simulated import SimulatedSlices
+from hostler.drivers.slices.simulated import SimulatedSlices, SliceHost, SliceTimes
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.control_plane import NodePorts
+from hostler.errors import Refused, Unavailable
 from hostler.kit.virtual_loop import outside
-from hostler.sim.world.disks import DiskHost
+from hostler.model.deployment import base_of
+from hostler.ports.slices import Life as SliceLife
+from hostler.sim.world.hardware import DiskHost
 from hostler.sim.world.host import ROUNDED, Host, chance
-from hostler.sim.world.peers import WorldPeers
-from hostler.sim.world.slices import WorldSlices, slice_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from hostler.drivers.machines.simulated import MemoryHost
     from hostler.drivers.machines.simulated.fault import Verb
-    from hostler.ports.slices import Life as SliceLife
-    from hostler.sim.world.condition import Conditions
-    from hostler.sim.world.config import BladeConfig
-    from hostler.sim.world.host import Life
+    from hostler.drivers.slices.simulated import Verb as SliceVerb
+    from hostler.ports.machines import Channel, Door
+    from hostler.sim.world.config import BladeConfig, WorldConfig
+    from hostler.sim.world.host import Conditions, Life
     from hostler.sim.world.world import World
+
 
 _ON_DISK: tuple[Verb, ...] = (
     *("create", "start", "reset", "delete", "snapshot", "restore", "drop_snapshot", "receive", "send"),
@@ -186,3 +191,101 @@ class BladeHost(Host):
         true, now = self.clock.underneath, self.clock.now()
         found = [run for place in (*self.earlier, self.place) for run in place.intervals(vm, now)]
         return [(true(start), None if end is None else true(end)) for start, end in found]
+
+
+T = TypeVar("T")
+
+
+class WorldPeers:
+    """The connections of one blade."""
+
+    def __init__(self, here: BladeHost) -> None:
+        self._here = here
+
+    def channel(self, node: str, vm: str, door: Door) -> PeerChannel:
+        return PeerChannel(self._here, node, vm, door)
+
+
+class PeerChannel:
+    """A connection to a port of a machine on another blade; its operations run in that blade's process."""
+
+    def __init__(self, here: BladeHost, node: str, vm: str, door: Door) -> None:
+        self._here, self._node, self._vm, self._door = here, node, vm, door
+        self._life: Life | None = None
+        self._inner: Channel | None = None
+
+    async def __aenter__(self) -> Self:
+        there = self._here.world.blades.get(self._node)
+        if there is None or not there.alive or there.machines is None or not self._connected(there):
+            raise Unavailable(f"{self._node}: not reachable")
+        self._life, self._inner = there.life, there.machines.channel(self._vm, self._door)
+        await self._there(self._inner.__aenter__)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        inner = self._inner
+        if inner is not None and self._life is not None and not self._life.dead:
+            await self._there(lambda: inner.__aexit__(None, None, None), always=True)
+
+    async def read(self) -> bytes:
+        return b"" if self._inner is None else await self._there(self._inner.read)
+
+    async def write(self, data: bytes) -> None:
+        inner = self._inner
+        if inner is not None:
+            await self._there(lambda: inner.write(data))
+
+    def _connected(self, there: BladeHost) -> bool:
+        return self._here.world.reach(self._here, there)
+
+    async def _there(self, work: Callable[[], Awaitable[T]], *, always: bool = False) -> T:
+        """Run something in the other process. Unavailable: it died, or the network is cut.
+
+        `always`: run even if the network is cut, because the other end notices by itself.
+        """
+        life = self._life
+        there = self._here.world.blades.get(self._node)
+        if life is None or life.dead or there is None or not (always or self._connected(there)):
+            raise Unavailable(f"{self._node}: the connection was lost")
+        return await life.call(work)
+
+
+class WorldSlices(SliceHost):
+    """The slices of one blade."""
+
+    def __init__(self, blade: BladeHost) -> None:
+        super().__init__(blade.node)
+        self._blade = blade
+        self._chance = chance(blade.world.seed, f"slices of {blade.node}")
+
+    def there(self) -> dict[tuple[str, int], SliceLife]:
+        """Return the life of each slice, by artifact and number."""
+        return {(row.run.artifact, row.run.instance): row.life for row in self.rows.values()}
+
+    def end(self, artifact: str) -> None:
+        """End all active instances of an artifact or slice by themselves; empty: of all."""
+        for name, row in tuple(self.rows.items()):
+            if row.life is SliceLife.ACTIVE and artifact in ("", row.run.artifact, base_of(row.run.artifact)):
+                self.crash(name, "it was killed")
+
+    def disown(self) -> None:
+        """Forget the listeners of an agent that is gone."""
+        self._changed.clear()
+
+    def met(self, artifact: str, verb: SliceVerb) -> None:
+        now = self._blade.conditions
+        for fault in now.refuses:
+            concerned = verb == fault.step and fault.artifact in ("", artifact, base_of(artifact))
+            if concerned and self._chance.random() < fault.chance:
+                raise Refused(f"{artifact}: {verb} failed (simulated)")
+        if now.errors and self._chance.random() < now.errors:
+            raise Unavailable(f"{artifact}: {verb} failed this time (simulated)")
+        super().met(artifact, verb)
+
+    def slowness(self, artifact: str) -> float:
+        return super().slowness(artifact) + self._blade.conditions.delay
+
+
+def slice_times(plan: WorldConfig) -> SliceTimes:
+    """Return how long it takes to load and to start a slice."""
+    return SliceTimes(load=plan.load_time, activate=plan.start_time)

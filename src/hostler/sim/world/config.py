@@ -1,20 +1,23 @@
-"""Configuration of a world."""
+"""Configuration of a world, and the constructors of everything that runs in it: those of production."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.config import FENCING_TIME, NODE_TTL
-from hostler.engine.control_plane import ControlPlaneConfig
+from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, build_agent
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
 from hostler.engine.controllers.garbage_collection import KEPT as TRACES_KEPT
 from hostler.engine.controllers.nodes import POWER_GRACE
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.inventory.flow_controller import BURN_IN
 from hostler.engine.inventory.inventory_file import Inventory
-from hostler.engine.replica import LEADERSHIP_TTL
+from hostler.engine.replica import LEADERSHIP_TTL, Replica
+from hostler.engine.transfer.restore import restore
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
 from hostler.model.lab import LabCatalogue  # noqa: TC001 - msgspec reads annotations at run time
@@ -22,7 +25,17 @@ from hostler.model.name import fold
 from hostler.model.node import split_node_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from hostler.engine.agent.agent import Agent
+    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.control_plane import NodePorts, Ports
+    from hostler.engine.runtime.env import Env
+    from hostler.engine.service import Service
+    from hostler.engine.transfer.restore import Restored
+    from hostler.ports.store import Store
+    from hostler.ports.ttl import TtlStorage
+
 
 SMALL = Capacity(cpus=16, memory_mib=64 * 1024, disk_gib=1024, network_mbps=10_000)
 LOCK_TTL = 30.0
@@ -153,3 +166,20 @@ def config_of(plan: WorldConfig) -> ControlPlaneConfig:
         catalogue=plan.catalogue,
         slices=plan.slices,
     )
+
+
+@dataclass(frozen=True)
+class Factories:
+    """The constructor of each component."""
+
+    plane: Callable[[Store, Env, Ports, ControlPlaneConfig], ControlPlane] = ControlPlane
+    """The caches, services and controllers of a replica."""
+    storage: Callable[[Store], TtlStorage] = StoreTtlStorage
+    """The storage for elections."""
+    replica: Callable[..., Replica] = Replica
+    """Elections, and the start and stop order."""
+    more: Sequence[Callable[[ControlPlane], Service]] = ()
+    """Further controllers of a leader."""
+    agent: Callable[[Store, Env, NodePorts, AgentConfig], Agent] = build_agent
+    restore: Callable[..., Awaitable[Restored]] = restore
+    """Fills an empty store from a backup."""

@@ -1,20 +1,27 @@
-"""Effects of rack changes on processes: no power stops processes and machines, no network cuts them off."""
+"""Hardware of a world, and its effects: no power stops processes and machines, no network cuts them off.
+
+It has the power switches of the control plane, over simulated pdus, and the disks of simulated machines, which report
+each deleted disk.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.drivers.machines.simulated import MemoryHost
+from hostler.errors import NotFound, Uncertain
 from hostler.kit.virtual_loop import outside
 from hostler.model.name import fold
 from hostler.sim.hardware import BladePlan as Loose
-from hostler.sim.hardware import BladeState, RackPlan, Racks, rack_plan
-from hostler.sim.hardware.wiring import node_of
+from hostler.sim.hardware import BladeState, PowerOff, RackPlan, Racks, rack_plan
+from hostler.sim.hardware.wiring import address_of, node_of
 from hostler.sim.world.host import chance
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from hostler.drivers.machines.simulated.host import Kept, Row
     from hostler.engine.inventory.inventory_file import Inventory
     from hostler.sim.hardware import Change, Event
     from hostler.sim.world.config import BladeConfig
@@ -92,3 +99,81 @@ class Hardware:
             host.carry(runs=False, connected=False, serial=host.serial, cause=change.component)
         else:
             host.carry(runs=after.runs, connected=after.reaches_network, serial=after.serial, cause=change.component)
+
+
+class RackPower:
+    """`ports.power.Power` over simulated racks. A blade without power is certainly off."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+
+    async def switch_off(self, node: str) -> bool:
+        """Switch off every port that feeds the node's blade.
+
+        False: no pdu feeds it. Uncertain: a port ignored the command.
+        """
+        blade, racks = address_of(node), self._hardware.racks
+        try:
+            if racks.blade(blade).powered:
+                if not racks.wiring(blade).power_to(blade):
+                    return False
+                self._hardware.apply(PowerOff(blade), cause="fencing")
+            still_on = racks.blade(blade).powered
+        except NotFound:
+            return False
+        if still_on:
+            raise Uncertain(f"node {node}: a pdu ignored the command; the node may still be on")
+        return True
+
+
+class Disks:
+    """Notifies listeners of each deleted disk of a world."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str, Row, Kept | None], None]] = []
+
+    def listen(self, deleted: Callable[[str, Row, Kept | None], None]) -> None:
+        """Call `deleted` for each deleted disk.
+
+        Its arguments are the node, the machine's row before the deletion, and how it was retained; None: it was in
+        service.
+        """
+        self._listeners.append(deleted)
+
+    def deleted(self, node: str, row: Row, kept: Kept | None = None) -> None:
+        """Notify the listeners that the disk of this row was deleted."""
+        for listener in self._listeners:
+            listener(node, row, kept)
+
+
+class DiskHost(MemoryHost):
+    """The machines of one blade."""
+
+    def __init__(self, id: str, node: str, disks: Disks) -> None:  # noqa: A002 - the signature of MemoryPlace
+        super().__init__(id)
+        self._node, self._disks = node, disks
+
+    def put(self, rows: Sequence[Row]) -> None:
+        before = [self.contents.rows.get(row.vm) for row in rows]
+        super().put(rows)
+        for old, row in zip(before, rows):
+            if old is not None and old.disk_id and old.disk_id != row.disk_id:
+                self._disks.deleted(self._node, old)
+
+    def delete(self, vm: str, now: float) -> None:
+        row = self.contents.rows.get(vm)
+        super().delete(vm, now)
+        if row is not None and row.disk_id:
+            self._disks.deleted(self._node, row)
+
+    def reinstate(self, name: str, row: Row) -> None:
+        old = self.contents.rows.get(row.vm)
+        super().reinstate(name, row)
+        if old is not None and old.disk_id and old.disk_id != row.disk_id:
+            self._disks.deleted(self._node, old)
+
+    def discard(self, name: str) -> None:
+        kept = self.contents.kept.get(name)
+        super().discard(name)
+        if kept is not None:
+            self._disks.deleted(self._node, kept.row, kept)

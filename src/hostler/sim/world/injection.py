@@ -1,7 +1,7 @@
 """Effect of each fault, and how it is undone.
 
-Hardware faults become events of the racks. Other faults are conditions under which hosts run (`condition`), or happen
-to a process at once.
+Hardware faults become events of the racks. Other faults are conditions under which hosts run (`host.Conditions`),
+or happen to a process at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hostler.sim.fault import (
     TorStuck,
 )
 from hostler.sim.hardware import Crash, Cut, Join, Repair, Stick, Unstick
-from hostler.sim.world.condition import conditions
+from hostler.sim.world.host import conditions
 
 if TYPE_CHECKING:
     import asyncio

@@ -1,4 +1,8 @@
-"""A replica: the control plane of `hostler replica`, on the ports of a world."""
+"""A replica: the control plane of `hostler replica`, on the ports of a world.
+
+The artifact repository contains every artifact, and none has a file. No calls are made in a world, so a scenario sets
+the rates of calls that routers would have measured.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,23 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from hostler.drivers.inbox.memory import MemoryInbox, MemoryLabRecords
 from hostler.engine.control_plane import LeaderPorts, Ports
+from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.replica import ReplicaConfig
 from hostler.engine.runtime.env import say_nothing
 from hostler.engine.self_fencing import GRACE, overdue_at
-from hostler.errors import Unavailable
-from hostler.sim.world.artifacts import EveryArtifact
+from hostler.errors import Refused, Unavailable
+from hostler.model.deployment import Artifact, base_of
+from hostler.ports.artifacts import ArtifactInfo
 from hostler.sim.world.config import config_of
 from hostler.sim.world.host import Host
-from hostler.sim.world.traffic import Counting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
 
     from hostler.engine.control_plane import ControlPlane
     from hostler.engine.decision_history import TraceService
@@ -34,14 +42,38 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
     from hostler.engine.workloads.service import WorkloadService
+    from hostler.kit.clock import Clock
     from hostler.ports.inbox import LabRecords
     from hostler.sim.world.host import Life
     from hostler.sim.world.world import World
+
 
 T = TypeVar("T")
 
 ANSWER_WITHIN = 30.0
 """Seconds after which a client gives up on a replica and tries another."""
+
+
+_SUM = "0" * 64
+
+
+class EveryArtifact:
+    """A repository that finds every artifact."""
+
+    async def find(self, artifact: str) -> ArtifactInfo:
+        name = Artifact.parse(artifact).name
+        return ArtifactInfo(artifact=artifact, file=f"{name}.py", sha256=_SUM, size=0, module=name)
+
+    async def list(self, base: str = "") -> Sequence[ArtifactInfo]:  # noqa: ARG002 - there is no end of them
+        return ()
+
+    async def fetch(self, artifact: str, to: Path) -> ArtifactInfo:
+        raise Refused(f"{artifact}: cannot be fetched to {to}; in a simulation artifacts have no files")
+
+    async def publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
+        raise Refused(f"{info.artifact}: {source} cannot be published; in a simulation artifacts have no files")
+
+
 PORTS = Ports(artifacts=EveryArtifact(), threads=False)
 """What services reach besides the store: a world has every artifact, and no accounts."""
 
@@ -221,3 +253,56 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
     for task in reversed(tasks):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """How often something is called, and how it answers."""
+
+    per_second: float = 0.0
+    errors: float = 0.0
+    """The fraction of calls that fails."""
+    p95_ms: float = 0.0
+    in_flight: float = 0.0
+
+
+class Traffic:
+    """Call rates by artifact, or by `group:name` for every version without a rate of its own."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, Rate] = {}
+
+    def set(self, artifact: str, rate: Rate) -> None:
+        """Set the rate from now on."""
+        self._rates[artifact] = rate
+
+    def rate(self, artifact: str) -> Rate | None:
+        """Return the present rate; None: not set."""
+        found = self._rates.get(artifact)
+        return found if found is not None else self._rates.get(base_of(artifact))
+
+
+class Counting:
+    """The counts of one leader, since it was first asked."""
+
+    def __init__(self, traffic: Traffic, view: View, clock: Clock) -> None:
+        self._traffic, self._view, self._clock = traffic, view, clock
+        self._began: float | None = None
+
+    def measured(self, artifact: str) -> Measured:
+        """Return the counts of an artifact since the last change of its deployment."""
+        now = self._clock.wall()
+        if self._began is None:
+            self._began = now
+        rate = self._traffic.rate(artifact)
+        if rate is None:
+            return NOTHING
+        entry = self._view.deployments.get(base=base_of(artifact))
+        since = self._began if entry is None else max(self._began, entry.value.changed_at)
+        calls = int(rate.per_second * max(0.0, now - since))
+        return Measured(
+            calls=calls,
+            errors=int(calls * rate.errors),
+            p95_ms=rate.p95_ms if calls else 0.0,
+            in_flight=rate.in_flight,
+            since=since,
+        )

@@ -16,18 +16,14 @@ from hostler.ports.store import Put, pieces
 from hostler.sim.hardware import Repair, Replace
 from hostler.sim.log import Log
 from hostler.sim.world.blade import BladeHost
-from hostler.sim.world.config import blade_plans
-from hostler.sim.world.disks import Disks
+from hostler.sim.world.config import Factories, blade_plans
 from hostler.sim.world.event_log import EventLog
-from hostler.sim.world.factories import Factories
 from hostler.sim.world.fast_blade import Exchange, LightBlade
-from hostler.sim.world.hardware import Hardware
+from hostler.sim.world.hardware import Disks, Hardware, RackPower
 from hostler.sim.world.host import chance
 from hostler.sim.world.injection import Injection
-from hostler.sim.world.power import RackPower
 from hostler.sim.world.recovery import Recovery
-from hostler.sim.world.replica import ReplicaHost
-from hostler.sim.world.traffic import Traffic
+from hostler.sim.world.replica import ReplicaHost, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from hostler.entry.cli.sim.parallel_runs import Ran
     from hostler.sim.log import LogEntry
-    from hostler.sim.scenario.minimize import Smallest
     from hostler.sim.scenario.run import Outcome
     from hostler.sim.scenario.scenario import Scenario
+    from hostler.sim.scenario.shrink import Smallest
 
 FAILED = 1
 MOST = 1_000_000
@@ -123,8 +123,7 @@ class _Asked:
 
 
 def _single(what: str, scenario: Scenario, asked: _Asked) -> int:
-    from hostler.sim.scenario.report import entry_line, timeline_lines
-    from hostler.sim.scenario.run import run_scenario
+    from hostler.sim.scenario.run import entry_line, run_scenario, timeline_lines
 
     seed = scenario.seed if asked.seed is None else asked.seed
     begun = time.process_time()
@@ -168,7 +167,7 @@ class _Pace:
 
 
 def _show_verdicts(outcome: Outcome, cpu: float) -> None:
-    from hostler.sim.scenario.report import verdict_lines
+    from hostler.sim.scenario.run import verdict_lines
 
     click.echo(click.style("verdicts", bold=True))
     for line in verdict_lines(outcome):
@@ -197,8 +196,8 @@ def _explained(
     """Show the events before a failure, and search for the shortest failing schedule; None: passed, or no search."""
     if outcome.passed:
         return None
-    from hostler.sim.scenario.minimize import smallest
-    from hostler.sim.scenario.report import around, moment_lines
+    from hostler.sim.scenario.run import around, moment_lines
+    from hostler.sim.scenario.shrink import smallest
 
     first = outcome.violations[0]
     if asked.table:
@@ -288,8 +287,7 @@ def _many(found: dict[str, Scenario], asked: _Asked) -> int:
 
 def _again(failure: Ran, found: dict[str, Scenario], asked: _Asked) -> None:
     """Run the first failure again and show all its details."""
-    from hostler.sim.scenario.report import entry_line
-    from hostler.sim.scenario.run import run_scenario
+    from hostler.sim.scenario.run import entry_line, run_scenario
 
     if not asked.table:
         return

@@ -21,7 +21,7 @@ from hostler.model.deployment import base_of
 from hostler.model.inventory import Condition
 from hostler.model.node import Lifecycle, node_id
 from hostler.sim.fault import LeaderPaused
-from hostler.sim.world.condition import FINE
+from hostler.sim.world.host import FINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hostler.model.rollout import Retries
     from hostler.ports.store import Event
     from hostler.sim.world import World
+
 
 S = TypeVar("S", bound=msgspec.Struct)
 NAMES = ("spread_kept", "retries_heeded")
