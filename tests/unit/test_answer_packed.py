@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hostler.entry.server.machines import packed
 from hostler.entry.server.response import body_of
-from hostler.entry.server.vms import packed
 from hostler.model.api import VmRowPage
 
 PAGE = VmRowPage(items=(), after=None, revision=7)

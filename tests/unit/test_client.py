@@ -37,7 +37,7 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
-from hostler.model.api import Phase, UserUpdate, VmCreate, VmUpdate, VmView
+from hostler.model.api import Phase, UserCreate, UserUpdate, VmCreate, VmUpdate, VmView
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -209,6 +209,14 @@ async def test_what_is_sent_and_what_comes_back(server: StandIn, client: Client)
     assert VmCreate.decode(server.bodies[0], strict=True) == asked
     await client.vms.update("acme", "web", "www", VmUpdate(name="w2"), if_match=7)
     assert server.asked[1].headers["If-Match"] == '"7"'
+
+
+async def test_an_option_that_an_operation_does_not_have_is_an_error(server: StandIn, client: Client) -> None:
+    with pytest.raises(TypeError, match=r"vm\.start: takes no if_mach"):
+        await client.vms.start("acme", "web", "www", if_mach=7)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"user\.create: takes no if_match"):
+        await client.users.create(UserCreate(name="ada"), if_match=7)  # type: ignore[call-arg]
+    assert not server.asked
 
 
 async def test_names_stay_one_segment_of_the_path(server: StandIn, client: Client) -> None:

@@ -11,8 +11,9 @@ import msgspec
 from hostler.entry.server.body import named_parts
 from hostler.entry.server.docs_page import PAGE
 from hostler.entry.server.openapi import document
-from hostler.entry.server.route import Access, Answer, Asked
+from hostler.entry.server.route import Answer, Asked
 from hostler.entry.server.table import table
+from hostler.model.resources.operation import Access
 
 
 async def _handler(asked: Asked) -> Answer:

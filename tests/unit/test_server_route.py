@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.inventory.service import InventoryService
+from hostler.engine.labs.service import LabService
+from hostler.engine.nodes import NodeService
+from hostler.engine.projects import Projects
+from hostler.engine.quotas import QuotaService
 from hostler.engine.request import Caller
+from hostler.engine.retained import RetainedService
+from hostler.engine.users import UserService
+from hostler.engine.vms import VmService
+from hostler.engine.workloads.service import WorkloadService
 from hostler.entry.server import body as incoming
 from hostler.entry.server.app import Router
 from hostler.entry.server.body import Disconnected, linger, path_parts, query, read
+from hostler.entry.server.machines import labels_of
 from hostler.entry.server.problem import Refusal
-from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Raw, Route, check_access
+from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.table import API, table
-from hostler.entry.server.vms import labels_of
 from hostler.errors import Forbidden, Invalid, NotFound
 from hostler.model.access import ROLES, Role
 from hostler.model.inventory import Rights
+from hostler.model.resources.operation import AFTER, LIMIT, STALE, Access
 
 VM = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
 
@@ -286,3 +298,29 @@ def test_ones_own_account_is_open_under_any_spelling_of_the_name() -> None:
 def test_every_right_in_the_table_is_one_of_the_six() -> None:
     rights = {route.access for route in ALL if not isinstance(route.access, Access)}
     assert rights <= set(Rights.__struct_fields__)
+
+
+SERVICES = {
+    "blueprints": BlueprintService,
+    "inventory": InventoryService,
+    "labs": LabService,
+    "nodes": NodeService,
+    "quotas": QuotaService,
+    "retained": RetainedService,
+    "users": UserService,
+    "vms": VmService,
+    "vms.projects": Projects,
+    "workloads": WorkloadService,
+}
+
+
+@pytest.mark.parametrize("route", [route for route in API if route.calls], ids=lambda route: route.name)
+def test_a_route_without_a_handler_calls_a_method_that_takes_what_it_declares(route: Route) -> None:
+    service, _, method = route.calls.rpartition(".")
+    body = () if route.body is None else ("body",)
+    given = {parameter.name: parameter.default for parameter in route.query}
+    inspect.signature(getattr(SERVICES[service], method)).bind("service", "caller", *route.parts, *body, **given)
+
+
+def test_most_operations_need_no_handler() -> None:
+    assert sum(bool(route.calls) for route in API) > 50

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from hostler.client.accounts import Projects, Quotas, Users
 from hostler.client.address import Address
-from hostler.client.artifacts import Artifacts
-from hostler.client.blueprints import Blueprints
+from hostler.client.control import Control, Sim, Traces
+from hostler.client.deployments import Artifacts, Blueprints
 from hostler.client.events import Events
-from hostler.client.groups import Control, Nodes, Projects, Quotas, RetainedMachines, Users
+from hostler.client.hardware import Inventory, Nodes, Racks
 from hostler.client.invoke import WITHIN, Invocation
 from hostler.client.labs import Labs
-from hostler.client.machines import Vms
-from hostler.client.racks import Inventory, Racks
-from hostler.client.sim import Sim
-from hostler.client.traces import Traces
+from hostler.client.machines import RetainedMachines, Vms, Workloads
 from hostler.client.transport import HttpTransport
-from hostler.client.workloads import Workloads
 from hostler.kit.tasks import Closing
 
 if TYPE_CHECKING:

@@ -9,16 +9,19 @@ from msgspec import UNSET
 
 from hostler.client.wait import Wait
 from hostler.errors import Invalid, NotFound
-from hostler.model.api import TicketView
 from hostler.model.lab import ORG, LabEvent, lab_project
-from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView
+from hostler.model.lab_api import LabExtend, LabMessage, LabStart, LabView
+from hostler.model.resources.machines import LabApi, LabTerminalApi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Unpack
 
     from hostler.client.events import Events
     from hostler.client.pages import Pages
-    from hostler.client.transport import HttpTransport, Query
+    from hostler.client.transport import HttpTransport, Keyed, Query, StalePaging, WriteOptions
+    from hostler.model.api import TicketView
+    from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffers, LabPage
 
 
 class Labs:
@@ -30,56 +33,50 @@ class Labs:
     def __init__(self, wire: HttpTransport, events: Callable[..., Events]) -> None:
         self._wire, self._events = wire, events
 
-    async def start(self, user: str, lab_id: int, *, key: str | None = None) -> LabAnswer:
+    async def start(self, user: str, lab_id: int, **options: Unpack[Keyed]) -> LabAnswer:
         """Start a lab for a user; `answer.news` says whether it existed already."""
-        return await self._wire.write("POST", LabAnswer, "labs", body=LabStart(user=user, lab_id=lab_id), key=key)
+        return await self._wire.call(LabApi.start, body=LabStart(user=user, lab_id=lab_id), **options)
 
-    async def stop(
-        self, user: str, lab_id: int | None = None, *, if_match: int | None = None, key: str | None = None
-    ) -> LabAnswer:
+    async def stop(self, user: str, lab_id: int | None = None, **options: Unpack[WriteOptions]) -> LabAnswer:
         """Stop the user's lab; with a `lab_id`, only if it is that lab."""
         query: Query = {"labId": lab_id}
-        return await self._wire.write("DELETE", LabAnswer, "labs", user, query=query, if_match=if_match, key=key)
+        return await self._wire.call(LabApi.stop, user, query=query, **options)
 
     async def extend(
         self,
         user: str,
         minutes: float,
         lab_id: int | None = None,
-        *,
-        if_match: int | None = None,
-        key: str | None = None,
+        **options: Unpack[WriteOptions],
     ) -> LabAnswer:
         """Extend the life of the lab by so many minutes."""
         body = LabExtend(minutes=minutes, lab_id=UNSET if lab_id is None else lab_id)
-        return await self._wire.write("POST", LabAnswer, "labs", user, "extend", body=body, if_match=if_match, key=key)
+        return await self._wire.call(LabApi.extend, user, body=body, **options)
 
-    async def message(self, user: str, text: str, *, if_match: int | None = None, key: str | None = None) -> LabAnswer:
+    async def message(self, user: str, text: str, **options: Unpack[WriteOptions]) -> LabAnswer:
         """Send a message to its user: one line of at most 500 characters."""
         body = LabMessage(text=text)
-        return await self._wire.write("POST", LabAnswer, "labs", user, "message", body=body, if_match=if_match, key=key)
+        return await self._wire.call(LabApi.message, user, body=body, **options)
 
     async def get(self, user: str, *, stale: bool = False) -> LabView:
         """Return the user's lab. NotFound: there is none."""
-        return await self._wire.read(LabView, "labs", user, stale=stale)
+        return await self._wire.call(LabApi.get, user, stale=stale)
 
-    def list(
-        self, *, limit: int | None = None, after: str | None = None, stale: bool = False
-    ) -> Pages[LabPage, LabView]:
+    def list(self, **options: Unpack[StalePaging]) -> Pages[LabPage, LabView]:
         """List all visible labs: `await` a page of `limit`, or `async for` over all."""
-        return self._wire.pages(LabPage, "labs", limit=limit, after=after, stale=stale)
+        return self._wire.list(LabApi.list, **options)
 
     async def news(self, user: str) -> LabNewsPage:
         """List the latest events of the user's labs, oldest first."""
-        return await self._wire.read(LabNewsPage, "labs", user, "events")
+        return await self._wire.call(LabApi.news, user)
 
     async def offers(self) -> LabOffers:
         """List the lab templates, with the number of running, waiting and warm labs."""
-        return await self._wire.read(LabOffers, "lab-catalogue")
+        return await self._wire.call(LabApi.offers)
 
     async def ticket(self, user: str) -> TicketView:
         """Return a one-time ticket for the terminal, valid for 30 s: for a browser, which cannot send a token there."""
-        return await self._wire.write("POST", TicketView, "labs", user, "tickets", repeat=False)
+        return await self._wire.call(LabTerminalApi.ticket, user)
 
     def terminal_url(self, user: str) -> str:
         """Return the WebSocket URL of a terminal in the user's lab; it needs the token, or a ticket."""

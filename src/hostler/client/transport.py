@@ -15,7 +15,7 @@ import uuid
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from ssl import SSLCertVerificationError
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar, cast
 
 import aiohttp
 
@@ -28,8 +28,11 @@ from hostler.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+    from typing import Any, Unpack
 
     from yarl import URL
+
+    from hostler.model.resources.operation import Operation
 
 _log = logging.getLogger("hostler.client")
 R = TypeVar("R", bound=Record)
@@ -59,6 +62,42 @@ class NotSent(Unavailable):
 
 class Lost(Uncertain):
     """The request was sent, fully or in part, and no answer came."""
+
+
+class Keyed(TypedDict, total=False):
+    """An option of every write."""
+
+    key: str | None
+    """An Idempotency-Key; default: a new one, so that the write can be repeated after a lost answer."""
+
+
+class WriteOptions(Keyed, total=False):
+    """Options of a write of something that exists."""
+
+    if_match: int | None
+    """The revision that it is based on."""
+
+
+class CallOptions(WriteOptions, total=False):
+    """Options of a request."""
+
+    stale: bool
+    """Accept an answer from the server's memory."""
+
+
+class Paging(TypedDict, total=False):
+    """Options of a list."""
+
+    limit: int | None
+    """The size of a page."""
+    after: str | None
+    """Where the page before ended."""
+
+
+class StalePaging(Paging, total=False):
+    """Options of a list that the server can answer from memory."""
+
+    stale: bool
 
 
 class HttpTransport:
@@ -110,65 +149,63 @@ class HttpTransport:
             self.address.check_token()
         self._token = _checked(token)
 
-    async def read(self, kind: type[R], *path: str, query: Query | None = None, stale: bool = False) -> R:
-        """GET. `stale`: accept an answer from the server's memory."""
-        url = self.address.to(*path, query={**(query or {}), "stale": stale or None})
-        return _decoded(kind, await self._repeated("GET", url, {}, None, repeat=True), writes=False)
-
-    def pages(
+    async def call(
         self,
-        kind: type[R],
-        *path: str,
-        limit: int | None,
-        after: str | None,
-        query: Query | None = None,
-        stale: bool = False,
-    ) -> Pages[R, T]:
-        """GET a list: `await` a page of `limit`, or `async for` over all. `query` is sent with each page."""
-
-        async def page(after: str | None) -> R:
-            return await self.read(kind, *path, query={"limit": limit, "after": after, **(query or {})}, stale=stale)
-
-        return Pages(page, after)
-
-    async def write(
-        self,
-        method: str,
-        kind: type[R],
-        *path: str,
+        operation: Operation[R],
+        *names: str,
         query: Query | None = None,
         body: Record | None = None,
-        if_match: int | None = None,
-        key: str | None = None,
         repeat: bool = True,
+        **options: Unpack[CallOptions],
     ) -> R:
-        """Send a write and return its answer as a `kind`."""
-        answer = await self.send(method, *path, query=query, body=body, if_match=if_match, key=key, repeat=repeat)
-        return _decoded(kind, answer)
+        """Send the request of an operation and return its answer. `names`: those that its path has in braces.
+
+        `repeat=False`: send it once, although the server takes an Idempotency-Key.
+        """
+        assert operation.answer is not None  # noqa: S101 - of a declaration
+        answer = await self.send(operation, *names, query=query, body=body, repeat=repeat, **options)
+        return _decoded(operation.answer, answer, writes=operation.writes)
 
     async def send(
         self,
-        method: str,
-        *path: str,
+        operation: Operation[Any],
+        *names: str,
         query: Query | None = None,
         body: Record | None = None,
-        if_match: int | None = None,
-        key: str | None = None,
         repeat: bool = True,
+        **options: Unpack[CallOptions],
     ) -> bytes:
-        """Send a write and return its answer. `repeat=False`: sent once, because the server takes no key for it."""
+        """Send the request of an operation like `call`, and return the bytes of its answer."""
+        if unknown := options.keys() - operation.options:
+            raise TypeError(f"{operation.name}: takes no {', '.join(sorted(unknown))}")
+        asked = {"stale": options.get("stale") or None, **(query or {})}
+        url, repeat = self.address.to(*operation.segments(*names), query=asked), repeat and operation.idempotent
         headers = {}
-        if repeat:
-            headers["Idempotency-Key"] = key or uuid.uuid4().hex
-        elif key is not None:
-            raise Invalid("idempotency_key: this request does not take one; leave it out")
-        if if_match is not None:
-            headers["If-Match"] = f'"{if_match}"'
-        return await self._repeated(method, self.address.to(*path, query=query), headers, body, repeat=repeat)
+        if operation.writes and repeat:
+            headers["Idempotency-Key"] = options.get("key") or uuid.uuid4().hex
+        if (revision := options.get("if_match")) is not None:
+            headers["If-Match"] = f'"{revision}"'
+        again = repeat or not operation.writes
+        return await self._repeated(operation.method, url, headers, body, repeat=again)
 
-    async def upload(self, kind: type[R], *path: str, file: Path, query: Query | None = None) -> R:
-        """PUT a file. Sending the same file twice has the same effect as once."""
-        return _decoded(kind, await self._repeated("PUT", self.address.to(*path, query=query), {}, file, repeat=True))
+    def list(
+        self, operation: Operation[R], *names: str, query: Query | None = None, **options: Unpack[StalePaging]
+    ) -> Pages[R, T]:
+        """Request a list: `await` a page of `limit`, or `async for` over all. `query` is sent with each page."""
+        limit, first = options.pop("limit", None), options.pop("after", None)
+        rest = cast("CallOptions", options)
+
+        async def page(after: str | None) -> R:
+            asked = {"limit": limit, "after": after, **(query or {})}
+            return await self.call(operation, *names, query=asked, **rest)
+
+        return Pages(page, first)
+
+    async def upload(self, operation: Operation[R], *names: str, file: Path, query: Query | None = None) -> R:
+        """Send a file. Sending the same file twice has the same effect as once."""
+        assert operation.answer is not None  # noqa: S101 - of a declaration
+        url = self.address.to(*operation.segments(*names), query=query)
+        return _decoded(operation.answer, await self._repeated(operation.method, url, {}, file, repeat=True))
 
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
@@ -289,6 +326,13 @@ class HttpTransport:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+class Resource:
+    """The operations of a kind of resource."""
+
+    def __init__(self, wire: HttpTransport) -> None:
+        self._wire = wire
 
 
 @asynccontextmanager

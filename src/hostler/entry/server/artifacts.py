@@ -16,10 +16,11 @@ from hostler.entry.server.body import Disconnected
 from hostler.entry.server.problem import MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
 from hostler.entry.server.protocol import cut
 from hostler.entry.server.response import COMMON
-from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
+from hostler.entry.server.route import Answer, Asked, routes_of
 from hostler.errors import Invalid, Unavailable
 from hostler.model.artifact_api import ArtifactPage, ArtifactView
 from hostler.model.deployment import Artifact
+from hostler.model.resources.deployments import ArtifactApi
 from hostler.wiring import describe_artifact
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Raw
     from hostler.ports.artifacts import ArtifactInfo
 
-ARTIFACTS = "/v1/artifacts"
-ONE = ARTIFACTS + "/{artifact}"
-FILE = ONE + "/file"
 LARGEST = 64 * 1024 * 1024
 CHUNK = 1024 * 1024
 COMING, GOING = 4, 32
@@ -42,15 +40,9 @@ WAIT_WITHIN = 60.0
 ALL_WITHIN = 600.0
 SLOWEST, GRACE = 128 * 1024, 15.0
 """Minimum transfer rate in bytes per second, enforced after a grace period in seconds."""
-NAME = Parameter(
-    "name",
-    "The file name: of a wheel, or of a module.",
-    pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,250}\.(whl|py)$",
-    example="greeting-1.0.0-py3-none-any.whl",
-)
 
 
-async def listed(asked: Asked) -> Answer:
+async def list_artifacts(asked: Asked) -> Answer:
     found = await asked.services.artifacts.list()
     names = [info.artifact for info in found]
     start = 0
@@ -63,11 +55,11 @@ async def listed(asked: Asked) -> Answer:
     return Answer(ArtifactPage(items=tuple(map(_view, page)), after=page[-1].artifact if more else None))
 
 
-async def shown(asked: Asked) -> Answer:
+async def show(asked: Asked) -> Answer:
     return Answer(_view(await asked.services.artifacts.find(asked.parts["artifact"])))
 
 
-async def given(asked: Asked) -> None:
+async def send_file(asked: Asked) -> None:
     """Send the file of an artifact.
 
     Another process of the control plane gets the file only from this replica's own folder, because it asks each replica
@@ -97,7 +89,7 @@ async def given(asked: Asked) -> None:
                 cut(raw.send)
 
 
-async def published(asked: Asked) -> Answer:
+async def publish(asked: Asked) -> Answer:
     artifact, name = str(Artifact.parse(asked.parts["artifact"])), asked.query["name"]
     if name is None:
         raise Invalid("query name: missing; give the file name, such as name=greeting-1.0.0-py3-none-any.whl")
@@ -201,49 +193,6 @@ async def _chunks(raw: Raw, within: float) -> AsyncIterator[bytes]:
             return
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
-        method="GET",
-        path=ARTIFACTS,
-        name="artifact.list",
-        summary="All artifacts of the repository, in order of group, name and version",
-        handler=listed,
-        access=Access.LOGGED_IN,
-        answer=ArtifactPage,
-        query=(LIMIT, AFTER),
-    ),
-    Route(
-        method="GET",
-        path=ONE,
-        name="artifact.get",
-        summary="An artifact: its file, the file's checksum, and its dependencies",
-        handler=shown,
-        access=Access.LOGGED_IN,
-        answer=ArtifactView,
-    ),
-    Route(
-        method="GET",
-        path=FILE,
-        name="artifact.file",
-        summary="The file of an artifact",
-        handler=given,
-        access=Access.LOGGED_IN,
-        peers=PEERS,
-        media="application/octet-stream",
-    ),
-    Route(
-        method="PUT",
-        path=FILE,
-        name="artifact.publish",
-        summary="Publish an artifact: a pure Python wheel, or a module",
-        handler=published,
-        access=Access.DEPLOYERS,
-        also=(201,),
-        answer=ArtifactView,
-        query=(NAME,),
-        idempotent=False,
-        streamed=True,
-        about="The body is the file, at most 64 MiB. 201: it is new. 200: the same file was published before. 409:"
-        " another file is published under that name; a published file is never replaced.",
-    ),
+ROUTES = routes_of(
+    ArtifactApi, "artifacts", {"file": {"peers": PEERS}}, list=list_artifacts, get=show, file=send_file, publish=publish
 )

@@ -15,9 +15,9 @@ from hostler.engine.tickets import worthless
 from hostler.entry.server.body import path_parts
 from hostler.entry.server.problem import FORBIDDEN, Refusal
 from hostler.entry.server.proxy import HEADERS
-from hostler.entry.server.route import Access
 from hostler.errors import Invalid, Unauthenticated
 from hostler.model.inventory import Rights
+from hostler.model.resources.operation import Access
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Raw, Route

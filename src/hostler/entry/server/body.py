@@ -17,8 +17,9 @@ from hostler.keys.template import MAX_PART, MAX_USER, check_part
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostler.entry.server.route import Parameter, Raw
+    from hostler.entry.server.route import Raw
     from hostler.entry.server.services import ServerConfig
+    from hostler.model.resources.operation import Parameter
 
 MAX_INTEGER = 2**63 - 1
 LINGER_BYTES = 8 * 1024 * 1024

@@ -19,10 +19,11 @@ from hostler.engine.request import Request
 from hostler.engine.tickets import WEB
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.problem import CSRF, UNAUTHENTICATED, Refusal
-from hostler.entry.server.response import written
-from hostler.entry.server.route import NOTHING, Access, Answer, Route
+from hostler.entry.server.route import Answer, Route, routes_of, written
 from hostler.errors import HostlerError, Invalid, Unauthenticated
-from hostler.model.api import BrowserSession, Login, SignIn, TicketView
+from hostler.model.api import BrowserSession, Login, SignIn
+from hostler.model.resources.accounts import BrowserSessionApi
+from hostler.model.resources.operation import NOTHING, Access
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller
@@ -257,16 +258,5 @@ ROUTES: tuple[Route, ...] = (
         about="204 without a cookie of this server. 401 for an invalid cookie, which is deleted, and for a"
         " token in a header.",
     ),
-    Route(
-        method="POST",
-        path=TICKETS,
-        name="session.ticket",
-        summary="Issue a ticket that signs a browser in as the caller, once, within 60 s",
-        handler=ticketed,
-        access=Access.LOGGED_IN,
-        status=201,
-        answer=TicketView,
-        idempotent=False,
-        about="The session ends no later than the token that the ticket was requested with.",
-    ),
+    *routes_of(BrowserSessionApi, ticket=ticketed),
 )

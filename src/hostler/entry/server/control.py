@@ -1,4 +1,4 @@
-"""Routes of the control plane itself: leader, replicas, audit log, events, overview."""
+"""Routes of the control plane itself: leader, replicas, audit log, events, overview, and the decision log."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import msgspec
 from hostler.engine.access.audit import AuditFilter, page
 from hostler.entry.server.events import streamed
 from hostler.entry.server.feed import KINDS
-from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
+from hostler.entry.server.route import Answer, Asked, Route, routes_of
 from hostler.keys.families import LEADER, REPLICA
-from hostler.model.api import AuditPage, EventView, LeaderView, ReplicaPage, ReplicaView
-from hostler.model.overview_api import Overview
+from hostler.model.api import EventView, LeaderView, ReplicaPage, ReplicaView
+from hostler.model.resources.control import ControlApi, TraceApi
+from hostler.model.resources.operation import Access, Parameter
 
 if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.model.replica import LeaderRecord
 
-EVENTS = "/v1/events"
-DAY = Parameter("day", "Only of this day.", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", example="2026-11-15")
 POSITION = Parameter(
     "after",
     "Events after this one: an event's id, or the `revision` of a list. `Last-Event-ID` takes precedence.",
@@ -92,78 +91,47 @@ async def overview(asked: Asked) -> Answer:
     return Answer(msgspec.structs.replace(view, simulation=asked.services.sim is not None))
 
 
+async def list_decisions(asked: Asked) -> Answer:
+    page = await asked.services.traces.list(
+        asked.caller, text=asked.query["object"], limit=asked.limit, after=asked.after
+    )
+    return Answer(page)
+
+
+async def why(asked: Asked) -> Answer:
+    org, project = asked.query["org"], asked.query["project"]
+    found = await asked.services.traces.why(
+        asked.caller, asked.query["object"] or "", org=org, project=project, limit=asked.limit
+    )
+    return Answer(found)
+
+
+_LEADER, _REPLICAS, _AUDIT, _OVERVIEW = routes_of(
+    ControlApi, leader=leader, replicas=replicas, audit=audit, overview=overview
+)
+_EVENTS = Route(
+    method="GET",
+    path="/v1/events",
+    name="control.events",
+    summary="Changes as Server-Sent Events; resumable with Last-Event-ID",
+    handler=streamed,
+    access=Access.LOGGED_IN,
+    answer=EventView,
+    media="text/event-stream",
+    query=(
+        POSITION,
+        Parameter("org", "Only machines of this org; labs are of `labs`."),
+        Parameter("project", "Only machines of this project, or labs of this user; requires `org`."),
+        Parameter(
+            "kinds",
+            f"Only these kinds: {', '.join(KINDS)}.",
+            pattern=rf"^({'|'.join(KINDS)})(,({'|'.join(KINDS)}))*$",
+            example="vm,handle",
+        ),
+        Parameter("beat", "Seconds between two keepalives.", "integer", minimum=1, maximum=60),
+    ),
+)
 ROUTES: tuple[Route, ...] = (
-    Route(
-        method="GET",
-        path="/v1/leader",
-        name="control.leader",
-        summary="The leader",
-        handler=leader,
-        access=Access.LOGGED_IN,
-        answer=LeaderView,
-    ),
-    Route(
-        method="GET",
-        path="/v1/replicas",
-        name="control.replicas",
-        summary="The running replicas",
-        handler=replicas,
-        access=Access.LOGGED_IN,
-        answer=ReplicaPage,
-    ),
-    Route(
-        method="GET",
-        path="/v1/audit",
-        name="control.audit",
-        is_long=True,
-        summary="The audit log: every write with its account, subject and revisions",
-        about="Only entries about your projects and accounts, unless you belong everywhere. A page may"
-        " be short or empty without being the last.",
-        handler=audit,
-        access="manage_accounts",
-        answer=AuditPage,
-        query=(
-            LIMIT,
-            AFTER,
-            DAY,
-            Parameter("newest", "Newest first; default: oldest first.", "boolean", default=False),
-            Parameter("who", "Only by this account."),
-            Parameter("verb", "Only this verb: `vm.create`, or a prefix: `vm.`.", example="vm."),
-            Parameter("subject", "Only subjects whose key or name contains this."),
-        ),
-        errors=(400,),
-    ),
-    Route(
-        method="GET",
-        path=EVENTS,
-        name="control.events",
-        summary="Changes as Server-Sent Events; resumable with Last-Event-ID",
-        handler=streamed,
-        access=Access.LOGGED_IN,
-        answer=EventView,
-        media="text/event-stream",
-        query=(
-            POSITION,
-            Parameter("org", "Only machines of this org; labs are of `labs`."),
-            Parameter("project", "Only machines of this project, or labs of this user; requires `org`."),
-            Parameter(
-                "kinds",
-                f"Only these kinds: {', '.join(KINDS)}.",
-                pattern=rf"^({'|'.join(KINDS)})(,({'|'.join(KINDS)}))*$",
-                example="vm,handle",
-            ),
-            Parameter("beat", "Seconds between two keepalives.", "integer", minimum=1, maximum=60),
-        ),
-    ),
-    Route(
-        method="GET",
-        path="/v1/overview",
-        name="control.overview",
-        summary="Overview: leader, store, nodes, machines, labs, deployments, and what needs attention",
-        about="Counts only machines and labs that the caller sees. Answered from memory, also while the store does not"
-        " answer; the answer then says so.",
-        handler=overview,
-        access=Access.LOGGED_IN,
-        answer=Overview,
-    ),
+    *(_LEADER, _REPLICAS, _AUDIT, _EVENTS, _OVERVIEW),
+    *routes_of(TraceApi, list=list_decisions, why=why),
 )

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.server.docs_page import PAGE, SCRIPT, STYLE
 from hostler.entry.server.problem import UNAVAILABLE, Refusal
-from hostler.entry.server.route import Access, Answer, Asked, Route
+from hostler.entry.server.route import Answer, Asked, Route
 from hostler.entry.server.static_files import GUARDS, hashed, policy
+from hostler.model.resources.operation import Access
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler

@@ -15,10 +15,11 @@ from hostler.entry.server.body import Disconnected, query_texts
 from hostler.entry.server.problem import FORBIDDEN, NOT_ALLOWED, Refusal, tell
 from hostler.entry.server.protocol import cut
 from hostler.entry.server.response import COMMON
-from hostler.entry.server.route import Access, Answer, Asked, Parameter, Route
+from hostler.entry.server.route import Answer, Asked, Route
 from hostler.errors import HostlerError, Invalid, Unavailable
 from hostler.model.http_route import METHODS, RESERVED, decoded, merge_arguments
 from hostler.model.invoke_api import Arguments
+from hostler.model.resources.operation import Access, Parameter
 
 if TYPE_CHECKING:
     from hostler.engine.invocation.load_balancer import Instance

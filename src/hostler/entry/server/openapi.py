@@ -10,13 +10,14 @@ import msgspec
 
 from hostler.entry.server.body import LABS
 from hostler.entry.server.problem import SCHEME, SORTS
-from hostler.entry.server.route import NOTHING, Access, Parameter, Route
 from hostler.keys.template import MAX_USER
 from hostler.model.api import Problem
+from hostler.model.resources.operation import NOTHING, Access, Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hostler.entry.server.route import Route
     from hostler.model.record import Record
 
 REF = "#/components/schemas/{name}"

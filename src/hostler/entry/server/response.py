@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.entry.server import body as incoming
 from hostler.entry.server.problem import MEDIA
 from hostler.entry.server.protocol import send_whole
-from hostler.entry.server.route import Answer
 
 if TYPE_CHECKING:
     from hostler.entry.server.problem import ProblemResponse
@@ -27,16 +25,6 @@ COMMON = (
 _MARK = b'"hostler:unknown"'
 _Q = re.compile(rb"q\s*=\s*(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
 _encode = msgspec.json.Encoder().encode
-
-
-def written(done: Any, *, location: str | None = None) -> Answer:
-    """Return the answer to a write from a `Written`."""
-    headers: list[tuple[bytes, bytes]] = []
-    if done.replayed:
-        headers.append((b"idempotency-replayed", b"true"))
-    if location is not None:
-        headers.append((b"location", quote(location).encode()))
-    return Answer(done.value, tuple(headers), status=done.status)
 
 
 def body_of(value: Record) -> bytes:

@@ -1,72 +1,27 @@
-"""A route: everything that the router, the OpenAPI document, the docs page and the tests of permissions need."""
+"""A route: an operation of the API and its handler; the request that a handler gets, and its answer."""
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
 from hostler.errors import NotFound
 from hostler.model.name import fold
+from hostler.model.record import Record
+from hostler.model.resources.operation import Access, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hostler.engine.request import Caller, Request
+    from hostler.engine.request import Caller, Request, Written
     from hostler.entry.server.feed import Feed
     from hostler.entry.server.services import ServerConfig, Services
     from hostler.entry.terminal.sessions import TerminalSessions
     from hostler.keys.entry import Entry
     from hostler.model.access import Ticket
-    from hostler.model.record import Record
-
-
-class Access(enum.StrEnum):
-    """Who may call a route, in addition to the six rights."""
-
-    ANYONE = "anyone"
-    """No token is needed."""
-    NEARBY = "nearby"
-    """From this host no token is needed; from elsewhere the token of any account."""
-    LOGGED_IN = "logged in"
-    """Everyone with a token; the answer holds only what the caller sees."""
-    PROJECT = "project"
-    """Accounts that see the project; for all others it does not exist."""
-    SELF = "self"
-    """The owner of the account, and accounts with the right manage_accounts."""
-    DEPLOYERS = "deployers"
-    """Accounts with the right modify_workloads that belong everywhere, because a blueprint may run on every node."""
-    ADMINISTRATORS = "administrators"
-    """Accounts with the right manage_accounts that belong everywhere."""
-
-
-NOTHING = 204
-"""The status of an answer without content."""
-Right: TypeAlias = Literal[
-    "manage_accounts", "step_time", "modify_workloads", "modify_inventory", "inject_faults", "perform_repairs"
-]
-Kind: TypeAlias = Literal["string", "integer", "boolean"]
-
-
-class Parameter(msgspec.Struct, frozen=True):
-    """One query parameter."""
-
-    name: str
-    about: str
-    kind: Kind = "string"
-    minimum: int | None = None
-    maximum: int | None = None
-    default: int | str | bool | None = None
-    pattern: str | None = None
-    example: str | None = None
-
-
-LIMIT = Parameter("limit", "Most items to return.", "integer", minimum=1, maximum=1000, default=100)
-AFTER = Parameter("after", "The `after` of the last page.")
-STALE = Parameter(
-    "stale", "Answer from memory if necessary; `Hostler-Stale` says how old that may be.", "boolean", default=False
-)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -142,49 +97,14 @@ Handler: TypeAlias = "Callable[[Asked], Awaitable[Answer | None]]"
 """Returns None if the handler has already answered (a stream)."""
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path.
+class Route(Operation[Record], frozen=True, kw_only=True):
+    """An operation, and what answers it."""
 
-    `access` is one of `Access`, or a right. A route below a project with a right also requires that the caller sees the
-    project. `errors` adds to those that every such route has (`statuses`).
-    """
-
-    method: str
-    path: str
-    """`/v1/nodes/{node}`: a part in braces matches one segment."""
-    name: str
-    """`vm.create`: unique; the operation id."""
-    summary: str
     handler: Handler
-    access: Access | Right
-    status: int = 200
-    also: tuple[int, ...] = ()
-    """Other success statuses."""
-    body: type[Record] | None = None
-    body_optional: bool = False
-    answer: type[Record] | None = None
-    brief: type[Record] | None = None
-    """The type of the answer for `brief=true`."""
-    media: str = "application/json"
-    errors: tuple[int, ...] = ()
-    query: tuple[Parameter, ...] = ()
-    about: str = ""
-    idempotent: bool = True
-    """Whether a write accepts an Idempotency-Key."""
-    conditional: bool = False
-    """Whether a write accepts If-Match."""
-    max_body: int | None = None
-    """Largest body in bytes; None: the server's default."""
+    calls: str = ""
+    """`nodes.drain`: the method of a service that it calls, if the handler does nothing else."""
     aside: Callable[[bytes], Record] | None = None
     """Decodes a large body in a thread; None: all bodies are small enough for the event loop."""
-    streamed: bool = False
-    """Whether the handler reads the body itself, as a stream: it is a file."""
-    quiet: bool = False
-    """Whether successful requests are not logged although they write, because they are too frequent."""
-    is_long: bool = False
-    """Whether it reads thousands of records: such reads are limited (`entry.server.long_reads`)."""
-    costly: bool = False
-    """Whether it costs as much as a write although it is a GET: it leaves tickets in the store."""
     door: str | None = None
     """A channel of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket is accepted too."""
     peers: str = ""
@@ -201,45 +121,59 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is in the OpenAPI document; files of the web page are not."""
 
     @property
-    def writes(self) -> bool:
-        """Return whether it changes anything."""
-        return self.method != "GET"
-
-    @property
     def spends_write(self) -> bool:
         """Return whether it counts as a write of its caller: opening a console, shell or terminal is audited."""
         return (self.writes and not self.quiet) or self.costly or self.door is not None
 
-    @property
-    def tag(self) -> str:
-        """Return the kind of object that it is about."""
-        return self.name.partition(".")[0]
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Return the names in braces, in order."""
-        return tuple(piece[1:-1] for piece in self.path.split("/") if piece.startswith("{"))
+def routes_of(
+    resource: type, service: str = "", options: dict[str, dict[str, Any]] | None = None, /, **handlers: Handler
+) -> tuple[Route, ...]:
+    """Return the routes of a resource, in the order of its declaration.
 
-    @property
-    def in_project(self) -> bool:
-        """Return whether it belongs to one project, and does not exist for callers who do not see that project."""
-        return "{project}" in self.path
+    An operation without a handler calls the method of `service` (a field of `Services`) that has its name. `options`:
+    more fields of a route, by the name of its operation.
+    """
+    found = []
+    for name, operation in vars(resource).items():
+        if isinstance(operation, Operation):
+            calls = "" if name in handlers else f"{service}.{name}"
+            handler = handlers.get(name) or _calling(operation, calls)
+            more = (options or {}).get(name, {})
+            found.append(Route(**msgspec.structs.asdict(operation), handler=handler, calls=calls, **more))
+    return tuple(found)
 
-    @property
-    def statuses(self) -> tuple[int, ...]:
-        """Return every status except success."""
-        found = {500, 503, *self.errors}
-        if self.access is not Access.ANYONE:
-            found |= {400, 401, 403, 429}  # 403: a browser request that does not come from our own page
-        if self.parts:
-            found |= {400, 404}
-        if self.body is not None:
-            found |= {400, 408, 413, 415}
-        if self.writes:
-            found |= {400, 408, 409, 413, 415}
-            found |= {422} if self.idempotent else set()
-            found |= {412} if self.conditional else set()
-        return tuple(sorted(found))
+
+def _calling(operation: Operation[Any], calls: str) -> Handler:
+    """Return a handler that calls a method with the caller or request, parts of the path, body and query."""
+    method = attrgetter(calls)
+
+    async def read(asked: Asked) -> Answer:
+        return Answer(await method(asked.services)(asked.caller, *asked.parts.values(), **asked.query))
+
+    async def write(asked: Asked) -> Answer:
+        given = () if operation.body is None else (operation.body() if asked.body is None else asked.body,)
+        done = await method(asked.services)(asked.request, *asked.parts.values(), *given, **asked.query)
+        return written(done, location=_location(operation, asked, done))
+
+    return write if operation.writes else read
+
+
+def _location(operation: Operation[Any], asked: Asked, done: Written[Any]) -> str | None:
+    if not operation.location or (done.status or operation.status) != 201:
+        return None
+    field = operation.location.rpartition("{")[2].removesuffix("}")
+    return operation.location.format(**asked.parts, **{field: getattr(done.value, field)})
+
+
+def written(done: Written[Any], *, location: str | None = None) -> Answer:
+    """Return the answer to a write."""
+    headers: list[tuple[bytes, bytes]] = []
+    if done.replayed:
+        headers.append((b"idempotency-replayed", b"true"))
+    if location is not None:
+        headers.append((b"location", quote(location).encode()))
+    return Answer(done.value, tuple(headers), status=done.status)
 
 
 def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.server.authentication import check_origin
 from hostler.entry.server.body import Disconnected
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.route import Access, Answer, Route
+from hostler.entry.server.route import Answer, Route, routes_of
 from hostler.entry.server.stream_quota import place_for
 from hostler.entry.server.vm_websockets import ONE, TICKET, machine_of, over
 from hostler.entry.server.websocket_input import WebSocketInput, send, tell
@@ -24,6 +24,7 @@ from hostler.entry.terminal.machine import LabRoute, shell_in
 from hostler.entry.terminal.session import RATE, SIZE, first
 from hostler.errors import Forbidden, HostlerError, Unavailable
 from hostler.model.api import TerminalKey
+from hostler.model.resources.machines import TerminalApi
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
@@ -106,15 +107,7 @@ async def _key(asked: Asked) -> Answer:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route(
-        method="GET",
-        path="/v1/terminal-key",
-        name="terminal.key",
-        summary="The public SSH key with which the server logs in to open a shell",
-        handler=_key,
-        access=Access.LOGGED_IN,
-        answer=TerminalKey,
-    ),
+    *routes_of(TerminalApi, key=_key),
     Route(
         method="GET",
         path=f"{ONE}/shell",

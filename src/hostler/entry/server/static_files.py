@@ -17,8 +17,9 @@ import msgspec
 
 import hostler
 from hostler.entry.server.response import likes_of
-from hostler.entry.server.route import Access, Answer, Route
+from hostler.entry.server.route import Answer, Route
 from hostler.errors import NotFound
+from hostler.model.resources.operation import Access
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Asked, Handler

@@ -5,25 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.entry.server import (
+    accounts,
     artifacts,
     blueprints,
     browser_session,
     control,
+    hardware,
     health,
     invoke,
-    labs,
-    nodes,
-    quotas,
-    racks,
-    retained,
+    machines,
     shell,
     sim,
     terminal,
-    traces,
-    users,
     vm_websockets,
-    vms,
-    workloads,
 )
 from hostler.entry.server.static_files import StaticFiles
 
@@ -31,27 +25,22 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Handler, Route
 
 API: tuple[Route, ...] = (
-    *(
-        *vms.ROUTES,
-        *vm_websockets.ROUTES,
-        *shell.ROUTES,
-        *labs.ROUTES,
-        *workloads.ROUTES,
-        *blueprints.ROUTES,
-        *terminal.ROUTES,
-        *nodes.ROUTES,
-        *racks.ROUTES,
-        *retained.ROUTES,
-    ),
-    *(
-        *quotas.ROUTES,
-        *users.ROUTES,
-        *browser_session.ROUTES,
-        *control.ROUTES,
-        *traces.ROUTES,
-        *sim.ROUTES,
-        *invoke.ROUTES,
-    ),
+    *machines.VM_ROUTES,
+    *vm_websockets.ROUTES,
+    *shell.ROUTES,
+    *machines.LAB_ROUTES,
+    *machines.WORKLOAD_ROUTES,
+    *blueprints.ROUTES,
+    *terminal.ROUTES,
+    *hardware.NODE_ROUTES,
+    *hardware.INVENTORY_ROUTES,
+    *machines.RETAINED_ROUTES,
+    *accounts.QUOTA_ROUTES,
+    *accounts.USER_ROUTES,
+    *browser_session.ROUTES,
+    *control.ROUTES,
+    *sim.ROUTES,
+    *invoke.ROUTES,
     *artifacts.ROUTES,
 )
 """All routes below `/v1`."""

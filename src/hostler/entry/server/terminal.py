@@ -14,18 +14,17 @@ from hostler.engine.labs.service import check_use
 from hostler.engine.tickets import TERMINAL, worthless
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.body import Disconnected
-from hostler.entry.server.labs import USED
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.response import written
-from hostler.entry.server.route import Access, Parameter, Route
+from hostler.entry.server.route import Route, routes_of, written
 from hostler.entry.server.stream_quota import place_for
 from hostler.entry.server.vm_websockets import TICKET, over
 from hostler.entry.server.websocket_input import WebSocketInput, send
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.errors import Invalid, NotFound
-from hostler.model.api import TicketView
 from hostler.model.lab import ORG, lab_project
+from hostler.model.resources.machines import LAB_USED, LabTerminalApi
+from hostler.model.resources.operation import Access, Parameter
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller
@@ -130,19 +129,7 @@ async def _issued(asked: Asked) -> Answer:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route(
-        method="POST",
-        path=f"{ONE}/tickets",
-        name="lab.ticket",
-        summary="Issue a ticket that opens the terminal of a user's lab, once, within 30 s",
-        handler=_issued,
-        access=Access.LOGGED_IN,
-        status=201,
-        answer=TicketView,
-        idempotent=False,
-        errors=(403,),
-        about=f"{USED} The terminal closes when the token ends that the ticket was requested with.",
-    ),
+    *routes_of(LabTerminalApi, ticket=_issued),
     Route(
         method="GET",
         path=PATH,
@@ -154,7 +141,7 @@ ROUTES: tuple[Route, ...] = (
         errors=(400, 403),
         query=(TICKET, REPLAY),
         door=TERMINAL,
-        about=f"{USED} A plain GET is refused with 400. A newer connection takes over; a shell waits five minutes for"
-        " the user to reconnect. The messages are in docs/terminal.md.",
+        about=f"{LAB_USED} A plain GET is refused with 400. A newer connection takes over; a shell waits five minutes"
+        " for the user to reconnect. The messages are in docs/terminal.md.",
     ),
 )

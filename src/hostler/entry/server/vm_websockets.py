@@ -13,12 +13,13 @@ from urllib.parse import quote
 from hostler.engine.tickets import worthless
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.response import written
-from hostler.entry.server.route import Answer, Parameter, Route, check_access
+from hostler.entry.server.route import Answer, Route, check_access, routes_of, written
 from hostler.entry.server.stream import GOING_AWAY, NO_LONGER, joined
 from hostler.entry.server.stream_quota import place_for
 from hostler.errors import HostlerError, Unavailable
-from hostler.model.api import TicketRequest, TicketView, VmLog
+from hostler.model.api import VmLog
+from hostler.model.resources.machines import VmChannelApi
+from hostler.model.resources.operation import Parameter
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 LOOK_EVERY = 1.0
 """Seconds between two checks of the token."""
 ONE = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
-TAIL = Parameter("tail", "Most bytes, from the end.", "integer", minimum=1, maximum=256 * 1024, default=64 * 1024)
 LOG_WITHIN = 15.0
 """Seconds for an agent to answer with a log."""
 TICKET = Parameter("ticket", "In place of a token, for browsers: valid once, within 30 s (`POST …/tickets`).")
@@ -128,31 +128,7 @@ def _door(door: Door, summary: str) -> Route:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route(
-        method="POST",
-        path=f"{ONE}/tickets",
-        name="vm.ticket",
-        summary="Issue a ticket for one channel of a machine, valid once, within 30 s",
-        handler=_issued,
-        access="modify_workloads",
-        status=201,
-        body=TicketRequest,
-        answer=TicketView,
-        idempotent=False,
-        about="The channel closes when the token ends that the ticket was requested with.",
-    ),
-    Route(
-        method="GET",
-        path=f"{ONE}/log",
-        name="vm.log",
-        costly=True,
-        summary="The last output of its serial port",
-        handler=_logged,
-        access="modify_workloads",
-        answer=VmLog,
-        query=(TAIL,),
-        about="Also for a machine that is off. The content is not trusted: show it as text.",
-    ),
+    *routes_of(VmChannelApi, ticket=_issued, log=_logged),
     _door(Door.CONSOLE, "The serial console, as a WebSocket of binary messages"),
     _door(Door.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
 )
