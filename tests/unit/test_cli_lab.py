@@ -15,7 +15,7 @@ import pytest
 
 from hostler.drivers.redis_client import RedisLink
 from hostler.engine.control_plane import LabCaches
-from hostler.entry.cli import main
+from hostler.entry.cli import main, server_options
 from hostler.entry.cli.failure import NotYet
 from hostler.entry.cli.lab import change, read, render
 from hostler.entry.cli.lab.change import Minutes
@@ -146,14 +146,14 @@ def test_what_is_no_extension_is_refused(text: str) -> None:
 def test_what_cannot_be_is_refused_before_anybody_is_asked(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (change, read):
+    for module in (change, read, server_options):
         monkeypatch.setattr(module, "chosen_server", lambda: pytest.fail("somebody was asked"))
     assert main(arguments) == 2
     assert capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["get", "news"])
-async def test_an_outage_does_not_end_a_watch(
+def test_an_outage_does_not_end_a_watch(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = [Unavailable("no answer")]
@@ -174,10 +174,10 @@ async def test_an_outage_does_not_end_a_watch(
     async def reached(_: object) -> AsyncIterator[object]:
         yield type("Client", (), {"labs": Labs()})()
 
-    monkeypatch.setattr(read, "reached", reached)
     monkeypatch.setattr(read, "LOOK_EVERY", 0.001)
-    server: Any = None
-    await read._follow(server, "ada", False, "table")
+    monkeypatch.setattr(server_options, "reached", reached)
+    monkeypatch.setattr(server_options, "chosen_server", lambda: None)
+    assert main(["lab", "watch", "ada"]) == 0
     told = capsys.readouterr()
     assert "no answer; retrying" in told.err
     assert told.out.count("available lab 5") == 1

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.cli import events, main
+from hostler.entry.cli import events, main, server_options
 from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
 
 
@@ -48,8 +48,9 @@ def run(server: Server, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     async def reached(_: object) -> AsyncIterator[Any]:
         yield server
 
-    monkeypatch.setattr(events, "reached", reached)
-    monkeypatch.setattr(events, "chosen_server", lambda: None)
+    for module in (events, server_options):
+        monkeypatch.setattr(module, "reached", reached)
+        monkeypatch.setattr(module, "chosen_server", lambda: None)
     assert main([*words]) == 0
 
 

@@ -13,7 +13,15 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import PAGE, chosen_server, project_options, reached, server_options, show_all
+from hostler.entry.cli.server_options import (
+    PAGE,
+    chosen_server,
+    project_options,
+    reached,
+    server_options,
+    show_all,
+    with_client,
+)
 from hostler.entry.cli.store_option import complete, opened, redacted, store_option
 from hostler.errors import Damaged, HostlerError
 from hostler.kit.plural import counted
@@ -208,19 +216,15 @@ def _said(view: EventView) -> str:
 @click.option("--reasons", is_flag=True, help="Also show the reasons that each decision weighed.")
 @show.output_option
 @project_options
-@server_options
-def why(*, object_: str, limit: int, reasons: bool, output: str, org: str, project: str) -> None:
+@with_client
+async def why(client: Client, *, object_: str, limit: int, reasons: bool, output: str, org: str, project: str) -> None:
     """Explain the state of OBJECT: each decision that led to it, newest first, down to the original request.
 
     OBJECT is vm/NAME (in --org and --project), vm/ORG/PROJECT/NAME, node/NAME, rack/NAME[/BLADE], lab/USER,
     workload/NAME[/NUMBER], blueprint/NAME or slice/GROUP:NAME; or a unique name or id of one of them.
     """
-    complete(_why(chosen_server(), object_, limit, (org, project), reasons=reasons, output=output))
-
-
-async def _why(server: Server, object_: str, limit: int, where: tuple[str, str], *, reasons: bool, output: str) -> None:
-    async with reached(server) as client:
-        found = await client.traces.why(object_, org=where[0], project=where[1], limit=limit)
+    where = (org, project)
+    found = await client.traces.why(object_, org=where[0], project=where[1], limit=limit)
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return

@@ -11,7 +11,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask, yes_option
 from hostler.entry.cli.rack import racks, runs, standing
-from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.errors import Conflict, Invalid
 from hostler.kit.plural import counted
@@ -206,21 +206,16 @@ def _counted(changes: Sequence[InventoryChange], *, done: bool = False) -> str:
 
 @click.command("show")
 @show.output_option
-@server_options
-def show_(output: str) -> None:
+@with_client
+async def show_(client: Client, *, output: str) -> None:
     """Show the inventory. As YAML or JSON it is a file that `hostler inventory load` reads."""
-    complete(_show(chosen_server(), output))
-
-
-async def _show(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        if output != "table":
-            shown = await read(client, lambda stale: client.inventory.get(stale=stale))
-            document = {"regions": list(shown.regions), "racks": list(shown.racks)}
-            show.emit({name: levels for name, levels in document.items() if levels} or {"racks": []}, output)
-            return
-        found = await racks(client)
-        regions = await read(client, lambda stale: client.inventory.regions(stale=stale))
+    if output != "table":
+        shown = await read(client, lambda stale: client.inventory.get(stale=stale))
+        document = {"regions": list(shown.regions), "racks": list(shown.racks)}
+        show.emit({name: levels for name, levels in document.items() if levels} or {"racks": []}, output)
+        return
+    found = await racks(client)
+    regions = await read(client, lambda stale: client.inventory.regions(stale=stale))
     if not found and not regions.items:
         click.echo("the inventory is empty; load one: hostler inventory load FILE", err=True)
         return

@@ -13,7 +13,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask, ask_if_seen, check_can_ask, yes_option
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
+from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
 from hostler.entry.cli.vm.retained import given_up
@@ -59,15 +59,10 @@ def node() -> None:
 
 @click.command("list")
 @show.output_option
-@server_options
-def list_(output: str) -> None:
+@with_client
+async def list_(client: Client, *, output: str) -> None:
     """List the nodes and their usage."""
-    complete(_list(chosen_server(), output))
-
-
-async def _list(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        found = await nodes(client)
+    found = await nodes(client)
     show_all(found, output, HEADS, _row, "no nodes; start an agent: hostler agent --node NAME")
 
 
@@ -93,15 +88,10 @@ def _row(view: NodeView) -> list[str]:
 @click.command("show")
 @click.argument("node")
 @show.output_option
-@server_options
-def show_(node: str, output: str) -> None:
+@with_client
+async def show_(client: Client, *, node: str, output: str) -> None:
     """Show the node NODE."""
-    complete(_show(chosen_server(), node, output))
-
-
-async def _show(server: Server, node: str, output: str) -> None:
-    async with reached(server) as client:
-        view = await read(client, lambda stale: client.nodes.get(node, stale=stale))
+    view = await read(client, lambda stale: client.nodes.get(node, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return
@@ -195,15 +185,10 @@ async def _left(client: Client, node: str, mode: DrainMode) -> int:
 
 @click.command()
 @click.argument("node")
-@server_options
-def activate(node: str) -> None:
+@with_client
+async def activate(client: Client, *, node: str) -> None:
     """Return the node NODE to service."""
-    complete(_activate(chosen_server(), node))
-
-
-async def _activate(server: Server, node: str) -> None:
-    async with reached(server) as client:
-        view = await client.nodes.activate(node)
+    view = await client.nodes.activate(node)
     click.echo(f"{show.safe(node)}: {state(view)}")
 
 
@@ -266,15 +251,10 @@ def brake() -> None:
 
 @click.command("show")
 @show.output_option
-@server_options
-def show_brake(output: str) -> None:
+@with_client
+async def show_brake(client: Client, *, output: str) -> None:
     """Show whether the brake holds, because of which nodes, and what they have in common."""
-    complete(_show_brake(chosen_server(), output))
-
-
-async def _show_brake(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        view = await client.nodes.brake()
+    view = await client.nodes.brake()
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return
@@ -291,23 +271,18 @@ async def _show_brake(server: Server, output: str) -> None:
 
 @click.command("release")
 @yes_option
-@server_options
-def release_brake(yes: bool) -> None:
+@with_client
+async def release_brake(client: Client, *, yes: bool) -> None:
     """Allow fencing of the nodes that hold the brake, one at a time.
 
     Nodes are switched off where a power command is set, and their machines start elsewhere with new disks. Check the
     common cause first (hostler node brake show): a node that comes back by itself keeps its machines and disks.
     """
-    complete(_release_brake(chosen_server(), yes=yes))
-
-
-async def _release_brake(server: Server, *, yes: bool) -> None:
-    async with reached(server) as client:
-        view = await client.nodes.brake()
-        if view.held:
-            lost = f"{counted(len(view.nodes), 'node')} ({show.safe(', '.join(view.nodes))})"
-            ask(f"Fence {lost}? Their machines start elsewhere, and may lose their disks.", yes=yes)
-        await client.nodes.release_brake(if_match=view.revision or None)
+    view = await client.nodes.brake()
+    if view.held:
+        lost = f"{counted(len(view.nodes), 'node')} ({show.safe(', '.join(view.nodes))})"
+        ask(f"Fence {lost}? Their machines start elsewhere, and may lose their disks.", yes=yes)
+    await client.nodes.release_brake(if_match=view.revision or None)
     click.echo("brake: released; the nodes are fenced one at a time")
 
 

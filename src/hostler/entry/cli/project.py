@@ -9,12 +9,20 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.server_options import chosen_server, org_option, project_options, reached, server_options
+from hostler.entry.cli.server_options import (
+    chosen_server,
+    org_option,
+    project_options,
+    reached,
+    server_options,
+    with_client,
+)
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Mebibytes, moment, size
 from hostler.model.api import QuotaSet
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.entry.cli.server_options import Server
     from hostler.model.api import QuotaView
 
@@ -35,33 +43,23 @@ def project() -> None:
 @click.command()
 @click.argument("name")
 @org_option
-@server_options
-def create(name: str, org: str) -> None:
+@with_client
+async def create(client: Client, *, name: str, org: str) -> None:
     """Create a project in an org.
 
     Needs the right manage_accounts, and membership in the org or in * (everything).
     """
-    complete(_create(chosen_server(), org, name))
-
-
-async def _create(server: Server, org: str, name: str) -> None:
-    async with reached(server) as client:
-        view = await client.projects.create(org, name)
+    view = await client.projects.create(org, name)
     click.echo(f"{show.safe(view.org)}/{show.safe(view.name)}: created")
 
 
 @click.command("list")
 @show.output_option
 @click.option("--org", help="Only projects of this org.")
-@server_options
-def list_(output: str, org: str | None) -> None:
+@with_client
+async def list_(client: Client, *, output: str, org: str | None) -> None:
     """List the projects that you can see."""
-    complete(_list(chosen_server(), org, output))
-
-
-async def _list(server: Server, org: str | None, output: str) -> None:
-    async with reached(server) as client:
-        found = await client.projects.list(org=org)
+    found = await client.projects.list(org=org)
     if output != "table":
         show.emit(msgspec.to_builtins(found.items), output)
         return
@@ -91,15 +89,11 @@ _all = click.option("--all-projects", is_flag=True, help="The quota for all proj
 @show.output_option
 @_all
 @project_options
-@server_options
-def show_(*, output: str, all_projects: bool, org: str, project: str) -> None:
+@with_client
+async def show_(client: Client, *, output: str, all_projects: bool, org: str, project: str) -> None:
     """Show the limits and the usage of a project."""
-    complete(_show(chosen_server(), org, "" if all_projects else project, output))
-
-
-async def _show(server: Server, org: str, project: str, output: str) -> None:
-    async with reached(server) as client:
-        view = await client.quotas.get(org, project)
+    project = "" if all_projects else project
+    view = await client.quotas.get(org, project)
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
     else:
@@ -167,13 +161,9 @@ async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None
 @click.command()
 @_all
 @project_options
-@server_options
-def remove(*, all_projects: bool, org: str, project: str) -> None:
+@with_client
+async def remove(client: Client, *, all_projects: bool, org: str, project: str) -> None:
     """Remove the limits of a project."""
-    complete(_remove(chosen_server(), org, "" if all_projects else project))
-
-
-async def _remove(server: Server, org: str, project: str) -> None:
-    async with reached(server) as client:
-        await client.quotas.delete(org, project)
+    project = "" if all_projects else project
+    await client.quotas.delete(org, project)
     click.echo(f"{show.safe(org)}{f'/{show.safe(project)}' if project else ''}: no limits")

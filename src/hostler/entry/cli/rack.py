@@ -9,8 +9,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.server_options import all_of, read, show_all, with_client
 from hostler.entry.cli.value import capacity, moment, size
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
     from hostler.model.inventory import HardwareFlow
     from hostler.model.inventory_api import BladeView, FeedView, RackDetail, RackView
 
@@ -42,15 +40,10 @@ def rack() -> None:
 
 @click.command("list")
 @show.output_option
-@server_options
-def list_(output: str) -> None:
+@with_client
+async def list_(client: Client, *, output: str) -> None:
     """List the racks and their usage."""
-    complete(_list(chosen_server(), output))
-
-
-async def _list(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        found = await racks(client)
+    found = await racks(client)
     show_all(found, output, HEADS, _row, "no racks; load an inventory: hostler inventory load FILE")
 
 
@@ -78,15 +71,10 @@ def _row(view: RackView) -> list[str]:
 @click.command("show")
 @click.argument("rack")
 @show.output_option
-@server_options
-def show_(rack: str, output: str) -> None:
+@with_client
+async def show_(client: Client, *, rack: str, output: str) -> None:
     """Show the rack RACK: its blades, their power and network, and their machines."""
-    complete(_show(chosen_server(), rack, output))
-
-
-async def _show(server: Server, rack: str, output: str) -> None:
-    async with reached(server) as client:
-        view = await read(client, lambda stale: client.racks.get(rack, stale=stale))
+    view = await read(client, lambda stale: client.racks.get(rack, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return

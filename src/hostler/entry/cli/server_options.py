@@ -7,16 +7,18 @@ token of the data folder, which is sent only to that folder's own server.
 
 from __future__ import annotations
 
+import functools
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import span
 from hostler.entry.data_dir import DataFolder
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
@@ -27,7 +29,7 @@ from hostler.settings.value import split_address
 from hostler.wiring import is_shared_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from hostler.client import Client
     from hostler.client.pages import Page, Pages
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P")
+Q = ParamSpec("Q")
 T = TypeVar("T")
 
 PAGE = 500
@@ -188,6 +191,26 @@ async def reached(server: Server) -> AsyncIterator[Client]:
         raise Invalid(str(error).replace("say insecure=True", "say --insecure")) from None
     async with client:
         yield client
+
+
+def with_client(command: Callable[Concatenate[Client, Q], Coroutine[Any, Any, None]]) -> Callable[Q, None]:
+    """Add the options of a server, and run the command with a client of that server."""
+
+    @functools.wraps(command)
+    def run(*args: Q.args, **options: Q.kwargs) -> None:
+        complete(_run(chosen_server(), command, *args, **options))
+
+    return server_options(run)
+
+
+async def _run(
+    server: Server,
+    command: Callable[Concatenate[Client, Q], Coroutine[Any, Any, None]],
+    *args: Q.args,
+    **options: Q.kwargs,
+) -> None:
+    async with reached(server) as client:
+        await command(client, *args, **options)
 
 
 async def read(client: Client, asked: Callable[[bool], Awaitable[T]]) -> T:

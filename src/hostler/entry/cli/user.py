@@ -15,7 +15,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import Server, chosen_server, reached, server_options
+from hostler.entry.cli.server_options import Server, chosen_server, reached, server_options, with_client
 from hostler.entry.cli.store_option import complete, local_path, redacted, store_option
 from hostler.entry.cli.value import Duration, moment
 from hostler.errors import NotFound
@@ -24,6 +24,7 @@ from hostler.model.api import TokenCreate, UserCreate, UserUpdate
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.model.api import UserView
     from hostler.model.inventory import Rights
     from hostler.settings import Settings
@@ -102,15 +103,10 @@ async def _create(server: Server, request: UserCreate, output: str) -> None:
 
 @click.command("list")
 @show.output_option
-@server_options
-def list_(output: str) -> None:
+@with_client
+async def list_(client: Client, *, output: str) -> None:
     """List the accounts that you may see."""
-    complete(_list(chosen_server(), output))
-
-
-async def _list(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        found = [view async for view in client.users.list(limit=PAGE)]
+    found = [view async for view in client.users.list(limit=PAGE)]
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return
@@ -135,15 +131,10 @@ def _state(view: UserView) -> str:
 @click.command("show")
 @click.argument("name", required=False)
 @show.output_option
-@server_options
-def show_(name: str | None, output: str) -> None:
+@with_client
+async def show_(client: Client, *, name: str | None, output: str) -> None:
     """Show the account NAME. Default: your own account."""
-    complete(_show(chosen_server(), name, output))
-
-
-async def _show(server: Server, name: str | None, output: str) -> None:
-    async with reached(server) as client:
-        view = await (client.users.me() if name is None else client.users.get(name))
+    view = await (client.users.me() if name is None else client.users.get(name))
     _shown(view, output)
 
 
@@ -263,15 +254,10 @@ async def _create_token(server: Server, user: str, request: TokenCreate, output:
 @click.command("list")
 @click.argument("user")
 @show.output_option
-@server_options
-def list_tokens(user: str, output: str) -> None:
+@with_client
+async def list_tokens(client: Client, *, user: str, output: str) -> None:
     """List the tokens and sessions of the account USER."""
-    complete(_list_tokens(chosen_server(), user, output))
-
-
-async def _list_tokens(server: Server, user: str, output: str) -> None:
-    async with reached(server) as client:
-        page = await client.users.tokens(user)
+    page = await client.users.tokens(user)
     if output != "table":
         show.emit(msgspec.to_builtins(page.items), output)
         return
@@ -285,15 +271,10 @@ async def _list_tokens(server: Server, user: str, output: str) -> None:
 @click.command()
 @click.argument("user")
 @click.argument("token_id", metavar="ID")
-@server_options
-def revoke(user: str, token_id: str) -> None:
+@with_client
+async def revoke(client: Client, *, user: str, token_id: str) -> None:
     """Revoke the token ID of the account USER."""
-    complete(_revoke(chosen_server(), user, token_id))
-
-
-async def _revoke(server: Server, user: str, token_id: str) -> None:
-    async with reached(server) as client:
-        await client.users.revoke(user, token_id)
+    await client.users.revoke(user, token_id)
     click.echo(f"{show.safe(token_id)}: revoked")
 
 
@@ -329,21 +310,16 @@ async def _recover(settings: Settings, *, remove_password: bool) -> None:
 
 @click.command()
 @click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening it.")
-@server_options
-def web(only_print: bool) -> None:
+@with_client
+async def web(client: Client, *, only_print: bool) -> None:
     """Open the web UI, signed in as the account of the token.
 
     The URL contains a ticket that signs in once, within 60 seconds. If no browser can be opened, the URL is printed.
     With --print it is printed alone on standard output. To sign in without this command, open the server's URL and
     enter a name and password, or a token.
     """
-    complete(_web(chosen_server(), only_print=only_print))
-
-
-async def _web(server: Server, *, only_print: bool) -> None:
-    async with reached(server) as client:
-        told = await client.users.web_ticket()
-        url = client.url
+    told = await client.users.web_ticket()
+    url = client.url
     address = f"{url}{told.url}/{told.ticket}"
     if not only_print:
         if _opened(address):

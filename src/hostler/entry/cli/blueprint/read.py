@@ -10,13 +10,12 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.blueprint.render import version
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.server_options import all_of, read, show_all, with_client
 from hostler.entry.cli.value import moment
 from hostler.model.deployment import Blueprint, base_of
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.server_options import Server
+    from hostler.client import Client
     from hostler.model.blueprint_api import BlueprintView, RevisionView
 
 HEADS = ("NAME", "NUMBER", "PHASE", "READY", "SLICES", "DETAIL")
@@ -26,15 +25,10 @@ REVISIONS = ("NUMBER", "WHEN", "BY", "WHAT", "SLICES")
 
 @click.command("list")
 @show.output_option
-@server_options
-def list_(output: str) -> None:
+@with_client
+async def list_(client: Client, *, output: str) -> None:
     """List all blueprints."""
-    complete(_list(chosen_server(), output))
-
-
-async def _list(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        found = [view async for view in all_of(client, client.blueprints.list)]
+    found = [view async for view in all_of(client, client.blueprints.list)]
     show_all(found, output, HEADS, _row, "no blueprints; apply one: hostler blueprint apply FILE")
 
 
@@ -55,35 +49,25 @@ def _row(view: BlueprintView) -> list[str]:
     show_default=True,
     help="The output format. As JSON it is a file that `hostler blueprint apply` reads.",
 )
-@server_options
-def get(name: str, number: int | None, output: str) -> None:
+@with_client
+async def get(client: Client, *, name: str, number: int | None, output: str) -> None:
     """Show the blueprint NAME in the form of a file."""
-    complete(_get(chosen_server(), name, number, output))
-
-
-async def _get(server: Server, name: str, number: int | None, output: str) -> None:
     from hostler.engine.deployments.blueprint_file import check_name, write_blueprint
 
-    async with reached(server) as client:
-        if number is None:
-            slices = (await read(client, lambda stale: client.blueprints.get(name, stale=stale))).slices
-        else:
-            slices = (await client.blueprints.revision(name, number)).slices
+    if number is None:
+        slices = (await read(client, lambda stale: client.blueprints.get(name, stale=stale))).slices
+    else:
+        slices = (await client.blueprints.revision(name, number)).slices
     show.emit(write_blueprint(check_name(name), Blueprint(slices=slices)), output)
 
 
 @click.command()
 @click.argument("name")
 @show.output_option
-@server_options
-def routes(name: str, output: str) -> None:
+@with_client
+async def routes(client: Client, *, name: str, output: str) -> None:
     """List the HTTP routes of the blueprint NAME: the path on the server, and the method that it calls."""
-    complete(_routes(chosen_server(), name, output))
-
-
-async def _routes(server: Server, name: str, output: str) -> None:
-    async with reached(server) as client:
-        view = await read(client, lambda stale: client.blueprints.get(name, stale=stale))
+    view = await read(client, lambda stale: client.blueprints.get(name, stale=stale))
     found = []
     for spec in view.slices:
         for text, method in spec.routes.items():
@@ -102,15 +86,10 @@ async def _routes(server: Server, name: str, output: str) -> None:
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Newest revisions.")
 @show.output_option
-@server_options
-def history(name: str, limit: int, output: str) -> None:
+@with_client
+async def history(client: Client, *, name: str, limit: int, output: str) -> None:
     """List the revisions of NAME, newest first. To return to one: `hostler blueprint rollback --to NUMBER`."""
-    complete(_history(chosen_server(), name, limit, output))
-
-
-async def _history(server: Server, name: str, limit: int, output: str) -> None:
-    async with reached(server) as client:
-        page = await client.blueprints.history(name, limit=limit)
+    page = await client.blueprints.history(name, limit=limit)
     if output != "table":
         show.emit(msgspec.to_builtins(list(page.items)), output)
         return

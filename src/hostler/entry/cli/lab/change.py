@@ -10,7 +10,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.lab.render import described, until
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, reached, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.entry.cli.vm.wait import wait_options
@@ -18,6 +18,7 @@ from hostler.model.lab import LabEvent
 from hostler.settings.quantity import seconds_of
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.entry.cli.server_options import Server
     from hostler.model.lab_api import LabAnswer, LabView
 
@@ -44,25 +45,20 @@ class Minutes(click.ParamType[float]):
 @click.argument("lab", type=LAB_ID)
 @wait_options
 @show.output_option
-@server_options
-def start(user: str, lab: int, waiting: bool, within: float, output: str) -> None:
+@with_client
+async def start(client: Client, *, user: str, lab: int, waiting: bool, within: float, output: str) -> None:
     """Start lab LAB for USER. If it already runs, nothing changes. Stop a different lab of USER first.
 
     \b
     hostler lab start ada 5 --wait
     hostler lab ssh ada
     """
-    complete(_start(chosen_server(), user, lab, within if waiting else None, output))
-
-
-async def _start(server: Server, user: str, lab: int, within: float | None, output: str) -> None:
-    async with reached(server) as client:
-        answer = await client.labs.start(user, lab)
-        view = answer.lab
-        if within is not None:
-            view = await until(client, user, gone=False, lab_id=lab, within=within)
+    answer = await client.labs.start(user, lab)
+    view = answer.lab
+    if waiting:
+        view = await until(client, user, gone=False, lab_id=lab, within=within)
     said = "requested" if answer.news.event is not LabEvent.ALREADY else "already there"
-    _tell(user, answer, view, output, said if within is None else "")
+    _tell(user, answer, view, output, "" if waiting else said)
 
 
 @click.command()
@@ -92,15 +88,10 @@ async def _stop(server: Server, user: str, lab: int | None, within: float | None
 @click.argument("minutes", type=Minutes())
 @click.option("--lab", type=LAB_ID, help="Only if the user has this lab.")
 @show.output_option
-@server_options
-def extend(user: str, minutes: float, lab: int | None, output: str) -> None:
+@with_client
+async def extend(client: Client, *, user: str, minutes: float, lab: int | None, output: str) -> None:
     """Extend the life of the lab of USER by MINUTES: 30, or 30m, 2h, 1d."""
-    complete(_extend(chosen_server(), user, minutes, lab, output))
-
-
-async def _extend(server: Server, user: str, minutes: float, lab: int | None, output: str) -> None:
-    async with reached(server) as client:
-        answer = await client.labs.extend(user, minutes, lab)
+    answer = await client.labs.extend(user, minutes, lab)
     ends = "" if answer.lab is None else f"ends {moment(answer.lab.expires_at)}"
     _tell(user, answer, answer.lab, output, ends)
 
@@ -109,8 +100,8 @@ async def _extend(server: Server, user: str, minutes: float, lab: int | None, ou
 @click.argument("user")
 @click.argument("text")
 @show.output_option
-@server_options
-def message(user: str, text: str, output: str) -> None:
+@with_client
+async def message(client: Client, *, user: str, text: str, output: str) -> None:
     """Send TEXT to USER, who has a lab: one line of at most 500 characters.
 
     The message is an event of the lab. The lab's page and its terminal show it.
@@ -118,12 +109,7 @@ def message(user: str, text: str, output: str) -> None:
     \b
     hostler lab message ada "Ten minutes left: save your work"
     """
-    complete(_message(chosen_server(), user, text, output))
-
-
-async def _message(server: Server, user: str, text: str, output: str) -> None:
-    async with reached(server) as client:
-        answer = await client.labs.message(user, text)
+    answer = await client.labs.message(user, text)
     _tell(user, answer, answer.lab, output, "sent")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.lab.render import described, left, news_line
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
+from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, natural, size, span
 from hostler.errors import NotFound, Unavailable
@@ -20,6 +20,7 @@ from hostler.kit.plural import counted
 from hostler.model.lab import lab_project
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.entry.cli.server_options import Server
     from hostler.model.lab import LabNews
     from hostler.model.lab_api import LabOffer, LabView
@@ -137,15 +138,10 @@ def _rows(view: LabView) -> list[tuple[str, str]]:
 @click.argument("user")
 @click.option("--count", type=click.IntRange(min=1), help="Only the newest ones.")
 @show.output_option
-@server_options
-def events(user: str, count: int | None, output: str) -> None:
+@with_client
+async def events(client: Client, *, user: str, count: int | None, output: str) -> None:
     """Show the latest events of the labs of USER, as the student sees them."""
-    complete(_events(chosen_server(), user, count, output))
-
-
-async def _events(server: Server, user: str, count: int | None, output: str) -> None:
-    async with reached(server) as client:
-        items = (await client.labs.news(user)).items
+    items = (await client.labs.news(user)).items
     items = items[-count:] if count is not None else items
     if output != "table":
         show.emit(msgspec.to_builtins(items), output)
@@ -158,34 +154,28 @@ async def _events(server: Server, user: str, count: int | None, output: str) -> 
 @click.argument("user")
 @click.option("--follow", is_flag=True, help="Continue after the lab is available, until it is gone.")
 @show.output_option
-@server_options
-def watch(user: str, follow: bool, output: str) -> None:
+@with_client
+async def watch(client: Client, *, user: str, follow: bool, output: str) -> None:
     """Follow the events and phases of the lab of USER until it is available or gone."""
-    complete(_follow(chosen_server(), user, follow, output))
-
-
-async def _follow(server: Server, user: str, follow: bool, output: str) -> None:
-    """Poll the lab. Its record contains the latest events, so a read after each change shows all of them."""
     watched = _Watched(output)
-    async with reached(server) as client:
-        while True:
-            try:
-                view: LabView | None = await client.labs.get(user)
-            except NotFound:
-                view = None
-            except Unavailable as error:
-                await _again(error)
-                continue
-            try:
-                news = (await client.labs.news(user)).items
-            except Unavailable as error:
-                await _again(error)
-                continue
-            watched.news(news)
-            watched.lab(user, view)
-            if view is None or (view.available and not follow):
-                return
-            await asyncio.sleep(LOOK_EVERY / 2)
+    while True:
+        try:
+            view: LabView | None = await client.labs.get(user)
+        except NotFound:
+            view = None
+        except Unavailable as error:
+            await _again(error)
+            continue
+        try:
+            news = (await client.labs.news(user)).items
+        except Unavailable as error:
+            await _again(error)
+            continue
+        watched.news(news)
+        watched.lab(user, view)
+        if view is None or (view.available and not follow):
+            return
+        await asyncio.sleep(LOOK_EVERY / 2)
 
 
 class _Watched:
@@ -212,15 +202,10 @@ class _Watched:
 
 @click.command()
 @show.output_option
-@server_options
-def catalogue(output: str) -> None:
+@with_client
+async def catalogue(client: Client, *, output: str) -> None:
     """List the lab templates, with the number of running, waiting and warm labs."""
-    complete(_catalogue(chosen_server(), output))
-
-
-async def _catalogue(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        found = await client.labs.offers()
+    found = await client.labs.offers()
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return

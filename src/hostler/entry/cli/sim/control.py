@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, reached, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration, moment, span
 from hostler.errors import Conflict, Refused
@@ -28,15 +28,10 @@ FOLLOW_EVERY = 0.5
 
 @click.command()
 @show.output_option
-@server_options
-def status(output: str) -> None:
+@with_client
+async def status(client: Client, *, output: str) -> None:
     """Show the time, what is faulty, and the proposed repairs."""
-    complete(_status(chosen_server(), output))
-
-
-async def _status(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        view = await client.sim.get()
+    view = await client.sim.get()
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return

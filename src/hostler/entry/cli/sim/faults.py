@@ -8,13 +8,14 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, reached, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration
 from hostler.errors import Conflict
 from hostler.model.sim_api import FaultInject, HardwareCommand, HardwareVerb
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.entry.cli.server_options import Server
     from hostler.model.sim_api import ProposalPage
 
@@ -95,19 +96,15 @@ async def _lift(server: Server, ids: tuple[str, ...]) -> None:
 @click.argument("command", type=click.Choice([verb.value.replace("_", "-") for verb in HardwareVerb]))
 @click.argument("on")
 @click.option("--guard", type=float, help="Instant of the state you decided from, in seconds. Default: now.")
-@server_options
-def switch(command: str, on: str, guard: float | None) -> None:
+@with_client
+async def switch(client: Client, *, command: str, on: str, guard: float | None) -> None:
     """Switch the component ON on or off: power-off r1/b3, power-on r1/pdu1:3, disconnect r1/tor1:3, stop r1/b3.
 
     With --guard the command is refused if the component has changed since that instant.
     """
-    complete(_switch(chosen_server(), HardwareVerb(command.replace("-", "_")), on, guard))
-
-
-async def _switch(server: Server, verb: HardwareVerb, on: str, guard: float | None) -> None:
-    async with reached(server) as client:
-        decided_at = (await client.sim.get()).now if guard is None else guard
-        done = await client.sim.command(HardwareCommand(command=verb, on=on, guard=decided_at))
+    verb = HardwareVerb(command.replace("-", "_"))
+    decided_at = (await client.sim.get()).now if guard is None else guard
+    done = await client.sim.command(HardwareCommand(command=verb, on=on, guard=decided_at))
     for line in done.changes:
         click.echo(show.safe(line))
     if not done.changes:

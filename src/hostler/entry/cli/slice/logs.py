@@ -11,14 +11,12 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.server_options import with_client
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable, Uncertain
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
 
 MOST = 20
 """Instances that are shown at once."""
@@ -47,8 +45,10 @@ Id: TypeAlias = tuple[str, int, str]
     "-n", "--lines", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Last lines of each instance."
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep running, and show new output and new instances, until Ctrl-C.")
-@server_options
-def logs(artifact: str, node: str | None, instance: int | None, lines: int, follow: bool) -> None:
+@with_client
+async def logs(
+    client: Client, *, artifact: str, node: str | None, instance: int | None, lines: int, follow: bool
+) -> None:
     """Show the output of the instances of ARTIFACT: group:name:version, or group:name for all versions.
 
     The log of an instance continues across its restarts. If there is no instance, the output of one that failed is
@@ -59,7 +59,16 @@ def logs(artifact: str, node: str | None, instance: int | None, lines: int, foll
     hostler slice logs shop:prices
     hostler slice logs shop:prices --instance 2 --lines 20 --follow
     """
-    complete(_logs(chosen_server(), LogFilter(artifact, node, instance), lines, follow))
+    wanted = LogFilter(artifact, node, instance)
+    sources = await wanted.found(client)
+    if len(sources) > MOST:
+        raise Invalid(f"{wanted.artifact}: {_too_many(len(sources))}")
+    if sources:
+        await _first(client, sources, lines)
+    else:
+        sources = [await _last(client, wanted, lines)]
+    if follow:
+        await _follow(client, wanted, sources)
 
 
 class LogFilter:
@@ -130,19 +139,6 @@ class Source:
             return text
         whole, newline, self._begun = text.rpartition("\n")
         return whole + newline
-
-
-async def _logs(server: Server, wanted: LogFilter, lines: int, follow: bool) -> None:
-    async with reached(server) as client:
-        sources = await wanted.found(client)
-        if len(sources) > MOST:
-            raise Invalid(f"{wanted.artifact}: {_too_many(len(sources))}")
-        if sources:
-            await _first(client, sources, lines)
-        else:
-            sources = [await _last(client, wanted, lines)]
-        if follow:
-            await _follow(client, wanted, sources)
 
 
 def _too_many(there: int) -> str:

@@ -9,14 +9,12 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import PAGE, chosen_server, reached, server_options, show_all
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.server_options import PAGE, show_all, with_client
 from hostler.entry.cli.value import moment
 from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
     from hostler.model.artifact_api import ArtifactView
     from hostler.model.blueprint_api import SliceInstanceView, SliceView
 
@@ -27,19 +25,14 @@ INSTANCES = ("ARTIFACT", "INSTANCE", "NODE", "STATE", "SINCE", "RESTARTS", "WHY"
 @click.command()
 @click.argument("base", required=False)
 @show.output_option
-@server_options
-def artifacts(base: str | None, output: str) -> None:
+@with_client
+async def artifacts(client: Client, *, base: str | None, output: str) -> None:
     """List the published artifacts: all, or the versions of BASE, which is group:name."""
-    complete(_artifacts(chosen_server(), base, output))
-
-
-async def _artifacts(server: Server, base: str | None, output: str) -> None:
-    async with reached(server) as client:
-        found = [
-            view
-            async for view in client.artifacts.list(limit=PAGE)
-            if base is None or view.artifact.rpartition(":")[0] == base
-        ]
+    found = [
+        view
+        async for view in client.artifacts.list(limit=PAGE)
+        if base is None or view.artifact.rpartition(":")[0] == base
+    ]
     none = f"no artifacts{f' of {base}' if base else ''}; publish one: hostler slice push"
     show_all(found, output, ARTIFACTS, _artifact_row, none)
 
@@ -53,16 +46,11 @@ def _artifact_row(view: ArtifactView) -> list[str]:
 @click.argument("base", required=False)
 @click.option("--node", help="Only instances on this node.")
 @show.output_option
-@server_options
-def list_(base: str | None, node: str | None, output: str) -> None:
+@with_client
+async def list_(client: Client, *, base: str | None, node: str | None, output: str) -> None:
     """List slice instances and their nodes: all, or those of BASE, which is group:name."""
-    complete(_list(chosen_server(), base, node, output))
-
-
-async def _list(server: Server, base: str | None, node: str | None, output: str) -> None:
-    async with reached(server) as client:
-        found = [view async for view in client.blueprints.slices(limit=PAGE, node=node, artifact=base)]
-        why = "" if found else await _why_none(client, base, node)
+    found = [view async for view in client.blueprints.slices(limit=PAGE, node=node, artifact=base)]
+    why = "" if found else await _why_none(client, base, node)
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
     elif not found:

@@ -9,7 +9,7 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Mebibytes
 from hostler.entry.cli.vm.change import ended
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 @wait_options
 @show.output_option
 @project_options
-@server_options
-def migrate(
-    *, vm: str, node: str, waiting: bool, within: float, output: str, org: str, project: str, **how: Any
+@with_client
+async def migrate(
+    client: Client, /, *, vm: str, node: str, waiting: bool, within: float, output: str, **how: Any
 ) -> None:
     """Migrate the running machine VM to the node NODE. Its open connections stay open.
 
@@ -45,23 +45,17 @@ def migrate(
     \b
     hostler vm migrate web --to rack1-blade3 --wait
     """
-    complete(_migrate(chosen_server(), (org, project), vm, node, how, within if waiting else None, output))
-
-
-async def _migrate(  # noqa: PLR0917 - what, where to, and how to show it
-    server: Server, place: tuple[str, str], vm: str, node: str, how: dict[str, Any], within: float | None, output: str
-) -> None:
-    async with reached(server) as client:
-        view = await client.vms.move(*place, vm, node, **how)
-        if within is not None:
-            began = time.monotonic()
-            now = await until_settled(client, view, within=within, moving=not how["stop"])
-            if now is not None:
-                if fold(now.node or "") != fold(node):
-                    raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")
-                note(f"{view.name}: moved after {time.monotonic() - began:.1f} s")
-                view = now
-        await ended(client, view, None, output, f"on {view.node}" if within is not None else f"will be moved to {node}")
+    place = how.pop("org"), how.pop("project")
+    view = await client.vms.move(*place, vm, node, **how)
+    if waiting:
+        began = time.monotonic()
+        now = await until_settled(client, view, within=within, moving=not how["stop"])
+        if now is not None:
+            if fold(now.node or "") != fold(node):
+                raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")
+            note(f"{view.name}: moved after {time.monotonic() - began:.1f} s")
+            view = now
+    await ended(client, view, None, output, f"on {view.node}" if waiting else f"will be moved to {node}")
 
 
 @click.command()

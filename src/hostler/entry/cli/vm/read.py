@@ -20,6 +20,7 @@ from hostler.entry.cli.server_options import (
     read,
     server_options,
     show_all,
+    with_client,
 )
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import label_text, labels, moment, size, span
@@ -141,15 +142,10 @@ def _tell(view: VmView, phase: str, output: str, table: show.Columns, *, everywh
 @click.argument("vm")
 @show.output_option
 @project_options
-@server_options
-def show_(vm: str, output: str, org: str, project: str) -> None:
+@with_client
+async def show_(client: Client, *, vm: str, output: str, org: str, project: str) -> None:
     """Show the machine VM: its spec and its status."""
-    complete(_show(chosen_server(), org, project, vm, output))
-
-
-async def _show(server: Server, org: str, project: str, vm: str, output: str) -> None:
-    async with reached(server) as client:
-        view = await read(client, lambda stale: client.vms.get(org, project, vm, stale=stale))
+    view = await read(client, lambda stale: client.vms.get(org, project, vm, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
     else:
@@ -228,15 +224,10 @@ def _state(snapshot: Any) -> str:
 @click.option("--nodes", "limit", type=click.IntRange(min=0), default=20, show_default=True, help="Nodes to show.")
 @show.output_option
 @project_options
-@server_options
-def why(vm: str, limit: int, output: str, org: str, project: str) -> None:
+@with_client
+async def why(client: Client, *, vm: str, limit: int, output: str, org: str, project: str) -> None:
     """Explain why VM is on its node, or on none: the decision, and the current score of each node."""
-    complete(_why(chosen_server(), org, project, vm, limit=limit, output=output))
-
-
-async def _why(server: Server, org: str, project: str, vm: str, *, limit: int, output: str) -> None:
-    async with reached(server) as client:
-        found = await client.vms.why(org, project, vm)
+    found = await client.vms.why(org, project, vm)
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return

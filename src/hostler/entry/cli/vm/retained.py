@@ -10,7 +10,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask, yes_option
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, size
 from hostler.entry.cli.vm.change import changed
@@ -20,7 +20,6 @@ from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView
     from hostler.model.retained_api import RetainedView
 
@@ -45,15 +44,10 @@ def retained() -> None:
 
 @click.command("list")
 @show.output_option
-@server_options
-def list_(output: str) -> None:
+@with_client
+async def list_(client: Client, *, output: str) -> None:
     """List the retained machines, and how long they are kept."""
-    complete(_list(chosen_server(), output))
-
-
-async def _list(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        page = await client.retained.list()
+    page = await client.retained.list()
     if output != "table":
         show.emit(msgspec.to_builtins(page.items), output)
         return
@@ -79,15 +73,10 @@ async def _list(server: Server, output: str) -> None:
 @click.command("show")
 @click.argument("name")
 @show.output_option
-@server_options
-def show_(name: str, output: str) -> None:
+@with_client
+async def show_(client: Client, *, name: str, output: str) -> None:
     """Show the retained machine NAME."""
-    complete(_show(chosen_server(), name, output))
-
-
-async def _show(server: Server, name: str, output: str) -> None:
-    async with reached(server) as client:
-        found = await find(client, name)
+    found = await find(client, name)
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return
@@ -129,21 +118,16 @@ def restore(*, name: str, as_name: str | None, waiting: bool, within: float, out
 @click.argument("name")
 @yes_option
 @show.output_option
-@server_options
-def delete(*, name: str, yes: bool, output: str) -> None:
+@with_client
+async def delete(client: Client, *, name: str, yes: bool, output: str) -> None:
     """Delete the retained machine NAME with its disk and snapshots permanently. Needs an administrator."""
-    complete(_delete(chosen_server(), name, yes=yes, output=output))
-
-
-async def _delete(server: Server, name: str, *, yes: bool, output: str) -> None:
-    async with reached(server) as client:
-        found = await find(client, name)
-        question = f"Delete {given_up(found)} permanently?"
-        if found.lost:
-            question = f"Delete the record of {given_up(found)}? The disk stays where it is: {found.lost}."
-        needed = f" vm {found.kept_for} has no newer disk." if found.kept_for else ""
-        ask(show.safe(question + needed), yes=yes)
-        view = await client.retained.delete(found.node, found.name)
+    found = await find(client, name)
+    question = f"Delete {given_up(found)} permanently?"
+    if found.lost:
+        question = f"Delete the record of {given_up(found)}? The disk stays where it is: {found.lost}."
+    needed = f" vm {found.kept_for} has no newer disk." if found.kept_for else ""
+    ask(show.safe(question + needed), yes=yes)
+    view = await client.retained.delete(found.node, found.name)
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
     elif view.lost:

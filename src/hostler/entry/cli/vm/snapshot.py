@@ -10,7 +10,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.confirm import ask_if_seen, yes_option
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, read, server_options
+from hostler.entry.cli.server_options import chosen_server, project_options, read, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.entry.cli.vm.change import changed
@@ -18,7 +18,6 @@ from hostler.entry.cli.vm.wait import wait_options
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView
 
 _HERE = __name__
@@ -95,15 +94,10 @@ def delete(*, vm: str, name: str, yes: bool, waiting: bool, within: float, outpu
 @click.argument("vm")
 @show.output_option
 @project_options
-@server_options
-def list_(vm: str, output: str, org: str, project: str) -> None:
+@with_client
+async def list_(client: Client, *, vm: str, output: str, org: str, project: str) -> None:
     """List the snapshots of the machine VM."""
-    complete(_list(chosen_server(), org, project, vm, output))
-
-
-async def _list(server: Server, org: str, project: str, vm: str, output: str) -> None:
-    async with reached(server) as client:
-        view = await read(client, lambda stale: client.vms.get(org, project, vm, stale=stale))
+    view = await read(client, lambda stale: client.vms.get(org, project, vm, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view.snapshots), output)
         return

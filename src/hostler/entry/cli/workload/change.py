@@ -11,7 +11,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.confirm import ask_if_seen, yes_option
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, reached, server_options, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.entry.cli.wait import settled
@@ -38,6 +38,14 @@ def apply(file: Path, waiting: bool, within: float, output: str) -> None:
     complete(_apply(chosen_server(), _read(file), within if waiting else None, output))
 
 
+async def _apply(server: Server, wanted: WorkloadApply, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        view: WorkloadView | None = await client.workloads.apply(wanted)
+        if within is not None:
+            view = await until(client, wanted.name, gone=False, within=within)
+    _tell(wanted.name, view, output)
+
+
 def _read(file: Path) -> WorkloadApply:
     from hostler.engine.workloads.workload_file import read_workload
 
@@ -48,30 +56,17 @@ def _read(file: Path) -> WorkloadApply:
     return read_workload(text, "standard input" if str(file) == "-" else str(file))
 
 
-async def _apply(server: Server, wanted: WorkloadApply, within: float | None, output: str) -> None:
-    async with reached(server) as client:
-        view: WorkloadView | None = await client.workloads.apply(wanted)
-        if within is not None:
-            view = await until(client, wanted.name, gone=False, within=within)
-    _tell(wanted.name, view, output)
-
-
 @click.command()
 @click.argument("name")
 @click.argument("instances", type=click.IntRange(min=0, max=1_000_000))
 @wait_options
 @show.output_option
-@server_options
-def scale(name: str, instances: int, waiting: bool, within: float, output: str) -> None:
+@with_client
+async def scale(client: Client, *, name: str, instances: int, waiting: bool, within: float, output: str) -> None:
     """Scale the workload NAME to INSTANCES. Instances with the highest numbers are removed first."""
-    complete(_scale(chosen_server(), name, instances, within if waiting else None, output))
-
-
-async def _scale(server: Server, name: str, instances: int, within: float | None, output: str) -> None:
-    async with reached(server) as client:
-        view: WorkloadView | None = await client.workloads.scale(name, instances)
-        if within is not None:
-            view = await until(client, name, gone=False, within=within)
+    view: WorkloadView | None = await client.workloads.scale(name, instances)
+    if waiting:
+        view = await until(client, name, gone=False, within=within)
     _tell(name, view, output)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all
+from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all, with_client
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, size
 from hostler.errors import NotFound, Unavailable
@@ -46,15 +46,10 @@ def described(view: WorkloadView) -> str:
 
 @click.command("list")
 @show.output_option
-@server_options
-def list_(output: str) -> None:
+@with_client
+async def list_(client: Client, *, output: str) -> None:
     """List all workloads that you can see."""
-    complete(_list(chosen_server(), output))
-
-
-async def _list(server: Server, output: str) -> None:
-    async with reached(server) as client:
-        found = [view async for view in all_of(client, client.workloads.list)]
+    found = [view async for view in all_of(client, client.workloads.list)]
     show_all(found, output, HEADS, _row, "no workloads; create one: hostler workload apply FILE")
 
 
