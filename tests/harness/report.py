@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from .fork_server import ForkedProcess
-from .lanes import COSTS, WORTH_KNOWING
+from .lanes import COSTS, TESTS, WORTH_KNOWING, lane_of_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +54,8 @@ class RunReport:
         self._folder, self._notes, self._learn = folder, notes, learn
         self._began = self._test_began = _now()
         self._costs: dict[str, Cost] = {}
+        self._ended_at: dict[str, float] = {}
+        """By lane: seconds from the start of the run to the end of its last test."""
         self.left_out: dict[str, int] = {}
         """By lane: tests that rotate and are other commits', as this process or its workers collected them."""
 
@@ -82,6 +84,8 @@ class RunReport:
         for name, value in report.user_properties:
             if name == _PROPERTY and report.when == "teardown":
                 self._costs[report.nodeid] = Cost(*value)
+                lane = lane_of_path(TESTS.parent / report.nodeid.partition("::")[0])
+                self._ended_at[lane or "other"] = time.monotonic() - self._began.wall
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._costs:
@@ -111,3 +115,5 @@ class RunReport:
         yield f"the slowest {SLOWEST}:"
         for test, cost in sorted(self._costs.items(), key=lambda each: -each[1].wall)[:SLOWEST]:
             yield f"  {cost.wall:6.1f} s ({cost.cpu:5.1f} s CPU)  {test}"
+        ends = ", ".join(f"{lane} {ended:.0f} s" for lane, ended in sorted(self._ended_at.items()))
+        yield f"the last test of each lane ended after: {ends}"
