@@ -10,10 +10,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
-from hostler.slices.decorators import method
-from hostler.slices.module import SliceModule
+from hostler.slices.client import Context
+from hostler.slices.module import SliceModule, method
 from hostler.slices.serving import Connection, Serving
 
 ARTIFACT, BASE, METHOD = "bench:echo:1.0", "bench:echo", "echo"

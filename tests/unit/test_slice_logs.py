@@ -34,7 +34,7 @@ from hostler.model.rollout import Retries
 from hostler.ports.machines import Door
 from hostler.ports.slices import MOST_PRINTED, Printed
 from hostler.ports.worker_protocol import MAX_LOG
-from hostler.slices.log_capture import Log
+from hostler.slices.worker import Log
 from hostler.testing import SimulatedSlices, SliceHost
 
 if TYPE_CHECKING:

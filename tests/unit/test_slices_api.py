@@ -15,9 +15,7 @@ import pytest
 
 from hostler.slices import call as call_slice
 from hostler.slices import context, method, stream, wait
-from hostler.slices.decorators import mark_of
-from hostler.slices.module import SliceModule, methods_of
-from hostler.slices.signature import BadArguments, Signature
+from hostler.slices.module import BadArguments, Signature, SliceModule, mark_of, methods_of
 
 
 def module_of(source: str, name: str = "a_slice") -> ModuleType:

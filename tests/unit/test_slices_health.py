@@ -18,8 +18,8 @@ from hostler.ports.calls import Call, Failed, Fault
 from hostler.ports.slices import Life
 from hostler.ports.worker_protocol import Order
 from hostler.slices import method
-from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
+from hostler.slices.client import Context
 from hostler.slices.lifecycle import Instance, NotDone
 from hostler.slices.module import SliceModule
 from hostler.slices.serving import Serving

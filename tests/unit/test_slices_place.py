@@ -23,7 +23,7 @@ from hostler.errors import Invalid
 from hostler.model.deployment import SliceSettings
 from hostler.ports.worker_protocol import MAX_LOG
 from hostler.settings import load
-from hostler.slices.log_capture import Log
+from hostler.slices.worker import Log
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from hostler.ports.calls import Call, Failed, Fault, Item
 from hostler.ports.slices import Life
 from hostler.ports.worker_protocol import Activate, Deactivate, FromAgent, FromWorker, Look, Order, Problem, Quit, State
 from hostler.slices import method
-from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
+from hostler.slices.client import Context
 from hostler.slices.module import SliceModule
 from hostler.slices.serving import Serving
 from hostler.slices.worker import Worker

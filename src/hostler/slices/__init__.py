@@ -12,15 +12,14 @@ Functions may be coroutines, plain (they run in a thread) or generators of eithe
 Arguments are checked against their annotations. Optional functions of the module, plain or coroutines: `start()` before
 the first call, `stop()` after the last one, `healthy()` periodically.
 
-decorators    the `@method` mark
-signature     arguments from JSON, by the annotations of a function
-call_context  the instance, the call and its deadline
-client        calls of other slices, through the node's agent
-module        a module, read as a slice
-calls         running calls
-serving       connections that bring calls
-lifecycle     loaded, active, ended
-worker        the process of one instance
+module       marked methods, their arguments by their annotations, a module that is read as a slice
+client       calls of other slices, through the node's agent; the instance, the call and its deadline
+calls        running calls
+serving      connections that bring calls
+framing      frames on a connection
+lifecycle    loaded, active, ended
+confinement  the namespaces of the process
+worker       the process of one instance, and its log
 
 This package knows nothing of the cluster. A worker knows its agent and its callers; it has no store.
 """
@@ -28,8 +27,7 @@ This package knows nothing of the cluster. A worker knows its agent and its call
 from __future__ import annotations
 
 from hostler.ports.calls import CallFailed, Fault
-from hostler.slices.call_context import Context, context
-from hostler.slices.client import call, stream, wait
-from hostler.slices.decorators import method
+from hostler.slices.client import Context, call, context, stream, wait
+from hostler.slices.module import method
 
 __all__ = ["CallFailed", "Context", "Fault", "call", "context", "method", "stream", "wait"]

@@ -16,11 +16,10 @@ import msgspec
 from hostler.kit.frames import MAX_FRAME
 from hostler.kit.plural import counted
 from hostler.ports.calls import Call, End, Failed, Fault, Item, Result
-from hostler.slices import threads
-from hostler.slices.call_context import CURRENT, Context
+from hostler.slices.client import CURRENT, Context
 from hostler.slices.error_text import MAX_TOLD, log_raised, message_of
 from hostler.slices.framing import later
-from hostler.slices.signature import BadArguments
+from hostler.slices.module import BadArguments, call_plain
 
 if TYPE_CHECKING:
     from contextvars import Context as Variables
@@ -240,7 +239,7 @@ class Calls:
             most = min(self.concurrency, MAX_THREADS)
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="hostler-call")
         inside = variables.copy()  # only one thread at a time can enter a context, and the task is in it
-        return self._loop.run_in_executor(self._threads, lambda: inside.run(threads.run, function, *more, **arguments))
+        return self._loop.run_in_executor(self._threads, lambda: inside.run(call_plain, function, *more, **arguments))
 
     def _encoded(self, work: Work, value: Any) -> bytes | None:
         """Encode as JSON; None: it is too long, and that was answered."""

@@ -1,20 +1,196 @@
-"""A module, read as a slice."""
+"""The module of a slice: its marked methods, their arguments by their annotations, and how it is imported."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import re
+import sys
+import typing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from hostler.ports.slices import Method
-from hostler.slices import threads
-from hostler.slices.decorators import mark_of
-from hostler.slices.signature import Signature
+from hostler.slices.error_text import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import ModuleType
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+_MARK = "__hostler_method__"
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of the decorator."""
+
+    name: str
+    idempotent: bool = False
+
+
+@overload
+def method(function: F, /) -> F: ...
+@overload
+def method(*, idempotent: bool = False, name: str = "") -> Callable[[F], F]: ...
+def method(function: F | None = None, /, *, idempotent: bool = False, name: str = "") -> F | Callable[[F], F]:
+    """Make a function callable from outside. The function itself does not change.
+
+    `idempotent`: calling it twice does no harm, so a failed call is retried elsewhere. `name`: the public name, if it
+    differs from the name of the function.
+    """
+
+    def mark(found: F) -> F:
+        if not callable(found) or isinstance(found, type):
+            raise TypeError(f"@method: {found!r} is not a function")
+        called = name or found.__name__
+        if not called.isidentifier() or called.startswith("_"):
+            raise TypeError(f"@method: {called!r} cannot be a method's name; use letters, digits and _, a letter first")
+        setattr(found, _MARK, Mark(name=called, idempotent=idempotent))
+        return found
+
+    return mark if function is None else mark(function)
+
+
+def mark_of(found: object) -> Mark | None:
+    """Return the mark of a function; None: it has none."""
+    mark = getattr(found, _MARK, None)
+    return mark if isinstance(mark, Mark) else None
+
+
+_AT = re.compile(r" - at `\$(?P<place>[^`]*)`$")
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "takes {name} by its position only; remove the /",
+    inspect.Parameter.VAR_POSITIONAL: "takes *{name}; name the arguments, or take a list",
+    inspect.Parameter.VAR_KEYWORD: "takes **{name}; name the arguments, or take a dict",
+}
+
+
+class BadArguments(Exception):
+    """The arguments do not fit the method."""
+
+
+class Signature:
+    """The parameters of a function. TypeError: it cannot be called with JSON, and why."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        parameters = inspect.signature(function).parameters.values()
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except Exception as error:  # noqa: BLE001 - an annotation may raise anything
+            raise TypeError(f"method {name}: its annotations cannot be read: {error}") from None
+        fields: list[Any] = []
+        for one in parameters:
+            if one.kind in _KINDS:
+                raise TypeError(f"method {name}: {_KINDS[one.kind].format(name=one.name)}")
+            kind = hints.get(one.name, Any)
+            given = one.default is inspect.Parameter.empty
+            fields.append((one.name, kind) if given else (one.name, typing.Union[kind, UnsetType], UNSET))  # noqa: UP007 - kind may be any
+        self._has_defaults = any(len(field) == 3 for field in fields)
+        self._takes_nothing = not fields
+        try:
+            shape = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+            self._decode = msgspec.json.Decoder(shape).decode
+        except Exception as error:  # noqa: BLE001 - an annotation may be anything
+            raise TypeError(f"method {name}: its arguments cannot be read from JSON: {error}") from None
+        self._asdict = msgspec.structs.asdict
+
+    def read(self, arguments: bytes) -> dict[str, Any]:
+        """Return the arguments by name. BadArguments: they do not fit the method."""
+        if not arguments:
+            arguments = b"{}"
+        if self._takes_nothing and arguments == b"{}":
+            return {}
+        try:
+            found: dict[str, Any] = self._asdict(self._decode(arguments))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is one of them
+            raise BadArguments(f"{self._name}: {_said(str(error))}") from None
+        except BaseException as error:  # noqa: BLE001 - types of the slice may raise anything
+            raise BadArguments(f"{self._name}: {named(error)}") from None
+        if self._has_defaults:
+            return {name: value for name, value in found.items() if value is not UNSET}
+        return found
+
+
+def _said(text: str) -> str:
+    """Rewrite a message of msgspec in our words."""
+    place = ""
+    if found := _AT.search(text):
+        place = found["place"].removeprefix(".")
+        text = text[: found.start()]
+    text = text.replace("Object missing required field", "argument missing:").replace(
+        "Object contains unknown field", "unknown argument"
+    )
+    return f"argument {place}: {text}" if place else text
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def call_plain(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> T:
+    """Call the function in a thread. StopIteration and GeneratorExit become RuntimeError, as in generators.
+
+    A future cannot hold StopIteration: its awaiter would wait forever. GeneratorExit from a future closes everything
+    that awaits it, without a chance to report the error.
+    """
+    try:
+        return function(*arguments, **named)
+    except (StopIteration, GeneratorExit) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise RuntimeError(f"{name} raised {type(error).__name__}") from error
+
+
+def show_as(names: Mapping[str, str]) -> None:
+    """Make tracebacks show modules below a key of `names` as files below its value."""
+    names = {folder: shown for folder, shown in names.items() if folder != shown}
+    if not names:
+        return
+
+    class Loader(SourceFileLoader):
+        def get_code(self, fullname: str) -> CodeType | None:
+            code = super().get_code(fullname)
+            return None if code is None else _renamed(code, _shown(self.path, names))
+
+    make = FileFinder.path_hook(
+        (ExtensionFileLoader, EXTENSION_SUFFIXES),
+        (Loader, SOURCE_SUFFIXES),
+        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    )
+
+    def hook(path: str) -> object:
+        if _shown(path, names) == path:
+            raise ImportError("its path is shown unchanged", path=path)
+        return make(path)
+
+    sys.path_hooks.insert(0, hook)  # type: ignore[arg-type]
+
+
+def _shown(path: str, names: Mapping[str, str]) -> str:
+    for folder, shown in names.items():
+        if path == folder or path.startswith(f"{folder}/"):
+            return shown + path[len(folder) :]
+    return path
+
+
+def _renamed(code: CodeType, file: str) -> CodeType:
+    inner = tuple(_renamed(one, file) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=file, co_consts=inner)
+
 
 HOOKS = ("start", "stop", "healthy")
 
@@ -44,7 +220,7 @@ class SliceModule:
             return None
         if inspect.iscoroutinefunction(hook):
             return await hook()
-        found = await asyncio.to_thread(threads.run, hook)
+        found = await asyncio.to_thread(call_plain, hook)
         return await found if inspect.isawaitable(found) else found
 
     def has_hook(self, name: str) -> bool:

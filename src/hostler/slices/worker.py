@@ -1,12 +1,17 @@
 """The process of one instance: `python -m hostler.slices.worker`, with its order on standard input.
 
 The worker imports the slice, answers its agent on the control socket, and takes calls. It outlives its agent, and the
-next agent adopts it. If no agent contacts it for `orphaned_after` seconds, it ends. The output of the slice is its log.
+next agent adopts it. If no agent contacts it for `orphaned_after` seconds, it ends.
+
+The output of the slice is its log, of limited size. Standard output is a pipe that a thread of the same process reads,
+so no agent is needed, and the output of native code is included. At the end the agent, if there is one, reads what is
+left in the pipe.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import io
 import logging
@@ -14,6 +19,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -25,6 +31,7 @@ import msgspec
 from hostler.kit.frames import FrameError, frame, read_frame
 from hostler.kit.host import LEAVE_FILE
 from hostler.ports.worker_protocol import (
+    MAX_LOG,
     Activate,
     Admit,
     Deactivate,
@@ -36,15 +43,84 @@ from hostler.ports.worker_protocol import (
     Quit,
     State,
 )
-from hostler.slices import call_context, client, importing, module
+from hostler.slices import client, module
 from hostler.slices.calls import Calls
+from hostler.slices.client import Context, context, set_instance
 from hostler.slices.error_text import message_of, named, packed
 from hostler.slices.lifecycle import Instance, NotDone
-from hostler.slices.log_capture import keep_log
+from hostler.slices.module import show_as
 from hostler.slices.serving import Serving
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hostler.slices.module import SliceModule
+
+
+CHUNK = 64 * 1024
+
+
+def keep_log(pipe: int, logs: Sequence[int]) -> None:
+    """Start to copy the pipe to the log, until the process ends."""
+    for descriptor in (pipe, *logs):
+        os.set_inheritable(descriptor, False)
+    threading.Thread(target=Log(pipe, *logs).keep, name="log", daemon=True).start()
+
+
+class Log:
+    """Two files: the log, and its content before it last reached `limit` bytes."""
+
+    def __init__(self, pipe: int, log: int, older: int, *, limit: int = MAX_LOG) -> None:
+        self._pipe, self._log, self._older, self._limit = pipe, log, older, limit
+        self._size = os.lseek(log, 0, os.SEEK_END)
+        self._can_move = hasattr(os, "splice")
+
+    def keep(self) -> None:
+        """Copy until the pipe is closed."""
+        while self.take():
+            pass
+
+    def take(self) -> bool:
+        """Wait for output, and write it. False: the pipe is closed."""
+        if self._size >= self._limit:
+            self._turn()
+        try:
+            moved = self._move()
+        except OSError:  # the disk is full: drop the older log to make room; if that fails, drop the output
+            self._turn(keep=False)
+            try:
+                moved = self._move()
+            except OSError:
+                return bool(os.read(self._pipe, CHUNK))
+        self._size += moved
+        return moved > 0
+
+    def _move(self) -> int:
+        """Move some bytes from the pipe to the log. Splice loses no bytes if the process ends."""
+        most = min(CHUNK, self._limit - self._size)
+        if self._can_move:
+            try:
+                return os.splice(self._pipe, self._log, most)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # this file system does not support splice
+                    raise
+                self._can_move = False
+        return os.write(self._log, text) if (text := os.read(self._pipe, most)) else 0
+
+    def _turn(self, *, keep: bool = True) -> None:
+        """Start the log again, and keep its content as the older part, which is emptied first to make room."""
+        with suppress(OSError):
+            os.ftruncate(self._older, 0)
+            at = max(0, self._size - self._limit) if keep else self._size
+            to = 0
+            while text := os.pread(self._log, CHUNK, at):
+                to += os.pwrite(self._older, text, to)
+                at += len(text)
+        with suppress(OSError):
+            os.ftruncate(self._log, 0)
+            os.lseek(self._log, 0, os.SEEK_SET)
+        self._size = 0
+
 
 MAX_CONTROL = 4 * 1024 * 1024
 """The largest message of an agent, in bytes."""
@@ -77,9 +153,9 @@ def main() -> NoReturn:
         Path("/proc/self/comm").write_text(order.artifact.split(":")[1][:15], encoding="utf-8")
     sys.argv[:] = [f"{order.artifact}#{order.instance}"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    importing.show_as(dict(zip(order.path, order.shown)))
+    show_as(dict(zip(order.path, order.shown)))
     sys.path[:0] = order.path
-    call_context.be(call_context.Context(artifact=order.artifact, instance=order.instance, node=order.node))
+    set_instance(Context(artifact=order.artifact, instance=order.instance, node=order.node))
     code = 1
     try:
         # Not asyncio.run: at its end it waits for cancelled tasks, and a slice may wait forever.
@@ -140,7 +216,7 @@ class Worker:
     """The instance, and its control connections."""
 
     def __init__(self, order: Order, found: SliceModule) -> None:
-        here = call_context.context()
+        here = context()
         self._order, self._found = order, found
         self._calls = Calls(found, here, concurrency=order.settings.concurrency)
         self._serving = Serving(self._calls, order.tokens)

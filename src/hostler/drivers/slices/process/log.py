@@ -1,6 +1,6 @@
 """Reads the output of an instance from the two files of its log while its process keeps writing them.
 
-When the log is long, the process moves its content to the older file and starts over (`slices/log_capture.py`). A
+When the log is long, the process moves its content to the older file and starts over (`slices/worker.py`). A
 position in the log therefore includes the older file's modification time, which changes with it: `TIME.OFFSET`.
 """
 

@@ -155,8 +155,7 @@ def _marks(handler: Handler) -> str:
 
 async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -> None:
     """Call the method and print its results, one per line."""
-    from hostler.slices import threads
-    from hostler.slices.signature import BadArguments
+    from hostler.slices.module import BadArguments, call_plain
 
     handler = loaded.methods.get(method)
     if handler is None:
@@ -173,7 +172,7 @@ async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -
             for item in handler.function(**asked):
                 _show(item)
         elif handler.in_thread:
-            _show(await asyncio.to_thread(threads.run, handler.function, **asked))
+            _show(await asyncio.to_thread(call_plain, handler.function, **asked))
         else:
             _show(await handler.function(**asked))
 
