@@ -17,8 +17,8 @@ import msgspec
 from bench.plane_process import PATIENCE, started
 from hostler.client import Client
 from hostler.errors import NotFound
-from hostler.model.api import VmCreate
 from hostler.model.vm import Power, Step, VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.settings import load
 from hostler.wiring import open_images
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from bench.plane_process import Process
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
     from hostler.settings import Settings
 
 ORG = PROJECT = "default"

@@ -11,8 +11,8 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.store_benchmark import alternate
 from hostler.keys.families import VM
-from hostler.model.api import VmCreate
 from hostler.model.vm import VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.settings import load
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from bench.plane_process import replica, token_kept
 from bench.report import Row
 from hostler.entry.cli.store_option import path_url
 from hostler.errors import Unavailable
-from hostler.model.api import VmPage
+from hostler.model.vm_api import VmPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

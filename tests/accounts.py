@@ -16,7 +16,7 @@ from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Role
-from hostler.model.api import TokenCreate, UserCreate
+from hostler.model.access_api import TokenCreate, UserCreate
 from hostler.ports.store import Store
 
 ADMIN = Request(HOSTLER)

@@ -41,7 +41,7 @@ from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER
 from hostler.keys.lab import LAB
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
-from hostler.model.api import TokenCreate, UserCreate
+from hostler.model.access_api import TokenCreate, UserCreate
 from hostler.model.inventory import Capacity
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from hostler.model.api import Phase
 from hostler.model.vm import Power
+from hostler.model.vm_api import VmPhase
 from hostler.ports.store import KeyValue, ModRevision, Version
 from hostler.testing import Call, check_linearizable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 Verb = Literal[
     "create", "get", "count", "mark", "resize", "start", "stop", "reset", "snapshot", "restore", "drop", "delete"
@@ -93,7 +93,7 @@ def wish_of(view: VmView) -> Wish:
         power=view.power,
         snapshots=tuple(view.snapshots),
         restores=0 if view.restore is None else view.restore.number,
-        deleting=view.phase is Phase.DELETING,
+        deleting=view.phase is VmPhase.DELETING,
         generation=view.generation,
     )
 

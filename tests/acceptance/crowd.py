@@ -12,15 +12,15 @@ from vm_history import COUNTER, Request, Told, wish_of
 
 from hostler.client import Client
 from hostler.errors import Conflict, NotFound, Unavailable, Uncertain
-from hostler.model.api import VmCreate, VmUpdate
 from hostler.model.vm import VmSpec
+from hostler.model.vm_api import VmCreate, VmUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from vm_history import Verb
 
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 ORG, PROJECT = "acme", "crowd"
 NAMES = ("ape", "bee", "cat", "dog", "elk")

@@ -17,7 +17,7 @@ from hostler.entry.server.services import ServerConfig
 from hostler.errors import Invalid, Unavailable
 from hostler.keys.families import ANSWERED, AUDIT, NAME, VM
 from hostler.model.access import Role
-from hostler.model.api import Problem
+from hostler.model.control_api import Problem
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 SPEC = {"cpus": 1, "memory_mib": 64}

@@ -21,7 +21,7 @@ from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
 from hostler.entry.server.serve import Server
 from hostler.model.access import Role
-from hostler.model.api import TokenCreate, UserUpdate
+from hostler.model.access_api import TokenCreate, UserUpdate
 
 PATH = "/v1/sessions/browser"
 VMS = "/v1/orgs/acme/projects/web/vms"

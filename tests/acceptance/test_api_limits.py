@@ -26,8 +26,8 @@ from hostler.kit import connections
 from hostler.kit.clock import SystemClock
 from hostler.kit.connections import ConnectionLimits
 from hostler.model.access import Role
+from hostler.model.control_api import TracePage
 from hostler.model.node import Cluster
-from hostler.model.trace_api import TracePage
 from hostler.ports.machines import Door
 
 VMS = "/v1/orgs/acme/projects/web/vms"

@@ -15,7 +15,7 @@ import hostler
 from hostler.errors import Conflict, NotFound, Stale, Unavailable
 from hostler.keys.families import ACTUAL, HANDLE, INSTANCE, TARGET, VM, WORKLOAD
 from hostler.model.access import Role
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.vm import MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.model.workload import Actual, Target, WorkloadInstance
 from hostler.model.workload_api import WorkloadApply, WorkloadPhase

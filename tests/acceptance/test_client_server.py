@@ -28,11 +28,12 @@ from hostler.errors import (
 )
 from hostler.keys.families import HANDLE, MEMBER, VM
 from hostler.model.access import Role
-from hostler.model.api import Drain, Phase, QuotaSet, TokenCreate, UserCreate, UserUpdate, VmCreate, VmUpdate
+from hostler.model.access_api import QuotaSet, TokenCreate, UserCreate, UserUpdate
 from hostler.model.deployment import Blueprint, SliceSpec
-from hostler.model.inventory_api import HardwareSet, InventoryDocument
+from hostler.model.inventory_api import Drain, HardwareSet, InventoryDocument
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, VmHandle, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase, VmUpdate
 from hostler.model.workload_api import WorkloadApply, WorkloadPhase
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
@@ -109,7 +110,7 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client, tmp
 
 async def _machines(client: Client) -> None:
     made = await client.vms.create("acme", "web", vm())
-    assert (made.phase, made.name) == (Phase.PENDING, "www")
+    assert (made.phase, made.name) == (VmPhase.PENDING, "www")
     assert await client.vms.get("acme", "web", "www") == await client.vms.get("acme", "web", made.id, stale=True)
     changed = await client.vms.update("acme", "web", "www", VmUpdate(labels={"a": "b"}), if_match=made.revision)
     with pytest.raises(Stale):
@@ -347,7 +348,7 @@ async def _written(api: Api, n: int, made: list[str]) -> None:
 async def test_waiting_follows_a_machine_to_its_end(api: Api, client: Client) -> None:
     made = await client.vms.create("acme", "web", vm())
     ids = {"org": "acme", "project": "web", "vm": made.id}
-    seen: list[Phase] = []
+    seen: list[VmPhase] = []
 
     async def life() -> None:
         for state in (MachineState.CREATING, MachineState.STARTING, MachineState.RUNNING):
@@ -361,11 +362,11 @@ async def test_waiting_follows_a_machine_to_its_end(api: Api, client: Client) ->
     living = asyncio.create_task(life())
     async with asyncio.timeout(90):
         got = await client.vms.wait(
-            "acme", "web", "www", settled=True, phase=Phase.RUNNING, on_change=lambda now: seen.append(now.phase)
+            "acme", "web", "www", settled=True, phase=VmPhase.RUNNING, on_change=lambda now: seen.append(now.phase)
         )
     await living
     assert got is not None
-    assert seen[-3:] == [Phase.CREATING, Phase.STARTING, Phase.RUNNING]
+    assert seen[-3:] == [VmPhase.CREATING, VmPhase.STARTING, VmPhase.RUNNING]
     waiting = asyncio.create_task(client.vms.wait("acme", "web", "www", gone=True))
     await client.vms.delete("acme", "web", "www")
     await api.store.txn([], [VM.delete(**ids), HANDLE.delete(**ids)])

@@ -24,8 +24,9 @@ import hostler
 from hostler.client import Client
 from hostler.drivers.machines.simulated import FileHost, SimulatedMachines, read_intervals
 from hostler.keys.families import ANSWERED, AUDIT, COMMAND, HANDLE, LOCK, NAME, VM
-from hostler.model.api import QuotaSet, VmView
+from hostler.model.access_api import QuotaSet
 from hostler.model.vm import MachineState, Power
+from hostler.model.vm_api import VmView
 from hostler.testing.servers import EtcdServer
 
 if TYPE_CHECKING:

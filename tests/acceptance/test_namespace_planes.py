@@ -36,9 +36,9 @@ from hostler.keys.families import (
     find,
 )
 from hostler.keys.namespace import STANDARD, TEST_ROOT, Namespace
-from hostler.model.api import VmCreate
 from hostler.model.inventory_api import HardwareSet, InventoryDocument
 from hostler.model.vm import VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.model.workload_api import WorkloadApply
 from hostler.testing.servers import EtcdServer
 

@@ -19,10 +19,11 @@ from up_process import HostlerProcess, hostler, well
 from hostler.client import Client
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound
 from hostler.model.access import Role
-from hostler.model.api import Phase, TokenCreate, UserCreate, VmCreate
+from hostler.model.access_api import TokenCreate, UserCreate
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.model.sim_api import FaultInject, Mode
 from hostler.model.vm import OnNodeLoss, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase
 from hostler.sim.journal import load
 
 SCENARIO = """
@@ -137,7 +138,7 @@ async def test_a_pdu_fails_and_what_ran_on_it_runs_elsewhere(client: Client) -> 
         await client.vms.create("acme", "shop", VmCreate(name=f"vm{number}", spec=SMALL, on_node_loss=FENCE))
     await client.sim.step(5)
     before = [vm async for vm in client.vms.list("acme", "shop")]
-    assert {vm.phase for vm in before} == {Phase.RUNNING}
+    assert {vm.phase for vm in before} == {VmPhase.RUNNING}
     on_r1 = {vm.name for vm in before if str(vm.node).startswith("r1-")}
     assert on_r1
     fault = await client.sim.inject(FaultInject(fault="power", on="r1/pdu1"))
@@ -146,7 +147,7 @@ async def test_a_pdu_fails_and_what_ran_on_it_runs_elsewhere(client: Client) -> 
     assert view.now == pytest.approx(start + 125)
     assert [(rack.name, rack.working) for rack in view.racks] == [("r1", 0), ("r2", 3)]
     after = [vm async for vm in client.vms.list("acme", "shop")]
-    assert {(vm.phase, str(vm.node)[:3]) for vm in after} == {(Phase.RUNNING, "r2-")}
+    assert {(vm.phase, str(vm.node)[:3]) for vm in after} == {(VmPhase.RUNNING, "r2-")}
     assert not (await client.nodes.get("r1-b1")).alive
     [proposal] = view.proposals
     assert proposal.text.startswith("ask a human: ")
@@ -393,7 +394,7 @@ async def test_i45_a_service_that_is_killed_is_resumed_where_it_was_saved(tmp_pa
             )
             assert (await client.sim.log(limit=1000, last=True)).items[: len(log)] == log
             found = await client.vms.get("acme", "shop", vm.id)
-            assert (found.phase, str(found.node)[:3]) == (Phase.RUNNING, "r1-")
+            assert (found.phase, str(found.node)[:3]) == (VmPhase.RUNNING, "r1-")
             await client.sim.lift(fault.id)
             await client.sim.step(60)
         again.kill()  # -9, while it keeps its file

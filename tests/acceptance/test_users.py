@@ -29,7 +29,7 @@ from hostler.engine.view import View
 from hostler.errors import Closed, TooManyTries, Unauthenticated
 from hostler.keys.families import TOKEN, USER
 from hostler.kit.clock import SystemClock
-from hostler.model.api import Login, TokenCreate, UserCreate, UserUpdate
+from hostler.model.access_api import Login, TokenCreate, UserCreate, UserUpdate
 from hostler.ports.store import Store
 from hostler.testing.servers import EtcdCluster
 from hostler.wiring import open_hasher

@@ -23,9 +23,9 @@ from hostler.engine.view import View
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict, NotFound, Refused
 from hostler.keys.families import COMMAND, HANDLE, NAME, RETAINED, VM
-from hostler.model.api import Drain, MoveRequest, SnapshotRequest, VmCreate, VmUpdate
-from hostler.model.retained_api import RetainedRestore
+from hostler.model.inventory_api import Drain
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
+from hostler.model.vm_api import MoveRequest, RetainedRestore, SnapshotRequest, VmCreate, VmUpdate
 from hostler.ports.store import Delete
 
 from .plane import ORG, PATIENCE, PROJECT, Crash, Loss, Plane
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.request import Written
     from hostler.engine.vms import VmService
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 SPEC = VmSpec(cpus=2, memory_mib=512, disk_gib=4)
 AT = (ORG, PROJECT)

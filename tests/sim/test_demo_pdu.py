@@ -11,11 +11,11 @@ from hostler.engine.decision_history import TraceService
 from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.request import HOSTLER
 from hostler.keys.families import ENDPOINT, HANDLE, SLICE, VM
-from hostler.model.api import VmCreate
+from hostler.model.control_api import WhyView
 from hostler.model.deployment import Blueprint, SliceSpec, SliceState
 from hostler.model.lab import ORG, LabRequest
-from hostler.model.trace_api import WhyView
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.sim.fault import PowerFault
 from hostler.sim.log import LogEntry
 from hostler.sim.world import World, WorldConfig, run_world

@@ -14,8 +14,8 @@ import pytest
 from dose import seeds
 
 from hostler.errors import NotFound, Refused
-from hostler.model.api import Drain
 from hostler.model.deployment import Blueprint, SliceSpec, Stage, Strategy, StrategyKind
+from hostler.model.inventory_api import Drain
 from hostler.sim.fault import (
     AgentKilled,
     AnswerLost,

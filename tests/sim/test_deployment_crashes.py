@@ -17,9 +17,9 @@ from dose import every_nth
 
 from hostler.errors import Conflict
 from hostler.keys.families import BLUEPRINT, DEPLOYMENT, ENDPOINT, MEMBER, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
-from hostler.model.api import Drain
 from hostler.model.blueprint_api import RolloutSelection, RolloutVerb
 from hostler.model.deployment import Strategy
+from hostler.model.inventory_api import Drain
 from hostler.model.rollout import Phase
 from hostler.sim.world.store_link import StoreLink
 

@@ -13,11 +13,11 @@ from dose import every_nth
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli.rack import flow_words
 from hostler.keys.families import BLADE, BLADE_FLOW, COMMAND, MEMBER, RACK, RACK_FLOW, TRACE
-from hostler.model.api import VmCreate
 from hostler.model.inventory import Blade, Capacity, Condition, FlowStep, Rack
 from hostler.model.inventory_api import HardwareSet
 from hostler.model.node import Lifecycle
 from hostler.model.vm import VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.ports.store import MAX_OPERATIONS
 from hostler.sim.fault import fault_of
 from hostler.sim.world import run_world

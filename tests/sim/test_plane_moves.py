@@ -20,9 +20,10 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.errors import HostlerError
 from hostler.keys.families import HANDLE
-from hostler.model.api import Drain, MoveRequest
+from hostler.model.inventory_api import Drain
 from hostler.model.node import DrainMode
 from hostler.model.vm import MachineState, OnNodeLoss
+from hostler.model.vm_api import MoveRequest
 
 from .plane import NODE_TTL, Loss, Plane
 from .test_crash_points import AT, begin_saved, delete, kept, move, reset, snapshot, stop

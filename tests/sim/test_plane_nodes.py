@@ -17,16 +17,17 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.errors import Conflict
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, VM
-from hostler.model.api import Drain, Phase, VmCreate
+from hostler.model.inventory_api import Drain
 from hostler.model.node import Lifecycle, VmCommand
 from hostler.model.vm import MachineState, OnNodeLoss, VirtualMachine, VmHandle, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase
 
 from .plane import ORG, PROJECT, Plane, ReplicaHost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
     from .plane import Host
 
@@ -62,10 +63,10 @@ async def until(plane: Plane, holds: Callable[[], Awaitable[bool]], within: floa
         await asyncio.sleep(0.25)
 
 
-async def reaches(plane: Plane, phase: Phase, node: str | None, name: str = "x") -> None:
+async def reaches(plane: Plane, phase: VmPhase, node: str | None, name: str = "x") -> None:
     async def holds() -> bool:
         view = await shown(plane, name)
-        return view.phase is phase and view.node == node and (phase is not Phase.RUNNING or view.settled)
+        return view.phase is phase and view.node == node and (phase is not VmPhase.RUNNING or view.settled)
 
     await until(plane, holds)
 
@@ -80,7 +81,7 @@ def test_a_node_whose_name_has_capitals_runs_drains_fences_and_can_be_confirmed_
     async def story(plane: Plane) -> None:
         nodes = operator(plane)
         vm = await created(plane, on_node_loss=loss, node_labels={"node": "RACK1-B1"})
-        await reaches(plane, Phase.RUNNING, "rack1-b1")
+        await reaches(plane, VmPhase.RUNNING, "rack1-b1")
         member = await MEMBER.get(plane.store, node="rack1-b1")
         assert member is not None
         assert member.value.node == "Rack1-B1"
@@ -90,7 +91,7 @@ def test_a_node_whose_name_has_capitals_runs_drains_fences_and_can_be_confirmed_
         free = await created(plane, "free", on_node_loss=loss, node_labels={})
         await until(plane, lambda: _runs(plane, free))
         await nodes.drain(Request(HOSTLER), "RACK1-b1", Drain())
-        await reaches(plane, Phase.RUNNING, "rack1-äb2", "free")
+        await reaches(plane, VmPhase.RUNNING, "rack1-äb2", "free")
         await nodes.activate(Request(HOSTLER), "rack1-B1")
 
         plane.supervised = False
@@ -100,7 +101,7 @@ def test_a_node_whose_name_has_capitals_runs_drains_fences_and_can_be_confirmed_
         if loss is not OnNodeLoss.RECREATE:
             plane.places["Rack1-Äb2"].power_off(plane.clock.now())
             await nodes.confirm_off(Request(HOSTLER), "Rack1-ÄB2")
-        await reaches(plane, Phase.RUNNING, "rack1-b1", "free")
+        await reaches(plane, VmPhase.RUNNING, "rack1-b1", "free")
         assert loss is not OnNodeLoss.RECREATE or plane.clock.now() - silent_at < 30.0
         plane.check_runs()
 
@@ -121,7 +122,7 @@ async def _silent(plane: Plane, node: str) -> bool:
 def test_a_machine_comes_up_at_another_place_of_its_node_only_once_the_old_one_is_confirmed_off() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, "r1-1")
+        await reaches(plane, VmPhase.RUNNING, "r1-1")
         plane.supervised = False
         plane.kill("r1-1")
         old, new = plane.places["r1-1"], MemoryHost("a new disk")
@@ -132,7 +133,7 @@ def test_a_machine_comes_up_at_another_place_of_its_node_only_once_the_old_one_i
         assert old.intervals(vm, plane.clock.now())[-1][1] is None, "it ran on where it was"
         old.power_off(plane.clock.now())
         await operator(plane).confirm_off(Request(HOSTLER), "r1-1")
-        await reaches(plane, Phase.RUNNING, "r1-1")
+        await reaches(plane, VmPhase.RUNNING, "r1-1")
         assert [end for _, end in new.intervals(vm, plane.clock.now())] == [None]
 
     plane_of("r1-1").run(story)
@@ -150,11 +151,11 @@ def test_a_machine_whose_node_never_joins_the_cluster_is_freed_by_confirming_tha
             await HANDLE.create(old, VmHandle(id="v", node="local-1", state=MachineState.RUNNING, seen_at=0.0), **ids)
             await COMMAND.create(old, VmCommand(org=ORG, project=PROJECT, vm="v", spec=SPEC), node="local-1", vm="v")
             await migrate(old, plane.store, source="f", clock=plane.clock, new_id=lambda: "file")
-        await reaches(plane, Phase.SILENT, "local-1", "v")
+        await reaches(plane, VmPhase.SILENT, "local-1", "v")
         await asyncio.sleep(600)
-        assert (await shown(plane, "v")).phase is Phase.SILENT
+        assert (await shown(plane, "v")).phase is VmPhase.SILENT
         await operator(plane).confirm_off(Request(HOSTLER), "local-1")
-        await reaches(plane, Phase.RUNNING, "r1-1", "v")
+        await reaches(plane, VmPhase.RUNNING, "r1-1", "v")
 
     plane_of("r1-1").run(story)
 
@@ -176,7 +177,7 @@ class Forgetful(Plane):
 def test_a_snapshot_that_was_taken_and_not_told_of_is_not_taken_for_a_later_one_of_its_name() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, "r1-1")
+        await reaches(plane, VmPhase.RUNNING, "r1-1")
         place = plane.places["r1-1"]
         await plane.wish(lambda vms, request: vms.snapshot(request, ORG, PROJECT, "x", "S"))
         await until(plane, lambda: _is_dead(plane, "r1-1"))

@@ -25,9 +25,10 @@ from hostler.engine.view import View
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.kit.virtual_loop import outside
-from hostler.model.api import Drain, MoveRequest, VmCreate, VmUpdate
+from hostler.model.inventory_api import Drain
 from hostler.model.node import DrainMode
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
+from hostler.model.vm_api import MoveRequest, VmCreate, VmUpdate
 
 from .plane import FENCING_TIME, NODE_TTL, ORG, PROJECT, Plane, ReplicaHost
 

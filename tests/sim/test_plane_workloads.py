@@ -16,8 +16,10 @@ from hostler.engine.view import View
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict
 from hostler.keys.families import INSTANCE, NAME, TARGET, VM, WORKLOAD
-from hostler.model.api import Drain, QuotaSet, VmUpdate
+from hostler.model.access_api import QuotaSet
+from hostler.model.inventory_api import Drain
 from hostler.model.vm import Level, MachineState, OnNodeLoss, Power, VirtualMachine, VmSpec
+from hostler.model.vm_api import VmUpdate
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import WorkloadRule
 from hostler.ports.store import Delete

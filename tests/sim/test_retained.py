@@ -13,9 +13,9 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.errors import Conflict
 from hostler.keys.families import AUDIT, COMMAND, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM
-from hostler.model.api import Drain, Phase
-from hostler.model.retained_api import RetainedRestore
+from hostler.model.inventory_api import Drain
 from hostler.model.vm import MachineState, OnNodeLoss
+from hostler.model.vm_api import RetainedRestore, VmPhase
 
 from .plane import ORG, PROJECT, Plane, ReplicaHost
 from .test_plane_nodes import created, operator, plane_of, reaches, shown, until
@@ -90,14 +90,14 @@ def service(plane: Plane) -> RetainedService:
 def test_a_vm_that_is_pending_when_its_node_comes_back_has_its_own_disk(loss: OnNodeLoss) -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane, on_node_loss=loss)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         await plane.wish(lambda vms, request: vms.snapshot(request, ORG, PROJECT, "x", "s"))
         await until(plane, lambda: _has_snapshot(plane))
         await lose(plane, A, confirm=True)
-        await reaches(plane, Phase.PENDING, None)
+        await reaches(plane, VmPhase.PENDING, None)
         plane.spawn(A)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert disks(plane, A) == {vm: "precious"}
         assert kept(plane, A) == []
         await until(plane, lambda: _has_snapshot(plane))
@@ -111,12 +111,12 @@ def test_a_vm_that_is_pending_when_its_node_comes_back_has_its_own_disk(loss: On
 def test_a_machine_that_vanished_from_its_node_is_made_anew_and_its_vm_says_so() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert (await shown(plane)).disk_since == 0.0
         plane.places[A].delete(vm, plane.clock.now())
         at = plane.clock.wall()
         await until(plane, lambda: _says_new_disk(plane))
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert at <= (await shown(plane)).disk_since <= plane.clock.wall()
 
     plane_of(A).run(story)
@@ -125,12 +125,12 @@ def test_a_machine_that_vanished_from_its_node_is_made_anew_and_its_vm_says_so()
 def test_a_node_that_comes_back_without_the_disk_says_so() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         await lose(plane, A, confirm=True)
-        await reaches(plane, Phase.PENDING, None)
+        await reaches(plane, VmPhase.PENDING, None)
         plane.places[A].delete(vm, plane.clock.now())  # as if its disks had been replaced
         plane.spawn(A)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert (await shown(plane)).disk_since > 0
 
     plane_of(A).run(story)
@@ -154,7 +154,7 @@ def test_a_vm_that_was_recreated_keeps_its_new_disk_and_the_old_one_can_be_had()
         write(plane, old)
         new = B if old == A else A
         await lose(plane, old, confirm=False)
-        await reaches(plane, Phase.RUNNING, new)
+        await reaches(plane, VmPhase.RUNNING, new)
         plane.spawn(old)
         (entry,) = await retained(plane, old)
         assert kept(plane, old) == ["precious"]
@@ -173,7 +173,7 @@ def test_a_vm_that_was_recreated_keeps_its_new_disk_and_the_old_one_can_be_had()
         again = await restores.restore(Request(HOSTLER), old, name, RetainedRestore(name="again"))
         with pytest.raises(Conflict, match="vm again gets its disk from it"):
             await until(plane, lambda: _deletes(restores, old, name))
-        await reaches(plane, Phase.RUNNING, old, "again")
+        await reaches(plane, VmPhase.RUNNING, old, "again")
         assert disks(plane, old) == {again.value.id: "precious"}
         assert list(disks(plane, new)) == [vm]
         await retained(plane, old, 0)
@@ -188,7 +188,7 @@ async def _deletes(restores: RetainedService, node: str, name: str) -> bool:
 
 
 async def _runs(plane: Plane) -> bool:
-    return (await shown(plane)).phase is Phase.RUNNING
+    return (await shown(plane)).phase is VmPhase.RUNNING
 
 
 def test_a_fenced_vm_stays_with_its_node_and_returns_with_its_disk() -> None:
@@ -199,11 +199,11 @@ def test_a_fenced_vm_stays_with_its_node_and_returns_with_its_disk() -> None:
         assert node is not None
         write(plane, node)
         await lose(plane, node, confirm=False)
-        await reaches(plane, Phase.SILENT, node)
+        await reaches(plane, VmPhase.SILENT, node)
         await plane.clock.sleep(60.0)
         assert (await shown(plane)).node == node, "it went elsewhere"
         plane.spawn(node)
-        await reaches(plane, Phase.RUNNING, node)
+        await reaches(plane, VmPhase.RUNNING, node)
         assert disks(plane, node) == {vm: "precious"}
         plane.check_runs()
 
@@ -221,7 +221,7 @@ def test_a_fence_of_an_earlier_release_is_recreated_until_it_is_changed() -> Non
         assert node is not None
         assert (await shown(plane)).on_node_loss is OnNodeLoss.RECREATE
         await lose(plane, node, confirm=False)
-        await reaches(plane, Phase.RUNNING, B if node == A else A)
+        await reaches(plane, VmPhase.RUNNING, B if node == A else A)
 
     plane_of(A, B).run(story)
 
@@ -231,14 +231,14 @@ def test_a_vm_that_the_store_does_not_know_is_retained_and_comes_back_as_a_new_o
 
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         await lose_records(plane, vm)
         (entry,) = await retained(plane)
         assert kept(plane, A) == ["precious"]
         await plane.store.delete_prefix("/hostler/v1/names/")
         await service(plane).restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert list(disks(plane, A).values()) == ["precious"]
         await retained(plane, A, 0)
 
@@ -254,7 +254,7 @@ def test_what_a_drain_cannot_hand_over_is_retained_there() -> None:
         assert node is not None
         write(plane, node)
         await operator(plane).drain(Request(HOSTLER), node, Drain())
-        await reaches(plane, Phase.RUNNING, B if node == A else A)
+        await reaches(plane, VmPhase.RUNNING, B if node == A else A)
         (entry,) = await retained(plane, node)
         assert entry.value.vm == vm
         assert kept(plane, node) == ["precious"]
@@ -268,7 +268,7 @@ def test_what_a_drain_cannot_hand_over_is_retained_there() -> None:
 def test_an_administrator_deletes_a_retained_machine_for_good() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         await lose_records(plane, vm)
         (entry,) = await retained(plane)
         done = await service(plane).delete(Request(HOSTLER), A, entry.value.name)
@@ -285,7 +285,7 @@ def test_an_administrator_deletes_a_retained_machine_for_good() -> None:
 def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_and_returns_to_them() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         await lose_records(plane, vm)
         await plane.store.delete_prefix("/hostler/v1/names/")
@@ -306,7 +306,7 @@ def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_
         plane.spawn(A)
         await until(plane, lambda: _is_lost(at, entry.value.name, False))
         await at.restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert list(disks(plane, A).values()) == ["precious"]
 
     plane_of(A).run(story)
@@ -319,7 +319,7 @@ async def _is_lost(at: RetainedService, name: str, lost: bool = True) -> bool:
 def test_what_a_removed_node_keeps_is_forgotten_if_asked_and_returns_with_the_node() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         await lose_records(plane, vm)
         (entry,) = await retained(plane)
@@ -342,7 +342,7 @@ def test_what_a_removed_node_keeps_is_forgotten_if_asked_and_returns_with_the_no
 def test_the_record_of_a_disk_whose_node_was_removed_can_be_deleted_and_not_restored() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         await lose_records(plane, vm)
         (entry,) = await retained(plane)
         at, name = service(plane), entry.value.name
@@ -377,7 +377,7 @@ def test_a_machine_with_snapshots_is_not_drained_away_unless_they_may_be_lost() 
         why = await plane.wish(lambda vms, _: vms.why(HOSTLER, ORG, PROJECT, "x"))
         assert any("--drop-snapshots" in reason.why for reason in why.decided)
         await operator(plane).drain(Request(HOSTLER), node, Drain(drop_snapshots=True))
-        await reaches(plane, Phase.RUNNING, B if node == A else A)
+        await reaches(plane, VmPhase.RUNNING, B if node == A else A)
         handle = (await HANDLE.list(plane.store)).entries[0].value
         assert handle.state is MachineState.RUNNING
 

@@ -9,9 +9,8 @@ import msgspec
 from hostler.drivers.machines.simulated import MemoryHost, Odds
 from hostler.engine.request import HOSTLER, Request
 from hostler.keys.families import COMMAND, HANDLE, RETAINED, VM
-from hostler.model.api import MoveRequest, Phase
-from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss
+from hostler.model.vm_api import MoveRequest, RetainedRestore, VmPhase
 from hostler.ports.store import Delete, Put
 
 from .plane import Plane
@@ -37,7 +36,7 @@ async def forget(plane: Plane, vm: str, node: str = A) -> None:
 def test_a_disk_that_another_control_plane_retained_is_neither_published_nor_collected() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         await forget(plane, vm)
         await retained(plane)
@@ -61,13 +60,13 @@ def test_a_vm_whose_disk_is_not_on_the_node_that_came_back_says_that_it_has_a_ne
 
     async def story(plane: Plane) -> None:
         await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         await lose(plane, A, confirm=True)
-        await reaches(plane, Phase.PENDING, None)
+        await reaches(plane, VmPhase.PENDING, None)
         plane.places[A] = MemoryHost("a new disk")
         plane.spawn(A)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert "precious" not in disks(plane, A).values()
         assert (await shown(plane)).disk_since > 0, "its owner does not learn that its data is gone"
 
@@ -77,11 +76,11 @@ def test_a_vm_whose_disk_is_not_on_the_node_that_came_back_says_that_it_has_a_ne
 def test_a_vm_whose_machine_was_removed_from_its_node_says_that_it_has_a_new_disk() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         plane.places[A].delete(vm, plane.clock.now())
         await until(plane, lambda: _exists(plane, vm))
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert (await shown(plane)).disk_since > 0
 
     plane_of(A).run(story)
@@ -102,7 +101,7 @@ def test_what_departed_is_kept_when_the_disk_is_lost_where_it_arrived() -> None:
         new = B if old == A else A
         write(plane, old)
         await plane.wish(lambda vms, request: vms.move(request, *AT.values(), "x", MoveRequest(to=new)))
-        await reaches(plane, Phase.RUNNING, new)
+        await reaches(plane, VmPhase.RUNNING, new)
         await until(plane, lambda: _is_left(plane, vm, old))
         plane.supervised = False
         plane.kill(old)
@@ -113,7 +112,7 @@ def test_what_departed_is_kept_when_the_disk_is_lost_where_it_arrived() -> None:
         plane.places[old].put([left])
         plane.places[new].delete(vm, plane.clock.now())
         await until(plane, lambda: _exists(plane, vm, new))
-        await reaches(plane, Phase.RUNNING, new)
+        await reaches(plane, VmPhase.RUNNING, new)
         plane.spawn(old)
         await retained(plane, old)
         assert kept(plane, old) == ["precious"]
@@ -128,10 +127,10 @@ async def _is_left(plane: Plane, vm: str, node: str) -> bool:
 def test_a_first_disk_is_not_called_a_new_one() -> None:
     async def story(plane: Plane) -> None:
         await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert (await shown(plane)).disk_since == 0
         await plane.wish(lambda vms, request: vms.stop(request, *AT.values(), "x"))
-        await reaches(plane, Phase.STOPPED, A)
+        await reaches(plane, VmPhase.STOPPED, A)
         assert (await shown(plane)).disk_since == 0
 
     plane_of(A).run(story)
@@ -152,7 +151,7 @@ def test_a_restore_comes_before_a_machine_that_is_only_being_created_elsewhere()
         (entry,) = await retained(plane, old)
         await service(plane).restore(Request(HOSTLER), old, entry.value.name, RetainedRestore())
         plane.faults.delays.clear()
-        await reaches(plane, Phase.RUNNING, old)
+        await reaches(plane, VmPhase.RUNNING, old)
         assert disks(plane, old) == {vm: "precious"}
         assert vm not in disks(plane, new)
         assert (await shown(plane)).disk_since == 0
@@ -162,7 +161,7 @@ def test_a_restore_comes_before_a_machine_that_is_only_being_created_elsewhere()
 
 
 async def _runs_anywhere(plane: Plane) -> bool:
-    return (await shown(plane)).phase is Phase.RUNNING
+    return (await shown(plane)).phase is VmPhase.RUNNING
 
 
 async def _creating(plane: Plane, node: str) -> bool:
@@ -173,7 +172,7 @@ async def _creating(plane: Plane, node: str) -> bool:
 def test_a_disk_whose_retain_was_not_answered_is_published_and_comes_back() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         write(plane, A)
         plane.faults.verbs["retain"] = Odds(lost=1.0)
         plane.faults.verbs["reinstate"] = Odds(lost=1.0)
@@ -181,7 +180,7 @@ def test_a_disk_whose_retain_was_not_answered_is_published_and_comes_back() -> N
         (entry,) = await retained(plane)
         await plane.store.delete_prefix("/hostler/v1/names/")
         await service(plane).restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         assert list(disks(plane, A).values()) == ["precious"]
         await retained(plane, A, 0)
 
@@ -199,12 +198,12 @@ def test_a_vm_that_a_restored_backup_places_where_it_was_before_its_move_says_so
         keys = (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=old, vm=vm))
         backup = {key: (await plane.store.get(key)) for key in keys}
         await plane.wish(lambda vms, request: vms.move(request, *AT.values(), "x", MoveRequest(to=new)))
-        await reaches(plane, Phase.RUNNING, new)
+        await reaches(plane, VmPhase.RUNNING, new)
         await until(plane, lambda: _is_left(plane, vm, old))
         then = [Put(key, kv.value) for key, kv in backup.items() if kv is not None]
         await plane.store.txn([], [*then, Delete(COMMAND.fill(node=new, vm=vm))])
         (entry,) = await retained(plane, new)
-        await reaches(plane, Phase.RUNNING, old)
+        await reaches(plane, VmPhase.RUNNING, old)
         view = await shown(plane)
         assert view.disk_since > 0
         assert [(each.node, each.name) for each in view.retained] == [(new, entry.value.name)]
@@ -216,13 +215,13 @@ def test_a_vm_that_a_restored_backup_places_where_it_was_before_its_move_says_so
 def test_a_restore_that_is_repeated_after_its_answer_was_lost_is_answered_as_the_first() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         await forget(plane, vm)
         (entry,) = await retained(plane)
         await plane.store.delete_prefix("/hostler/v1/names/")
         request = Request(HOSTLER, key="once", fingerprint="restore")
         first = await service(plane).restore(request, A, entry.value.name, RetainedRestore())
-        await reaches(plane, Phase.RUNNING, A)
+        await reaches(plane, VmPhase.RUNNING, A)
         await retained(plane, A, 0)
         again = await service(plane).restore(request, A, entry.value.name, RetainedRestore())
         assert again.value.id == first.value.id

@@ -12,11 +12,12 @@ from hostler.engine.decision_history import TraceService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.keys.families import AUDIT, LAST_CLOCK, LEADER, MEMBER, NAME, SILENT, TRACE
-from hostler.model.api import Drain, Phase
+from hostler.model.control_api import Sort
+from hostler.model.inventory_api import Drain
 from hostler.model.lab import LabPhase
 from hostler.model.node import Lifecycle
-from hostler.model.trace_api import Sort
 from hostler.model.vm import OnNodeLoss
+from hostler.model.vm_api import VmPhase
 from hostler.ports.store import Delete, DeletePrefix, Put
 
 from .labs import LabPlane
@@ -27,7 +28,7 @@ from .workloads import WorkloadPlane
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hostler.model.trace_api import TraceView
+    from hostler.model.control_api import TraceView
     from hostler.ports.store import Comparison, Operation, TxnResult
 
 LED = LEADER.fill(n=1)
@@ -120,7 +121,7 @@ def test_a_lost_node_and_a_lost_leader_leave_one_story(ledger: Ledger, seed: int
         was = await leader(plane)
         plane.hosts[was].kill()  # whoever takes the machine has not seen the node fall silent
         elsewhere = next(node for node in plane.places if node != here)
-        await reaches(plane, Phase.RUNNING, elsewhere)
+        await reaches(plane, VmPhase.RUNNING, elsewhere)
 
         traces = await service(plane)
         found = await everything(traces)
@@ -179,7 +180,7 @@ def test_each_decision_but_what_nobody_led_to_hangs_on_another(ledger: Ledger) -
         here = (await shown(plane, "z")).node
         assert here is not None
         await nodes.drain(Request(HOSTLER), here, Drain())
-        await reaches(plane, Phase.RUNNING, "r1-2" if here == "r1-1" else "r1-1", "z")
+        await reaches(plane, VmPhase.RUNNING, "r1-2" if here == "r1-1" else "r1-1", "z")
         await until(plane, lambda: _is_gone(plane, "y"))
 
         found = await everything(await service(plane))

@@ -10,8 +10,8 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.errors import NotFound
 from hostler.keys.families import COMMAND
-from hostler.model.api import VmCreate
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.ports.store import Put
 from hostler.sim.fault import PowerFault
 from hostler.sim.whatif import Answer, Copied, Fate, Question, ask, copied

@@ -8,9 +8,10 @@ import pytest
 from dose import seeds
 
 from hostler.keys.families import ALIVE, MEMBER
-from hostler.model.api import Drain, VmUpdate
+from hostler.model.inventory_api import Drain
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
+from hostler.model.vm_api import VmUpdate
 from hostler.model.workload_api import WorkloadApply, WorkloadScale
 from hostler.sim.fault import FAULTS
 from hostler.sim.world import World, WorldConfig, run_world

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.keys.families import HANDLE
-from hostler.model.api import VmCreate
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.sim.fault import fault_of
 from hostler.sim.world import WorldConfig
 

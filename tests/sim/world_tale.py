@@ -6,10 +6,11 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING
 
-from hostler.model.api import Drain, VmUpdate
+from hostler.model.inventory_api import Drain
 from hostler.model.lab import LabRequest
 from hostler.model.node import DrainMode
 from hostler.model.vm import OnNodeLoss, VmSpec
+from hostler.model.vm_api import VmUpdate
 from hostler.model.workload_api import WorkloadApply
 from hostler.sim.hardware import Replace
 from hostler.sim.world import run_world

@@ -20,17 +20,17 @@ from hostler.engine.vms import VmService
 from hostler.engine.workloads.service import WorkloadService
 from hostler.keys.families import ALIVE, ANSWERED, AUDIT, COMMAND, HANDLE, LOCK, MEMBER, NAME, VM
 from hostler.model.access import ROLES, Role
-from hostler.model.api import VmCreate
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec
+from hostler.model.vm_api import VmCreate
 from hostler.testing import VirtualClock, run_virtual
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.model.access import Audit
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
     from hostler.ports.store import Store
 
 T = TypeVar("T")

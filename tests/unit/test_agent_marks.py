@@ -16,8 +16,7 @@ from hostler.entry.agent import plan_of
 from hostler.keys.families import COMMAND, HANDLE
 from hostler.kit.virtual_loop import run_virtual
 from hostler.model.node import VmCommand
-from hostler.model.node_label import architecture
-from hostler.model.vm import MachineState, Power
+from hostler.model.vm import MachineState, Power, architecture
 from hostler.ports.machines import Label, Machine
 from hostler.settings import load
 

@@ -10,7 +10,7 @@ import pytest
 
 from hostler.entry.server.machines import packed
 from hostler.entry.server.response import body_of
-from hostler.model.api import VmRowPage
+from hostler.model.vm_api import VmRowPage
 
 PAGE = VmRowPage(items=(), after=None, revision=7)
 

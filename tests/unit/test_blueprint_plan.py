@@ -25,8 +25,8 @@ from hostler.model.deployment import (
     Strategy,
     StrategyKind,
 )
-from hostler.model.reason import Reason
 from hostler.model.rollout import Deployment, Phase, Retries, SliceDecision
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,8 +30,8 @@ from hostler.model.access import ROLES, Role
 from hostler.model.blueprint_api import BlueprintPhase, SliceChange
 from hostler.model.deployment import Endpoint, SliceInstance, SliceRecord, SliceSettings, SliceState, Strategy
 from hostler.model.node import Lifecycle
-from hostler.model.reason import Reason
 from hostler.model.rollout import Deployment, Phase, Retries, SliceDecision, SliceOwner
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from hostler.model.blueprint_api import BlueprintView

@@ -18,10 +18,10 @@ from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.keys.lab import LAB
 from hostler.kit.clock import SystemClock
 from hostler.model.access import ROLES, Role
-from hostler.model.api import Phase
 from hostler.model.lab import Lab, LabEvent, LabNews, LabPhase, LabUser
 from hostler.model.node import Heartbeat
 from hostler.model.vm import MachineState, VirtualMachine, VmHandle, VmSpec
+from hostler.model.vm_api import VmPhase
 from hostler.ports.store import Delete, Operation, Store
 
 STATES = (MachineState.PENDING, MachineState.RUNNING, MachineState.FAILED, MachineState.STOPPED)
@@ -108,11 +108,11 @@ async def test_failed_machines_are_known_by_name_to_those_who_see_them(world: Wo
         await world.write(
             VM.put(vm, **ids), HANDLE.put(handle, **ids), ALIVE.put(Heartbeat(holder="h", started_at=0.0), node="n1")
         )
-    (found,) = world.census.machines_in(caller("acme"), Phase.FAILED, 5)
+    (found,) = world.census.machines_in(caller("acme"), VmPhase.FAILED, 5)
     assert (found[0].value.name, found[1]) == ("m0", "no image")
     await world.write(ALIVE.delete(node="n1"))
-    assert world.census.machines_in(caller("*"), Phase.FAILED, 5) == []
-    assert len(world.census.machines_in(caller("*"), Phase.SILENT, 5)) == 2
+    assert world.census.machines_in(caller("*"), VmPhase.FAILED, 5) == []
+    assert len(world.census.machines_in(caller("*"), VmPhase.SILENT, 5)) == 2
 
 
 async def test_only_those_are_waiting_that_have_been_pending_for_long(world: World) -> None:

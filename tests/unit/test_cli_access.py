@@ -15,13 +15,13 @@ from hostler.entry.data_dir import DataFolder
 from hostler.entry.ssh import logged_in
 from hostler.entry.ssh_key import key_file
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
-from hostler.model.api import Phase, VmView
 from hostler.model.vm import Access, OnNodeLoss, Power, Readiness, Step, VmSpec
+from hostler.model.vm_api import VmPhase, VmView
 
 ACCESS = Access(host="127.0.0.1", port=22, user="user")
 
 
-def view(phase: Phase, step: Step | None = None, cause: str = "", **more: Any) -> VmView:
+def view(phase: VmPhase, step: Step | None = None, cause: str = "", **more: Any) -> VmView:
     fields: dict[str, Any] = {
         **dict.fromkeys(("org", "project", "address", "detail"), ""),
         **{name: {} for name in ("labels", "node_labels", "snapshots")},
@@ -46,15 +46,15 @@ def view(phase: Phase, step: Step | None = None, cause: str = "", **more: Any) -
 
 def test_the_steps_are_told_in_order_with_the_cause_of_a_late_one() -> None:
     seen = [
-        view(Phase.PENDING),
-        view(Phase.PLACED),
-        view(Phase.CREATING),
-        view(Phase.STARTING),
-        view(Phase.RUNNING, access=ACCESS),
-        view(Phase.RUNNING, Step.BOOTING),
-        view(Phase.RUNNING, Step.NETWORK),
-        view(Phase.RUNNING, Step.SSH, "no answer within 120 s"),
-        view(Phase.RUNNING, Step.AVAILABLE),
+        view(VmPhase.PENDING),
+        view(VmPhase.PLACED),
+        view(VmPhase.CREATING),
+        view(VmPhase.STARTING),
+        view(VmPhase.RUNNING, access=ACCESS),
+        view(VmPhase.RUNNING, Step.BOOTING),
+        view(VmPhase.RUNNING, Step.NETWORK),
+        view(VmPhase.RUNNING, Step.SSH, "no answer within 120 s"),
+        view(VmPhase.RUNNING, Step.AVAILABLE),
     ]
     steps = Steps()
     told = []
@@ -69,7 +69,7 @@ def test_the_steps_are_told_in_order_with_the_cause_of_a_late_one() -> None:
     at_once = Steps()
     at_once.seen(seen[8])
     assert at_once.summary() == "available after 0.0 s"
-    assert step_of(view(Phase.RUNNING)) == "running"
+    assert step_of(view(VmPhase.RUNNING)) == "running"
     assert described(seen[7]) == "running on n1, not available yet: ssh (no answer within 120 s)"
     assert described(seen[8]) == "running on n1, available"
 
@@ -77,13 +77,13 @@ def test_the_steps_are_told_in_order_with_the_cause_of_a_late_one() -> None:
 async def test_a_machine_that_runs_and_that_nobody_can_log_into_is_not_waited_for() -> None:
     nowhere: Any = None
     with pytest.raises(Unavailable, match="see its state"):
-        await logged_in(nowhere, view(Phase.RUNNING, Step.BOOTING)).__aenter__()
+        await logged_in(nowhere, view(VmPhase.RUNNING, Step.BOOTING)).__aenter__()
     with pytest.raises(Refused, match="simulated machines; use its console"):
-        await logged_in(nowhere, view(Phase.RUNNING, Step.AVAILABLE)).__aenter__()
+        await logged_in(nowhere, view(VmPhase.RUNNING, Step.AVAILABLE)).__aenter__()
 
 
 def test_a_machine_that_is_moved_as_it_runs_is_not_said_to_boot() -> None:
-    seen = [view(Phase.STARTING), view(Phase.RUNNING, Step.BOOTING), view(Phase.RUNNING, Step.AVAILABLE)]
+    seen = [view(VmPhase.STARTING), view(VmPhase.RUNNING, Step.BOOTING), view(VmPhase.RUNNING, Step.AVAILABLE)]
     assert [goes_on(each) for each in seen] == ["continuing on n1", "running on n1", "running on n1, available"]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from hostler.entry.cli import main
 from hostler.errors import NotFound
-from hostler.model.api import Phase, VmView
 from hostler.model.vm import OnNodeLoss, Snapshot, SnapshotState, VmSpec
+from hostler.model.vm_api import VmPhase, VmView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,7 +86,7 @@ def on(node: str, name: str) -> VmView:
         "org": "o",
         "project": "p",
         "spec": VmSpec(cpus=1, memory_mib=64, disk_gib=7),
-        "phase": Phase.RUNNING,
+        "phase": VmPhase.RUNNING,
         "on_node_loss": OnNodeLoss.WAIT,
         "snapshots": {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)},
     }

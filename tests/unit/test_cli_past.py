@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hostler.entry.cli import events, main, server_options
-from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
+from hostler.model.control_api import Sort, TracePage, TraceView, WhyView
 
 
 def step(number: int, parent: str = "") -> TraceView:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hostler.entry.cli.slice import read
-from hostler.model.blueprint_api import SliceInstanceView, SliceView
 from hostler.model.deployment import SliceState
+from hostler.model.slice_api import SliceInstanceView, SliceView
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hostler.entry.cli import events
-from hostler.model.trace_api import Sort, TraceView
+from hostler.model.control_api import Sort, TraceView
 
 VM = "vm acme/web/www"
 

@@ -13,9 +13,9 @@ import pytest
 from hostler.entry.cli import main, server_options
 from hostler.entry.cli.workload import change, read
 from hostler.errors import NotFound, Unavailable
-from hostler.model.api import Phase
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.vm import Affinity, Level, OnNodeLoss, RestartPolicy, VmSpec
+from hostler.model.vm_api import VmPhase
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import (
     InstancePage,
@@ -56,7 +56,7 @@ ONE = InstanceView(
     instance="1",
     vm="v1",
     name="web-1",
-    phase=Phase.RUNNING,
+    phase=VmPhase.RUNNING,
     node="n1",
     template=1,
     updated=True,
@@ -71,7 +71,7 @@ ONE = InstanceView(
 PENDING = msgspec.structs.replace(
     ONE,
     instance="2",
-    phase=Phase.PENDING,
+    phase=VmPhase.PENDING,
     node=None,
     ready=False,
     reasons=(Reason(subject="2 nodes", why="no room"), Reason(subject="n3", why="not on duty")),
@@ -235,7 +235,7 @@ def test_a_watch_shows_changes_through_outages_until_it_is_gone(
     workloads: Workloads, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workloads.views = [VIEW, Unavailable("no answer"), VIEW, seen(ready=2, settled=False), NotFound("none")]
-    running = msgspec.structs.replace(PENDING, phase=Phase.RUNNING, node="n2", ready=True, reasons=())
+    running = msgspec.structs.replace(PENDING, phase=VmPhase.RUNNING, node="n2", ready=True, reasons=())
     workloads.pages = [(ONE, PENDING), (ONE, running), (ONE,)]
     assert main(["workload", "status", "web", "--watch"]) == 0
     said = capsys.readouterr()

@@ -37,8 +37,9 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
-from hostler.model.api import Phase, UserCreate, UserUpdate, VmCreate, VmUpdate, VmView
+from hostler.model.access_api import UserCreate, UserUpdate
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase, VmUpdate, VmView
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TOKEN = "hst_token"
@@ -52,7 +53,7 @@ def view(**fields: Any) -> VmView:
         "project": "web",
         "spec": VmSpec(cpus=1, memory_mib=64),
         "power": Power.ON,
-        "phase": Phase.RUNNING,
+        "phase": VmPhase.RUNNING,
         "node": "local-1",
         "address": "",
         "detail": "",
@@ -642,7 +643,7 @@ async def test_waiting_looks_when_an_event_comes(
 ) -> None:
     monkeypatch.setattr(wait, "LOOK_ANYWAY", 60.0)
     monkeypatch.setattr(wait, "LOOK_EVERY", 60.0)
-    phases = [Phase.PENDING, Phase.PLACED, Phase.STARTING, Phase.RUNNING]
+    phases = [VmPhase.PENDING, VmPhase.PLACED, VmPhase.STARTING, VmPhase.RUNNING]
     looked = asyncio.Event()
 
     async def now(request: web.Request) -> web.StreamResponse:
@@ -660,14 +661,14 @@ async def test_waiting_looks_when_an_event_comes(
         return stream
 
     server.script, server.events = [now], [events]
-    seen: list[Phase] = []
+    seen: list[VmPhase] = []
     async with asyncio.timeout(40):
         got = await client.vms.wait(
-            "acme", "web", "www", phase=Phase.RUNNING, within=60, on_change=lambda vm: seen.append(vm.phase)
+            "acme", "web", "www", phase=VmPhase.RUNNING, within=60, on_change=lambda vm: seen.append(vm.phase)
         )
     assert got is not None
-    assert got.phase is Phase.RUNNING
-    assert seen == [Phase.PENDING, Phase.PLACED, Phase.STARTING, Phase.RUNNING]
+    assert got.phase is VmPhase.RUNNING
+    assert seen == [VmPhase.PENDING, VmPhase.PLACED, VmPhase.STARTING, VmPhase.RUNNING]
     assert server.asked[0].path.endswith("/www")
     assert server.asked[-1].path.endswith("/v1")
 
@@ -677,10 +678,10 @@ async def test_waiting_looks_once_for_each_change(
 ) -> None:
     monkeypatch.setattr(wait, "LOOK_EVERY", 60.0)
     others = [event(n, "acme/web/another") for n in range(3, 30)]
-    server.script = [said(view(phase=Phase.PENDING))]
+    server.script = [said(view(phase=VmPhase.PENDING))]
     server.events = [streaming(b"id: 1.0\n\n", event(2), *others, end="stay")]
     with pytest.raises(Unavailable, match="still pending"):
-        await client.vms.wait("acme", "web", "v1", phase=Phase.RUNNING, within=0.5)
+        await client.vms.wait("acme", "web", "v1", phase=VmPhase.RUNNING, within=0.5)
     assert len(server.asked) <= 3
 
 
@@ -697,7 +698,7 @@ async def test_waiting_goes_on_without_events_and_over_an_outage(
 
 async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait, "LOOK_EVERY", 0.01)
-    server.script = [said(view()), said(view(phase=Phase.DELETING)), problem(404, "not-found")]
+    server.script = [said(view()), said(view(phase=VmPhase.DELETING)), problem(404, "not-found")]
     assert await client.vms.wait("acme", "web", "www", gone=True, within=60) is None
     with pytest.raises(NotFound):
         await client.vms.wait("acme", "web", "www", settled=True, within=60)
@@ -708,16 +709,16 @@ async def test_waiting_ends_in_time_and_says_where_it_stands(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait, "LOOK_EVERY", 0.01)
-    server.script = [said(view(phase=Phase.PENDING, detail="no node has 64 cpus"))]
+    server.script = [said(view(phase=VmPhase.PENDING, detail="no node has 64 cpus"))]
     with pytest.raises(Unavailable, match=r"vm www: still pending \(no node has 64 cpus\) after 1 s"):
-        await client.vms.wait("acme", "web", "www", phase=(Phase.RUNNING, Phase.STOPPED), within=1)
+        await client.vms.wait("acme", "web", "www", phase=(VmPhase.RUNNING, VmPhase.STOPPED), within=1)
     with pytest.raises(Invalid, match="wait: give"):
         await client.vms.wait("acme", "web", "www")
 
 
 async def test_a_cancelled_wait_leaves_nothing(server: StandIn, client: Client) -> None:
-    server.script, server.events = [said(view(phase=Phase.PENDING))], [streaming(b"id: 1.0\n\n", end="stay")]
-    task = asyncio.create_task(client.vms.wait("acme", "web", "www", phase=Phase.RUNNING))
+    server.script, server.events = [said(view(phase=VmPhase.PENDING))], [streaming(b"id: 1.0\n\n", end="stay")]
+    task = asyncio.create_task(client.vms.wait("acme", "web", "www", phase=VmPhase.RUNNING))
     while not server.asked:
         await asyncio.sleep(0.01)
     task.cancel()

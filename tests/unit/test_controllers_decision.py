@@ -11,7 +11,7 @@ from controller_world import vm
 
 from hostler.engine.controllers.decision import Act, Duty, NodeCase, chosen, decide, harmless, instructed, unplaced
 from hostler.model.node import VmCommand
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmHandle, VmSpec
 
 HERE, ELSEWHERE = "n1", "n2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hostler.errors import Invalid
-from hostler.model.text_line import check_line
+from hostler.model.name import check_line
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_no_bytes_make_it_raise_anything_but_invalid(data: bytes) -> None:
 
 
 def test_a_pattern_is_told_in_words_where_its_model_has_some() -> None:
-    from hostler.model.api import SnapshotRequest
+    from hostler.model.vm_api import SnapshotRequest
 
     with pytest.raises(Invalid, match=r"at \$\.name: expected str without '/' and control characters"):
         SnapshotRequest.decode(b'{"name":"a/b"}', strict=True)

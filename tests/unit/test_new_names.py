@@ -14,7 +14,8 @@ from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Invalid
 from hostler.keys.families import NAME, VM, WORKLOAD
 from hostler.keys.template import check_new
-from hostler.model.api import QuotaSet, VmCreate, VmUpdate
+from hostler.model.access_api import QuotaSet
+from hostler.model.vm_api import VmCreate, VmUpdate
 from hostler.model.workload import Workload
 from hostler.model.workload_api import WorkloadApply, WorkloadScale
 

@@ -11,8 +11,8 @@ from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound, Stale, Unavailable
 from hostler.keys.families import ALIVE, BLADE, BRAKE, FENCING, MEMBER, SILENT
 from hostler.model.access import ROLES, Role
-from hostler.model.api import Drain, NodeView
 from hostler.model.inventory import Blade, Capacity, Rights
+from hostler.model.inventory_api import Drain, NodeView
 from hostler.model.node import BrakeRecord, DrainMode, Heartbeat, Lifecycle, OffConfirmation
 from hostler.model.trace import Silent
 

@@ -10,7 +10,8 @@ from hostler.errors import Conflict, Forbidden, Invalid, NotFound
 from hostler.keys.families import NAME, VM
 from hostler.keys.families import PROJECT as RECORD
 from hostler.model.access import ROLES, Role
-from hostler.model.api import ProjectCreate, QuotaSet, VmCreate
+from hostler.model.access_api import ProjectCreate, QuotaSet
+from hostler.model.vm_api import VmCreate
 from hostler.model.workload_api import WorkloadApply
 
 BOB = Caller("bob", ROLES[Role.MEMBER], (ORG,))

@@ -16,9 +16,10 @@ from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, HostlerError, NotFound, QuotaExceeded, Stale
 from hostler.keys.families import NAME, ORG_QUOTA, QUOTA, VM
 from hostler.model.access import ROLES, Quota, Role
-from hostler.model.api import QuotaSet, VmCreate, VmUpdate
+from hostler.model.access_api import QuotaSet
 from hostler.model.inventory import Capacity
 from hostler.model.vm import VmSpec
+from hostler.model.vm_api import VmCreate, VmUpdate
 
 SEEDS = range(dose(test=10, full=300))
 

@@ -23,11 +23,11 @@ from hostler.engine.placement.request import node_state
 from hostler.errors import Conflict
 from hostler.keys.families import MEMBER, VM
 from hostler.model.access import Token, TokenKind
-from hostler.model.api import Phase
 from hostler.model.deployment import SliceInstance, SliceState, aggregate, may_move
 from hostler.model.inventory import Capacity, User
 from hostler.model.node import DrainMode, Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import Affinity, Level, MachineState, OnNodeLoss, Power, RestartPolicy, VmHandle, VmSpec
+from hostler.model.vm_api import VmPhase
 from hostler.ports.machines import Label, Machine
 
 replace = msgspec.structs.replace
@@ -148,8 +148,8 @@ def test_a_machine_in_an_unknown_state_is_shown_as_unknown() -> None:
     vm = VM.record.decode(
         b'{"id":"v","name":"v","org":"o","project":"p","spec":{"cpus":1,"memory_mib":64},"created_at":1}'
     )
-    assert phase(vm, handle, alive=True) is Phase.UNKNOWN
-    assert phase(vm, handle, alive=False) is Phase.SILENT
+    assert phase(vm, handle, alive=True) is VmPhase.UNKNOWN
+    assert phase(vm, handle, alive=False) is VmPhase.SILENT
 
 
 def test_a_token_of_an_unknown_kind_opens_nothing() -> None:

@@ -20,8 +20,8 @@ from hostler.keys.families import AUDIT, HANDLE, MEMBER, RETAINED, RETAINED_REQU
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.model.retained import Retained, RetainedRequest
-from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss, Reinstatement, VmSpec
+from hostler.model.vm_api import RetainedRestore
 from hostler.model.workload import Workload
 from hostler.ports.store import Put
 from hostler.settings import load

@@ -9,7 +9,7 @@ import pytest
 
 from hostler import errors
 from hostler.entry.server.problem import SORTS, Refusal, Sort, tell
-from hostler.model.api import Problem
+from hostler.model.control_api import Problem
 
 EXPECTED = {
     errors.Refused: 400,

@@ -28,9 +28,9 @@ from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.families import RETRIES, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
-from hostler.model.blueprint_api import SliceInstanceView, SliceLog, SliceView
 from hostler.model.deployment import SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Retries
+from hostler.model.slice_api import SliceInstanceView, SliceLog, SliceView
 from hostler.ports.machines import Door
 from hostler.ports.slices import MOST_PRINTED, Printed
 from hostler.ports.worker_protocol import MAX_LOG

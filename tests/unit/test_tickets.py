@@ -19,7 +19,7 @@ from hostler.errors import Unauthenticated, Unavailable, Uncertain
 from hostler.keys.families import AUDIT, TICKET, VM
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Ticket
-from hostler.model.api import TicketView
+from hostler.model.vm_api import TicketView
 from hostler.ports.machines import Door
 
 

@@ -35,14 +35,14 @@ from hostler.keys.families import (
 )
 from hostler.keys.lab import LAB
 from hostler.model.access import ROLES, Audit, AuditFile, Role
-from hostler.model.api import VmUpdate
+from hostler.model.control_api import Sort
 from hostler.model.deployment import Blueprint, SliceRecord, SliceSpec, SliceState
 from hostler.model.lab import LabUser
 from hostler.model.node import Epoch, EpochKind
 from hostler.model.rollout import Deployment, Phase
 from hostler.model.trace import Impact, Touch, Trace
-from hostler.model.trace_api import Sort
 from hostler.model.vm import VirtualMachine, VmSpec
+from hostler.model.vm_api import VmUpdate
 from hostler.model.workload import Workload
 from hostler.ports.audit_files import FiledLine
 from hostler.ports.store import Delete, DeletePrefix, KeyValue, Put
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.errors import HostlerError
-    from hostler.model.trace_api import TraceView
+    from hostler.model.control_api import TraceView
     from hostler.ports.store import Operation
 
 
@@ -476,7 +476,7 @@ def test_names_are_found_as_people_write_them_and_doubts_are_told() -> None:
 
 
 def _wish(name: str) -> Any:
-    from hostler.model.api import VmCreate
+    from hostler.model.vm_api import VmCreate
 
     return VmCreate(name=name, spec=SMALL)
 

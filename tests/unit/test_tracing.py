@@ -10,8 +10,7 @@ from hostler.engine.decision_recorder import MAX_BYTES, Tracer, id_of
 from hostler.keys.entry import Entry
 from hostler.keys.families import AUDIT, COMMAND, HANDLE, MEMBER, TRACE, VM
 from hostler.model.access import Audit
-from hostler.model.reason import Reason
-from hostler.model.trace import Impact, Touch, Trace
+from hostler.model.trace import Impact, Reason, Touch, Trace
 from hostler.ports.store import Delete, DeletePrefix, Get, Operation, Put
 
 IDS = {"org": "acme", "project": "web", "vm": "v1"}

@@ -12,7 +12,7 @@ from hostler.entry.server.feed import item_of
 from hostler.errors import Invalid
 from hostler.keys.families import VM, WORKLOAD
 from hostler.model.access import HIDDEN, ROLES, Role
-from hostler.model.api import VmCreate, VmUpdate
+from hostler.model.vm_api import VmCreate, VmUpdate
 from hostler.model.workload_api import WorkloadApply
 from hostler.ports.store import Event, KeyValue
 

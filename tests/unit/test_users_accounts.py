@@ -34,7 +34,7 @@ from hostler.errors import (
 from hostler.keys.families import TOKEN, USER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
-from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate, UserView
+from hostler.model.access_api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
 from hostler.model.record import Record
 

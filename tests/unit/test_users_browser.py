@@ -14,7 +14,7 @@ from hostler.engine.tickets import TERMINAL, WEB, WEB_LIFE, PeerTickets, Tickets
 from hostler.errors import TooManyTries, Unauthenticated, Unavailable
 from hostler.keys.families import AUDIT, TICKET, USER
 from hostler.kit.virtual_loop import VirtualClock
-from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate
+from hostler.model.access_api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate
 from hostler.ports.machines import Door
 
 

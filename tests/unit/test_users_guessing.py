@@ -14,7 +14,7 @@ from hostler.errors import Forbidden, Invalid, TooManyTries, Unauthenticated, Un
 from hostler.kit.connections import origin
 from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.access import Role
-from hostler.model.api import Login, TokenIssued, UserCreate, UserUpdate
+from hostler.model.access_api import Login, TokenIssued, UserCreate, UserUpdate
 
 
 async def tried(place: Place, name: str, password: str = "wrong", source: str = "10.0.0.1") -> TokenIssued:

@@ -17,7 +17,7 @@ from hostler.errors import Conflict, Invalid, NotFound, QuotaExceeded, TooManyTr
 from hostler.keys.families import AUDIT, TOKEN, USER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Role, Token, TokenKind
-from hostler.model.api import Login, TokenCreate, UserCreate, UserUpdate
+from hostler.model.access_api import Login, TokenCreate, UserCreate, UserUpdate
 from hostler.model.inventory import User
 
 LOGIN = Login(name="Ada", password=PASSWORD)

@@ -11,8 +11,8 @@ from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, 
 from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, NotFound, Stale, Unavailable
 from hostler.keys.families import ALIVE, HANDLE, NAME, VM
-from hostler.model.api import Phase, VmCreate, VmUpdate
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase, VmUpdate
 
 WISH = VmCreate(name="a", spec=SMALL)
 READY = {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)}
@@ -32,7 +32,7 @@ def test_a_new_machine_has_its_record_its_name_and_its_audit_in_one_revision() -
         assert (audit.who, audit.verb, audit.source) == ("mia", "vm.create", "10.0.0.9")
         assert audit.subject == VM.fill(vm=written.value.id, **ids)
         assert audit.name == written.value.name
-        assert (written.status, written.value.revision, written.value.phase) == (201, written.revision, Phase.PENDING)
+        assert (written.status, written.value.revision, written.value.phase) == (201, written.revision, VmPhase.PENDING)
         assert await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a") == written.value
 
     play(story)
@@ -312,7 +312,7 @@ def test_power_resets_and_deletion_are_wishes() -> None:
         (stored,) = (await VM.list(scene.raw)).entries
         assert (stored.value.resets, stored.value.generation) == (2, 5)
         gone = await scene.vms.delete(asked(), ORG, PROJECT, "a")
-        assert (gone.status, gone.value.phase) == (202, Phase.DELETING)
+        assert (gone.status, gone.value.phase) == (202, VmPhase.DELETING)
         again = await scene.vms.delete(asked(), ORG, PROJECT, "a")
         assert again.value == gone.value
         assert [audit.verb for audit in await scene.audits()].count("vm.delete") == 1
@@ -434,26 +434,26 @@ def test_the_phase_is_made_of_wish_handle_and_the_life_of_the_node() -> None:
     async def story(scene: Scene) -> None:
         view = await scene.made()
 
-        async def now() -> tuple[Phase, bool]:
+        async def now() -> tuple[VmPhase, bool]:
             await scene.settle()
             seen = await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a")
             assert seen == await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a", stale=True)
             return seen.phase, seen.settled
 
-        assert await now() == (Phase.PENDING, False)
+        assert await now() == (VmPhase.PENDING, False)
         await scene.seen(view)
-        assert await now() == (Phase.SILENT, False)
+        assert await now() == (VmPhase.SILENT, False)
         await scene.node()
-        assert await now() == (Phase.RUNNING, True)
+        assert await now() == (VmPhase.RUNNING, True)
         for state in MachineState:
             await scene.seen(view, state)
             phase, settled = await now()
             assert settled == (state is MachineState.RUNNING)
-            assert phase not in (Phase.DELETING, Phase.SILENT)
+            assert phase not in (VmPhase.DELETING, VmPhase.SILENT)
         await scene.seen(view, generation=0)
-        assert await now() == (Phase.RUNNING, False)
+        assert await now() == (VmPhase.RUNNING, False)
         await scene.raw.delete(ALIVE.fill(node="local-1"))
-        assert await now() == (Phase.SILENT, False)
+        assert await now() == (VmPhase.SILENT, False)
 
     play(story)
 
@@ -479,7 +479,7 @@ def test_a_machine_with_a_damaged_handle_can_still_be_deleted() -> None:
     async def story(scene: Scene) -> None:
         view = await scene.made()
         await scene.raw.put(HANDLE.fill(org=ORG, project=PROJECT, vm=view.id), b"{")
-        assert (await scene.vms.delete(asked(), ORG, PROJECT, "a")).value.phase is Phase.DELETING
+        assert (await scene.vms.delete(asked(), ORG, PROJECT, "a")).value.phase is VmPhase.DELETING
         with pytest.raises(HostlerError, match="handles"):
             await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a")
 
@@ -487,7 +487,7 @@ def test_a_machine_with_a_damaged_handle_can_still_be_deleted() -> None:
 
 
 def test_why_has_the_reasons_of_the_decision_and_each_node() -> None:
-    from hostler.model.reason import Reason
+    from hostler.model.trace import Reason
 
     async def story(scene: Scene) -> None:
         view = await scene.made(spec=VmSpec(cpus=6, memory_mib=512))
@@ -497,7 +497,7 @@ def test_why_has_the_reasons_of_the_decision_and_each_node() -> None:
         await scene.told(full, "local-2")
         await scene.seen(view, MachineState.PENDING, node="", reasons=(Reason(subject="quota", why="no room"),))
         why = await scene.vms.why(MEMBER_OF_ACME, ORG, PROJECT, "a")
-        assert (why.phase, why.node, why.decided) == (Phase.PENDING, None, (Reason(subject="quota", why="no room"),))
+        assert (why.phase, why.node, why.decided) == (VmPhase.PENDING, None, (Reason(subject="quota", why="no room"),))
         assert [(verdict.node, verdict.fits) for verdict in why.nodes] == [("local-1", True), ("local-2", False)]
         await scene.told(view, reasons=(Reason(subject="local-1", why="emptiest"),))
         await scene.seen(view)

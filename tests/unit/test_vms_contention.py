@@ -17,8 +17,8 @@ from hostler.engine.vms import VmService
 from hostler.entry.doctor.examination import locks_without_lease
 from hostler.errors import Conflict, HostlerError, LockHeld, NotFound, Unavailable, Uncertain
 from hostler.keys.families import AUDIT, LOCK, NAME, VM
-from hostler.model.api import MoveRequest, Phase, VmCreate, VmUpdate
 from hostler.model.vm import LockInfo, Power, VirtualMachine
+from hostler.model.vm_api import MoveRequest, VmCreate, VmPhase, VmUpdate
 from hostler.ports.finding import Level
 
 SEEDS = range(dose(test=10, full=300))
@@ -55,7 +55,7 @@ def test_writes_in_one_transaction_do_not_care_for_locks() -> None:
         await locked_by_another(scene, view.id, 60)
         await scene.vms.update(asked(), ORG, PROJECT, "a", VmUpdate(cpus=2))
         await scene.vms.stop(asked(), ORG, PROJECT, "a")
-        assert (await scene.vms.delete(asked(), ORG, PROJECT, "a")).value.phase is Phase.DELETING
+        assert (await scene.vms.delete(asked(), ORG, PROJECT, "a")).value.phase is VmPhase.DELETING
 
     play(story)
 

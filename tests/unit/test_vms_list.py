@@ -14,8 +14,8 @@ from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Invalid
 from hostler.keys.families import HANDLE, VM
 from hostler.model.access import ROLES, Role
-from hostler.model.api import Phase, VmCreate, VmView
 from hostler.model.vm import MachineState
+from hostler.model.vm_api import VmCreate, VmPhase, VmView
 
 PROJECTS = [("a", "p"), ("a", "p1"), ("a", "q"), ("a-b", "p"), ("ab", "p"), ("b", "p")]
 
@@ -85,8 +85,8 @@ def test_the_pages_together_are_what_the_caller_sees_each_once_in_order(  # noqa
         assert [view.id for view in found] == [view.id for view in wanted]
         phases = {view.name: view.phase for view in found}
         if found:
-            assert phases["vm0"] is Phase.PENDING
-            assert phases["vm1"] is Phase.PLACED
+            assert phases["vm0"] is VmPhase.PENDING
+            assert phases["vm1"] is VmPhase.PLACED
         for view in found:
             assert view == await scene.vms.get(ADMIN, view.org, view.project, view.id)
 
@@ -131,7 +131,7 @@ def test_handles_without_machines_hide_no_handle_behind_them() -> None:
                 await scene.raw.put(HANDLE.fill(org=org, project=project, vm=orphan), some)
         for limit in (1, 3, 1000):
             for view in await walked(scene, ADMIN, None, None, limit):
-                assert (view.phase is Phase.PLACED) == (view.labels["half"] == "1")
+                assert (view.phase is VmPhase.PLACED) == (view.labels["half"] == "1")
 
     play(story)
 

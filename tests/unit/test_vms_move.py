@@ -10,12 +10,12 @@ from service_scene import ORG, PROJECT, SMALL, STRANGER, VIEWER, Scene, asked, p
 
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound
 from hostler.keys.families import VM
-from hostler.model.api import MoveRequest, VmCreate
 from hostler.model.node import Lifecycle
 from hostler.model.vm import Move, Origin, Snapshot, SnapshotState, VmSpec
+from hostler.model.vm_api import MoveRequest, VmCreate
 
 if TYPE_CHECKING:
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 AT = (ORG, PROJECT)
 READY = Snapshot(state=SnapshotState.READY, taken_at=1.0)

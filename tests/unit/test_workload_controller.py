@@ -25,9 +25,9 @@ from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Conflict, Invalid, LeadershipLost, Stale, Uncertain
 from hostler.keys.families import ACTUAL, ALIVE, COMMAND, HANDLE, INSTANCE, NAME, TARGET, TRACE, VM, WORKLOAD
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
-from hostler.model.api import Phase
 from hostler.model.node import Heartbeat, VmCommand
 from hostler.model.vm import MachineState, Power, VmHandle, VmSpec
+from hostler.model.vm_api import VmPhase
 from hostler.model.workload import Actual, Rollout, Workload, WorkloadInstance
 from hostler.model.workload_api import WorkloadApply, WorkloadPhase, WorkloadScale
 from hostler.ports.store import MAX_REQUEST_BYTES
@@ -367,7 +367,7 @@ def test_an_instance_does_not_serve_while_its_node_is_silent() -> None:
         view = await scene.service.get(HOSTLER, "web")
         assert (view.ready, view.settled) == (0, False)
         (one,) = (await scene.service.instances(HOSTLER, "web")).items
-        assert (one.phase, one.ready) == (Phase.SILENT, False)
+        assert (one.phase, one.ready) == (VmPhase.SILENT, False)
         await scene.raw.txn([], [ALIVE.put(Heartbeat(holder="n1", started_at=0.0), node="n1")])
         await asyncio.sleep(1)
         assert (await scene.service.get(HOSTLER, "web")).settled

@@ -12,8 +12,7 @@ from hostler.entry.agent import plan_of
 from hostler.entry.cli.workload.read import _shape
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
-from hostler.model.node_label import advertised, architecture
-from hostler.model.vm import VmSpec
+from hostler.model.vm import VmSpec, advertised, architecture
 from hostler.settings import load
 
 ROOM = Capacity(cpus=64, memory_mib=65536, disk_gib=1000)

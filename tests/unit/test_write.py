@@ -13,7 +13,7 @@ from hostler.engine.cluster_id import cluster_id
 from hostler.engine.idempotent_writer import instants
 from hostler.errors import Conflict, Invalid, KeyReused, Unavailable, Uncertain
 from hostler.keys.families import ANSWERED, CLUSTER
-from hostler.model.api import VmCreate, VmUpdate
+from hostler.model.vm_api import VmCreate, VmUpdate
 
 WISH = VmCreate(name="a", spec=SMALL)
 DAY = 86400.0

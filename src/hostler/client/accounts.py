@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.client.transport import Resource
-from hostler.model.api import Login, ProjectCreate, TokenCreate
+from hostler.model.access_api import Login, ProjectCreate, TokenCreate
 from hostler.model.resources.accounts import BrowserSessionApi, OrgQuotaApi, ProjectApi, QuotaApi, UserApi
 
 if TYPE_CHECKING:
@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 
     from hostler.client.pages import Pages
     from hostler.client.transport import Keyed, Paging, WriteOptions
-    from hostler.model.api import (
+    from hostler.model.access_api import (
         ProjectList,
         ProjectView,
         QuotaSet,
         QuotaView,
-        TicketView,
         TokenIssued,
         TokenPage,
         UserCreate,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         UserUpdate,
         UserView,
     )
+    from hostler.model.vm_api import TicketView
 
 
 class Users(Resource):

@@ -19,7 +19,7 @@ from hostler.kit.tasks import Closing
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
-    from hostler.model.api import TokenIssued
+    from hostler.model.access_api import TokenIssued
 
 TIMEOUT = 30.0
 RETRIES = 3

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from hostler.client.pages import Pages
     from hostler.client.transport import Paging
-    from hostler.model.api import AuditPage, AuditView, LeaderView, ReplicaPage
-    from hostler.model.overview_api import Overview
+    from hostler.model.access_api import AuditPage, AuditView
+    from hostler.model.control_api import LeaderView, Overview, ReplicaPage, TracePage, TraceView, WhyView
     from hostler.model.sim_api import (
         FaultInject,
         FaultKindPage,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         SimView,
         StepView,
     )
-    from hostler.model.trace_api import TracePage, TraceView, WhyView
 
 
 class Control(Resource):

@@ -27,24 +27,27 @@ if TYPE_CHECKING:
 
     from hostler.client.pages import Pages
     from hostler.client.transport import Keyed, Paging, Query, StalePaging, WriteOptions
-    from hostler.model.artifact_api import ArtifactPage, ArtifactView
     from hostler.model.blueprint_api import (
-        BlueprintCalls,
         BlueprintHistory,
         BlueprintPage,
         BlueprintPlan,
         BlueprintRead,
         BlueprintStatus,
         BlueprintView,
+        RevisionView,
+    )
+    from hostler.model.deployment import Blueprint
+    from hostler.model.resources.operation import Operation
+    from hostler.model.slice_api import (
+        ArtifactPage,
+        ArtifactView,
+        BlueprintCalls,
         EndpointPage,
         EndpointView,
-        RevisionView,
         SliceLog,
         SlicePage,
         SliceView,
     )
-    from hostler.model.deployment import Blueprint
-    from hostler.model.resources.operation import Operation
 
 CHUNK = 1024 * 1024
 

@@ -15,7 +15,7 @@ from hostler.client.sse import Parser
 from hostler.errors import Invalid, TooManyTries, Unavailable, Uncertain
 from hostler.kit.rate_limit import Backoff
 from hostler.kit.tasks import Closing
-from hostler.model.api import EventView
+from hostler.model.control_api import EventView
 
 if TYPE_CHECKING:
     from hostler.client.sse import Message

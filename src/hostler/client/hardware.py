@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from hostler.client.transport import Resource
-from hostler.model.api import Drain
-from hostler.model.inventory_api import InventoryText
+from hostler.model.inventory_api import Drain, InventoryText
 from hostler.model.resources.hardware import InventoryApi, NodeApi
 
 if TYPE_CHECKING:
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
 
     from hostler.client.pages import Pages
     from hostler.client.transport import Keyed, StalePaging, WriteOptions
-    from hostler.model.api import BrakeView, NodePage, NodeView
     from hostler.model.inventory_api import (
         BladePage,
         BladeView,
+        BrakeView,
         FeedPage,
         FeedView,
         FloorView,
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
         InventoryLoaded,
         InventoryPlan,
         InventoryShown,
+        NodePage,
+        NodeView,
         RackDetail,
         RackPage,
         RackView,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hostler.client.events import Events
     from hostler.client.pages import Pages
     from hostler.client.transport import HttpTransport, Keyed, Query, StalePaging, WriteOptions
-    from hostler.model.api import TicketView
     from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffers, LabPage
+    from hostler.model.vm_api import TicketView
 
 
 class Labs:

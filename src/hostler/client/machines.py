@@ -10,10 +10,17 @@ from hostler.client.channel import Channel
 from hostler.client.transport import HttpTransport, Resource
 from hostler.client.wait import Wait, check_wait, polled
 from hostler.errors import Invalid, NotFound
-from hostler.model.api import MoveRequest, SnapshotRequest, TicketRequest, VmCreate, VmRowPage, VmView
 from hostler.model.resources.machines import RetainedApi, TerminalApi, VmApi, VmChannelApi, WorkloadApi
-from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import Origin, Power
+from hostler.model.vm_api import (
+    MoveRequest,
+    RetainedRestore,
+    SnapshotRequest,
+    TicketRequest,
+    VmCreate,
+    VmRowPage,
+    VmView,
+)
 from hostler.model.workload_api import WorkloadScale
 
 if TYPE_CHECKING:
@@ -23,9 +30,19 @@ if TYPE_CHECKING:
     from hostler.client.events import Events
     from hostler.client.pages import Pages
     from hostler.client.transport import Keyed, StalePaging, WriteOptions
-    from hostler.model.api import EventView, ImageList, Phase, TicketView, VmPage, VmRow, VmUpdate, Why
+    from hostler.model.control_api import EventView
     from hostler.model.resources.operation import Operation
-    from hostler.model.retained_api import RetainedPage, RetainedView
+    from hostler.model.vm_api import (
+        ImageList,
+        RetainedPage,
+        RetainedView,
+        TicketView,
+        VmPage,
+        VmPhase,
+        VmRow,
+        VmUpdate,
+        Why,
+    )
     from hostler.model.workload_api import InstancePage, InstanceView, WorkloadApply, WorkloadPage, WorkloadView
 
 
@@ -182,7 +199,7 @@ class Vms:
         project: str,
         vm: str,
         *,
-        phase: Phase | Collection[Phase] | None = None,
+        phase: VmPhase | Collection[VmPhase] | None = None,
         settled: bool = False,
         available: bool = False,
         gone: bool = False,
@@ -229,7 +246,7 @@ class _Look(Wait[VmView]):
         return event.of == "alive" or event.type == "reset" or event.subject.endswith(f"/{self._vm}")
 
 
-def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool, available: bool) -> bool:
+def _arrived(view: VmView, phase: VmPhase | Collection[VmPhase] | None, *, settled: bool, available: bool) -> bool:
     wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
     # A machine that should be off never becomes available. Without a login, running is all that can be waited for.
     tells = view.readiness is not None or view.access is not None

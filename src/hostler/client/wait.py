@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from hostler.client.events import Events
-    from hostler.model.api import EventView
+    from hostler.model.control_api import EventView
 
 LOOK_EVERY = 1.0
 """Seconds between two reads while the event stream is not connected."""

@@ -48,9 +48,9 @@ from hostler.keys.families import (
 )
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.model.access import EVERYWHERE
+from hostler.model.control_api import Sort, TracePage, TraceView, WhyView
 from hostler.model.lab import ORG, lab_project, utc_time
 from hostler.model.node import EpochKind
-from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

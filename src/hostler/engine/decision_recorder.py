@@ -19,8 +19,7 @@ from hostler.engine.idempotent_writer import instants
 from hostler.engine.text import clipped
 from hostler.keys.entry import Entry
 from hostler.keys.families import ANSWERED, AUDIT, TRACE
-from hostler.model.reason import Reason
-from hostler.model.trace import Impact, Touch, Trace
+from hostler.model.trace import Impact, Reason, Touch, Trace
 from hostler.ports.store import Delete, DeletePrefix, Put
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hostler.model.node_label import MOST_ACCELERATORS, NAME, NAME_RULE
+from hostler.model.vm import HARDWARE_NAME, HARDWARE_NAME_RULE, MOST_ACCELERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,5 +38,5 @@ def accelerators_and_volumes(fields: Mapping[str, Piece]) -> tuple[dict[str, int
 
 
 def _check(piece: Piece, name: str) -> None:
-    if not re.match(NAME, name):
-        piece.doubt(f"{name!r}: must be {NAME_RULE}")
+    if not re.match(HARDWARE_NAME, name):
+        piece.doubt(f"{name!r}: must be {HARDWARE_NAME_RULE}")

@@ -12,17 +12,17 @@ import msgspec
 from hostler.errors import Damaged, Invalid
 from hostler.keys.families import ACTUAL, ALIVE, ARRIVAL, AUDIT, COMMAND, HANDLE, MEMBER, TRACE
 from hostler.keys.lab import LAB
+from hostler.model.control_api import Sort
 from hostler.model.lab import LabEvent
 from hostler.model.node import Lifecycle
 from hostler.model.trace import Impact, Touch
-from hostler.model.trace_api import Sort
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.keys.key import Key
-    from hostler.model.reason import Reason
+    from hostler.model.trace import Reason
     from hostler.ports.store import KeyValue
 
 OF_AUDIT = "audit/"

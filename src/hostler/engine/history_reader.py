@@ -14,7 +14,7 @@ from hostler.engine.idempotent_writer import instants
 from hostler.errors import Compacted, Invalid
 from hostler.keys.families import AUDIT, EPOCH, TRACE
 from hostler.kit.tasks import Fairness
-from hostler.model.trace_api import Sort
+from hostler.model.control_api import Sort
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable

@@ -47,11 +47,11 @@ from hostler.keys.families import (
 )
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.kit.plural import counted
-from hostler.model.api import MAX_NAME
 from hostler.model.lab import ORG, lab_project, lab_user
 from hostler.model.migration import Migration, Moved
 from hostler.model.name import fold
 from hostler.model.node import Epoch, EpochKind
+from hostler.model.vm_api import MAX_NAME
 from hostler.model.workload import instance_parts
 from hostler.ports.store import PIECE_BYTES, ModRevision, Put, Version
 

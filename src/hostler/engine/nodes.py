@@ -11,9 +11,10 @@ from hostler.engine.request import Written, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
 from hostler.keys.families import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER, RETAINED, RETAINED_REQUEST, SILENT
 from hostler.kit.plural import counted
-from hostler.model.api import BrakeView, ImageList, ImageView, NodePage, NodeView
 from hostler.model.inventory import Capacity
+from hostler.model.inventory_api import BrakeView, NodePage, NodeView
 from hostler.model.node import ImageNeeds, Lifecycle, NodeRecord, OffConfirmation
+from hostler.model.vm_api import ImageList, ImageView
 from hostler.ports.store import DeletePrefix
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.api import Drain
+    from hostler.model.inventory_api import Drain
     from hostler.model.node import BrakeRecord
     from hostler.model.retained import Retained
     from hostler.ports.store import Comparison, KeyValue, Operation, Store

@@ -36,9 +36,9 @@ from hostler.keys.families import (
 from hostler.keys.lab import LAB
 from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE
-from hostler.model.api import Phase
 from hostler.model.lab import ORG, lab_project
 from hostler.model.name import fold
+from hostler.model.vm_api import VmPhase
 from hostler.ports.store import Get
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ _HOW = (
 _SLICES = 50
 """Slice keys that are read to describe a slice; larger slices are described by these."""
 _RUNS = {
-    Phase.RUNNING: "runs",
-    Phase.PAUSED: "is paused",
-    Phase.STOPPED: "is stopped",
-    Phase.FAILED: "has failed",
-    Phase.SILENT: "may run",
+    VmPhase.RUNNING: "runs",
+    VmPhase.PAUSED: "is paused",
+    VmPhase.STOPPED: "is stopped",
+    VmPhase.FAILED: "has failed",
+    VmPhase.SILENT: "may run",
 }
 WORKLOADS = "workloads"
 """The org of workloads without an org."""
@@ -169,7 +169,7 @@ class ObjectLookup:
             state = _RUNS.get(now, f"is {now.value}")
             if handle is not None and handle.node:
                 state += f" on {handle.node}"
-            if handle is not None and handle.detail and now not in (Phase.RUNNING, Phase.STOPPED):
+            if handle is not None and handle.detail and now not in (VmPhase.RUNNING, VmPhase.STOPPED):
                 state += f": {handle.detail}"
         keys = {VM.fill(vm=id_, **place), HANDLE.fill(vm=id_, **place)}
         return ObjectName(

@@ -10,10 +10,8 @@ from hostler.engine.phase import PhaseCounts
 from hostler.errors import HostlerError
 from hostler.keys.families import ALIVE, FENCING, LEADER, LEADER_CLOCK, MEMBER, REPLICA, TAKEOVER
 from hostler.kit.plural import sized
-from hostler.model.api import Phase
 from hostler.model.blueprint_api import BlueprintPhase
-from hostler.model.node import Lifecycle
-from hostler.model.overview_api import (
+from hostler.model.control_api import (
     BlueprintAtWork,
     Concern,
     ControlSeen,
@@ -24,6 +22,8 @@ from hostler.model.overview_api import (
     StoreSeen,
     TakeoverView,
 )
+from hostler.model.node import Lifecycle
+from hostler.model.vm_api import VmPhase
 from hostler.ports.store import FULL, TellsLeases
 
 if TYPE_CHECKING:
@@ -206,14 +206,14 @@ class OverviewService:
             yield _about_the_store("store-refuses", problem)
 
     def _about_machines(self, caller: Caller, counts: dict[str, int]) -> Iterable[Concern]:
-        for phase in (Phase.FAILED, Phase.SILENT, Phase.PAUSED):
+        for phase in (VmPhase.FAILED, VmPhase.SILENT, VmPhase.PAUSED):
             if count := counts.get(phase.value, 0):
                 yield Concern(what=f"vms-{phase.value}", count=count, examples=self._machines(caller, phase))
         waiting, some = self._census.waiting(caller, FEW)
         if waiting:
             yield Concern(what="vms-waiting", count=waiting, examples=_examples(some))
 
-    def _machines(self, caller: Caller, phase: Phase) -> tuple[Example, ...]:
+    def _machines(self, caller: Caller, phase: VmPhase) -> tuple[Example, ...]:
         return _examples(self._census.machines_in(caller, phase, FEW))
 
     def _about_nodes(self, silent: list[Entry[NodeRecord]]) -> Iterable[Concern]:

@@ -15,9 +15,9 @@ from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.keys.lab import LAB
 from hostler.kit.tasks import Fairness
 from hostler.model.access import EVERYWHERE
-from hostler.model.api import Phase, VmRow, VmView
 from hostler.model.lab import ORG, LabEvent, lab_project
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Step
+from hostler.model.vm_api import VmPhase, VmRow, VmView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,39 +27,39 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabUser
-    from hostler.model.retained_api import RetainedRef
     from hostler.model.vm import VirtualMachine, VmHandle
+    from hostler.model.vm_api import RetainedRef
 
 
 _PHASES = {
-    MachineState.PENDING: Phase.PENDING,
-    MachineState.PLACED: Phase.PLACED,
-    MachineState.CREATING: Phase.CREATING,
-    MachineState.STARTING: Phase.STARTING,
-    MachineState.RUNNING: Phase.RUNNING,
-    MachineState.STOPPING: Phase.STOPPING,
-    MachineState.STOPPED: Phase.STOPPED,
-    MachineState.FAILED: Phase.FAILED,
-    MachineState.DELETING: Phase.STOPPING,  # not deleted by its owner: removed from this node, to be created on another
-    MachineState.GONE: Phase.PENDING,
-    MachineState.ARRIVING: Phase.MOVING,
-    MachineState.DEPARTED: Phase.MOVING,
+    MachineState.PENDING: VmPhase.PENDING,
+    MachineState.PLACED: VmPhase.PLACED,
+    MachineState.CREATING: VmPhase.CREATING,
+    MachineState.STARTING: VmPhase.STARTING,
+    MachineState.RUNNING: VmPhase.RUNNING,
+    MachineState.STOPPING: VmPhase.STOPPING,
+    MachineState.STOPPED: VmPhase.STOPPED,
+    MachineState.FAILED: VmPhase.FAILED,
+    MachineState.DELETING: VmPhase.STOPPING,  # removed from this node, to be created on another
+    MachineState.GONE: VmPhase.PENDING,
+    MachineState.ARRIVING: VmPhase.MOVING,
+    MachineState.DEPARTED: VmPhase.MOVING,
 }
 _WITHOUT_NODE = (MachineState.PENDING, MachineState.GONE)
 _NOT_BOOTED = (MachineState.PENDING, MachineState.PLACED, MachineState.STOPPED, MachineState.GONE)
 
 
-def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> Phase:
+def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> VmPhase:
     """Return the phase. `alive`: the node of the handle sends heartbeats."""
     if vm.deleting:
-        return Phase.DELETING
+        return VmPhase.DELETING
     if handle is None:
-        return Phase.PENDING
+        return VmPhase.PENDING
     if handle.node and not alive and handle.state not in _WITHOUT_NODE:
-        return Phase.SILENT
+        return VmPhase.SILENT
     if handle.state is MachineState.RUNNING and handle.paused:
-        return Phase.PAUSED
-    return _PHASES.get(handle.state, Phase.UNKNOWN)
+        return VmPhase.PAUSED
+    return _PHASES.get(handle.state, VmPhase.UNKNOWN)
 
 
 def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
@@ -119,7 +119,7 @@ def view_of(
         restore=vm.restore,
         move=vm.move,
         moved=0 if handle is None else handle.moved,
-        available=now is Phase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
+        available=now is VmPhase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
         readiness=readiness,
         access=None if seen is None else seen.access,
         disk_since=0.0 if handle is None else handle.disk_since,
@@ -148,7 +148,7 @@ def row_of(entry: Entry[VirtualMachine], handle: VmHandle | None, alive: bool, *
         phase=now,
         state=None if handle is None else handle.state,
         node=None if seen is None else seen.node or None,
-        available=now is Phase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
+        available=now is VmPhase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
         detail=detail if len(detail) <= longest else f"{detail[: longest - 1]}…",
         cpus=vm.spec.cpus,
         memory_mib=vm.spec.memory_mib,
@@ -158,10 +158,10 @@ def row_of(entry: Entry[VirtualMachine], handle: VmHandle | None, alive: bool, *
     )
 
 
-def _detail(now: Phase, vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> str:
+def _detail(now: VmPhase, vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> str:
     if handle is None:
         return "" if vm.deleting else "waits for its first placement"
-    if now is Phase.SILENT:
+    if now is VmPhase.SILENT:
         return f"node {handle.node} is unreachable; the state of the machine is unknown"
     if vm.deleting and handle.node and not alive and handle.state not in _WITHOUT_NODE:
         return f"waits for node {handle.node}, which is unreachable"
@@ -171,7 +171,7 @@ def _detail(now: Phase, vm: VirtualMachine, handle: VmHandle | None, alive: bool
     return handle.detail or (handle.unmoved if not_moved else "")
 
 
-WATCHED = (Phase.FAILED, Phase.SILENT, Phase.PAUSED, Phase.PENDING)
+WATCHED = (VmPhase.FAILED, VmPhase.SILENT, VmPhase.PAUSED, VmPhase.PENDING)
 """Phases whose machines are also kept by name."""
 REFUSALS = (LabEvent.REFUSED, LabEvent.FAILED)
 LOOKED_AT = 2_000
@@ -236,7 +236,7 @@ class PhaseCounts:
         self._vms, self._labs = ScopeCounts(), ScopeCounts()
         self._on: dict[str, dict[str, None]] = {}  # key suffixes of machines, by the liveness key of their node
         self._node: dict[str, str] = {}  # the reverse index
-        self._since: dict[Phase, dict[str, float]] = {name: {} for name in WATCHED}
+        self._since: dict[VmPhase, dict[str, float]] = {name: {} for name in WATCHED}
         self._pending: list[tuple[float, str]] = []  # (since, key suffix), oldest first; some are no longer pending
         self._long: dict[str, float] = {}  # pending since before the last call of `waited`
         self._waits = ScopeCounts()
@@ -269,7 +269,7 @@ class PhaseCounts:
         """Return the number of labs by phase."""
         return self._labs.seen_by(caller)
 
-    def machines_in(self, caller: Caller, name: Phase, few: int) -> list[tuple[Entry[VirtualMachine], str, float]]:
+    def machines_in(self, caller: Caller, name: VmPhase, few: int) -> list[tuple[Entry[VirtualMachine], str, float]]:
         """Return some machines in a `WATCHED` phase that the caller sees: each with reason and time since."""
         return self._some(caller, self._since[name], few)
 
@@ -279,9 +279,9 @@ class PhaseCounts:
         while self._pending and self._pending[0][0] <= before:
             since, tail = heapq.heappop(self._pending)
             vm = self._view.vms.entries.get(_VMS + tail)
-            if vm is not None and self._since[Phase.PENDING].get(tail) == since:
+            if vm is not None and self._since[VmPhase.PENDING].get(tail) == since:
                 self._long[tail] = since
-                self._waits.set(tail, vm.value.org, vm.value.project, Phase.PENDING.value)
+                self._waits.set(tail, vm.value.org, vm.value.project, VmPhase.PENDING.value)
             await fairness.share()
 
     def waiting(self, caller: Caller, few: int) -> tuple[int, list[tuple[Entry[VirtualMachine], str, float]]]:
@@ -289,7 +289,7 @@ class PhaseCounts:
 
         Each has its reason and the time since which it is pending.
         """
-        count = self._waits.seen_by(caller).get(Phase.PENDING.value, 0)
+        count = self._waits.seen_by(caller).get(VmPhase.PENDING.value, 0)
         return count, self._some(caller, self._long, few) if count else []
 
     def _some(self, caller: Caller, of: dict[str, float], few: int) -> list[tuple[Entry[VirtualMachine], str, float]]:
@@ -356,15 +356,15 @@ class PhaseCounts:
             seen_at = vm.value.created_at if handle is None else handle.seen_at
             self._watch(tail, before, now, seen_at if loading else self._clock.wall())
 
-    def _watch(self, tail: str, before: str | None, now: Phase | None, at: float) -> None:
+    def _watch(self, tail: str, before: str | None, now: VmPhase | None, at: float) -> None:
         if before in WATCHED:
-            self._since[Phase(before)].pop(tail, None)
+            self._since[VmPhase(before)].pop(tail, None)
         if self._long.pop(tail, None) is not None:
             self._waits.set(tail, "", "", None)
         if now in WATCHED:
             self._since[now][tail] = at
-        if now is Phase.PENDING:
-            pending = self._since[Phase.PENDING]
+        if now is VmPhase.PENDING:
+            pending = self._since[VmPhase.PENDING]
             # `waited` is not called, and most entries are obsolete
             if len(self._pending) > 2 * len(pending) + LOOKED_AT:
                 self._pending = [(since, one) for one, since in pending.items() if one not in self._long]

@@ -20,14 +20,14 @@ from hostler.keys.entry import Unreadable
 from hostler.keys.families import PROJECT, QUOTA, VM
 from hostler.keys.template import check_home, check_part
 from hostler.model.access import DEFAULT, EVERYWHERE, Project
-from hostler.model.api import ProjectList, ProjectView
+from hostler.model.access_api import ProjectList, ProjectView
 
 if TYPE_CHECKING:
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
-    from hostler.model.api import ProjectCreate
+    from hostler.model.access_api import ProjectCreate
     from hostler.ports.store import Store
 
 _RIGHT = "manage_accounts"

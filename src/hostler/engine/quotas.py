@@ -20,7 +20,7 @@ from hostler.keys.entry import Unreadable
 from hostler.keys.families import ORG_QUOTA, QUOTA, VM
 from hostler.keys.template import MAX_USER, check_home, check_part
 from hostler.model.access import DEFAULT, Quota
-from hostler.model.api import QuotaSet, QuotaView
+from hostler.model.access_api import QuotaSet, QuotaView
 from hostler.model.inventory import Capacity
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from hostler.engine.controllers.retention import RETENTION, kept_for, lost, own_
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
 from hostler.keys.families import MEMBER, RETAINED, RETAINED_REQUEST, VM
-from hostler.model.api import VmView
 from hostler.model.retained import RetainedRequest
-from hostler.model.retained_api import RetainedPage, RetainedView
 from hostler.model.vm import Reinstatement, VirtualMachine, has_disk
+from hostler.model.vm_api import RetainedPage, RetainedView, VmView
 
 if TYPE_CHECKING:
     from hostler.engine.idempotent_writer import Writer
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from hostler.engine.vms import VmService
     from hostler.keys.entry import Entry
     from hostler.model.retained import Retained
-    from hostler.model.retained_api import RetainedRestore
     from hostler.model.vm import VmHandle
+    from hostler.model.vm_api import RetainedRestore
     from hostler.ports.store import Comparison, Store
 
 ACCEPTED = 202

@@ -25,9 +25,9 @@ from hostler.errors import Damaged, LeaseGone, Unauthenticated, Unavailable, Unc
 from hostler.keys.families import CLUSTER, TICKET, USER, VM
 from hostler.keys.lab import LAB
 from hostler.model.access import Ticket
-from hostler.model.api import TicketView
 from hostler.model.lab import ORG as LABS
 from hostler.model.lab import lab_project, lab_user
+from hostler.model.vm_api import TicketView
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
     from hostler.ports.store import Lease, Store
 
 TERMINAL = "terminal"

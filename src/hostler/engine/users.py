@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Request, Written
     from hostler.engine.runtime.env import Env
-    from hostler.model.api import (
+    from hostler.model.access_api import (
         Login,
         TokenCreate,
         TokenIssued,

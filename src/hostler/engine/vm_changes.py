@@ -15,7 +15,6 @@ from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.families import VM
 from hostler.keys.template import check_home, check_new
 from hostler.model.access import HIDDEN
-from hostler.model.api import MAX_NAME
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.model.vm import (
@@ -29,14 +28,15 @@ from hostler.model.vm import (
     VirtualMachine,
     ready_snapshots,
 )
+from hostler.model.vm_api import MAX_NAME
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
     from hostler.keys.entry import Entry
-    from hostler.model.api import MoveRequest, VmCreate, VmUpdate
     from hostler.model.node import NodeRecord
     from hostler.model.vm import VmHandle, VmSpec
+    from hostler.model.vm_api import MoveRequest, VmCreate, VmUpdate
 
 MAX_SNAPSHOTS = 64
 SHAPE = ("cpus", "memory_mib", "disk_gib", "user_data", "ssh_keys")

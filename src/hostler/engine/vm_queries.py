@@ -17,12 +17,11 @@ from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.template import MAX_USER, check_part
 from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE, HIDDEN
-from hostler.model.api import VmPage, VmRow, VmRowPage, Why
 from hostler.model.lab import utc_time
 from hostler.model.name import fold
-from hostler.model.reason import Reason
-from hostler.model.retained_api import RetainedRef
+from hostler.model.trace import Reason
 from hostler.model.vm import MachineState
+from hostler.model.vm_api import RetainedRef, VmPage, VmRow, VmRowPage, Why
 from hostler.ports.store import Get, KeyValue
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
     from hostler.keys.mirror import Mirror
-    from hostler.model.api import VmView
     from hostler.model.vm import VirtualMachine, VmHandle, VmSpec
+    from hostler.model.vm_api import VmView
     from hostler.ports.store import Operation, Store
 
 T = TypeVar("T")

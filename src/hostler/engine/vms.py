@@ -26,9 +26,9 @@ from hostler.errors import Conflict, Damaged, Invalid, LockHeld, Unavailable, Un
 from hostler.keys.entry import Entry
 from hostler.keys.families import LOCK, MEMBER, NAME, VM
 from hostler.keys.template import check_part
-from hostler.model.api import VmView
 from hostler.model.lab import utc_time
 from hostler.model.vm import LockInfo, VirtualMachine, VmHandle
+from hostler.model.vm_api import VmView
 from hostler.ports.store import CreateRevision, KeyValue
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from hostler.engine.runtime.env import Env
     from hostler.engine.view import View
     from hostler.engine.vm_queries import VmQuery
-    from hostler.model.api import MoveRequest, VmCreate, VmPage, VmRowPage, VmUpdate, Why
     from hostler.model.vm import VmSpec
+    from hostler.model.vm_api import MoveRequest, VmCreate, VmPage, VmRowPage, VmUpdate, Why
     from hostler.ports.store import Comparison, Operation, Store
 
 LOCK_TTL = 30.0

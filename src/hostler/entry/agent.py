@@ -26,7 +26,7 @@ from hostler.entry.watchdog import watched_host
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.name import fold
-from hostler.model.node_label import advertised
+from hostler.model.vm import advertised
 from hostler.ports.slices import CpuTimes
 from hostler.settings.driver import broken_drivers
 from hostler.wiring import machine_driver, open_artifacts, open_machines, open_slices

@@ -21,7 +21,7 @@ from hostler.kit.host import have_a_name
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
     from hostler.ports.machines import Channel
 
 WITHIN = 60.0

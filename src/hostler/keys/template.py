@@ -20,8 +20,7 @@ from hostler.errors import Invalid
 from hostler.model.access import EVERYWHERE
 from hostler.model.deployment import Artifact
 from hostler.model.lab import lab_project, lab_user
-from hostler.model.name import fold
-from hostler.model.text_line import shows
+from hostler.model.name import fold, shows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

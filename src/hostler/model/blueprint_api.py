@@ -1,7 +1,4 @@
-"""HTTP API types for blueprints, slices and endpoints.
-
-Shared by the server, the client and the CLI. The rules are those of `hostler.model.api`.
-"""
+"""HTTP API types for blueprints. The rules are those of `hostler.model.vm_api`."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from hostler.model.deployment import AlertMetric, Approval, BaseText, SliceSpec, SliceState, StrategyKind
-from hostler.model.reason import Reason
+from hostler.model.deployment import AlertMetric, Approval, BaseText, SliceSpec, StrategyKind
 from hostler.model.record import OpenEnum, Record
 from hostler.model.rollout import Phase
+from hostler.model.trace import Reason
 
 MAX_SLICES = 100
 """Maximum number of slices per blueprint: a blueprint is applied in one transaction of at most 128 operations."""
@@ -290,45 +287,6 @@ class BlueprintStatus(Record, frozen=True, kw_only=True):
     """Revision of the blueprint; 0: it was deleted."""
 
 
-# Measurements
-
-
-class VersionCalls(Record, frozen=True, kw_only=True):
-    """Calls of one version, over all routers. The last four fields have one element per second with calls."""
-
-    artifact: str
-    calls: int
-    """Number of calls since `since`, as a gate counts them."""
-    errors: int
-    p95_ms: float
-    """p95 latency of the last minute, but not before `since`."""
-    in_flight: float
-    since: float
-    at: tuple[int, ...]
-    """Seconds since 1970, ascending."""
-    called: tuple[int, ...]
-    failed: tuple[int, ...]
-    latency_ms: tuple[float, ...]
-    """p95 latency."""
-
-
-class SliceCalls(Record, frozen=True, kw_only=True):
-    """Calls of a slice, by version."""
-
-    base: str
-    versions: tuple[VersionCalls, ...]
-
-
-class BlueprintCalls(Record, frozen=True, kw_only=True):
-    """Recent measurements of the routers for the slices of a blueprint. They are not stored."""
-
-    name: str
-    now: float
-    kept: int
-    """Seconds of history that routers keep."""
-    slices: tuple[SliceCalls, ...]
-
-
 # Effects of an apply
 
 
@@ -428,74 +386,5 @@ class BlueprintHistory(Record, frozen=True, kw_only=True):
     """A page of applied revisions, newest first."""
 
     items: tuple[RevisionView, ...]
-    after: str | None
-    revision: int
-
-
-# Current state
-
-
-class SliceInstanceView(Record, frozen=True, kw_only=True):
-    """One instance of a slice."""
-
-    instance: int
-    state: SliceState
-    ready: bool
-    since: int
-    restarts: int
-    template: int
-    why: str
-
-
-class SliceView(Record, frozen=True, kw_only=True):
-    """Instances of one artifact on one node."""
-
-    node: str
-    artifact: str
-    state: SliceState
-    """State of the most advanced instance."""
-    instances: tuple[SliceInstanceView, ...]
-    methods: tuple[str, ...]
-    revision: int
-
-
-class SlicePage(Record, frozen=True, kw_only=True):
-    """A page of slices, ordered by node and artifact."""
-
-    items: tuple[SliceView, ...]
-    after: str | None
-    revision: int
-
-
-class SliceLog(Record, frozen=True, kw_only=True):
-    """Recent output of an instance. The slice controls it, so it may contain control characters; show it as text."""
-
-    node: str
-    artifact: str
-    instance: int
-    text: str
-    after: str
-    """Position of its end; pass it to get later output."""
-    skipped: int
-    """Number of bytes before it that were omitted because they were too many or are no longer stored."""
-
-
-class EndpointView(Record, frozen=True, kw_only=True):
-    """Address of a method of an instance."""
-
-    artifact: str
-    method: str
-    instance: int
-    node: str
-    address: str
-    idempotent: bool
-    streams: bool
-    revision: int
-
-
-class EndpointPage(Record, frozen=True, kw_only=True):
-    """A page of endpoints, ordered by artifact, method and instance."""
-
-    items: tuple[EndpointView, ...]
     after: str | None
     revision: int

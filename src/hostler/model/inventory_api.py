@@ -1,4 +1,4 @@
-"""HTTP API types for the inventory. The rules are those of `hostler.model.api`."""
+"""HTTP API types for nodes and the inventory. The rules are those of `hostler.model.vm_api`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from hostler.model.inventory import Capacity, Condition, HardwareFlow, Port
-from hostler.model.node import Lifecycle
+from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.model.record import OpenEnum, Record
 
 HOSTLER, CLOUDCHAMBER = "hostler", "cloudchamber"
@@ -296,3 +296,69 @@ class InventoryText(Record, frozen=True, kw_only=True):
     file: Annotated[str, Meta(max_length=255)] = "inventory"
     """File name for error messages."""
     format: Literal["hostler", "cloudchamber"] = "hostler"
+
+
+# Nodes
+
+
+class Drain(Record, frozen=True, kw_only=True):
+    """How to drain a node."""
+
+    mode: DrainMode = DrainMode.MOVE
+    drop_snapshots: bool = False
+    """Move VMs even though their snapshots are lost. Without this, VMs with snapshots stay."""
+
+
+class NodeView(Record, frozen=True, kw_only=True):
+    """A node and its usage."""
+
+    node: str
+    lifecycle: Lifecycle
+    alive: bool
+    capacity: Capacity
+    used: Capacity
+    vms: int
+    labels: dict[str, str]
+    rack: str | None
+    pdus: tuple[str, ...]
+    tors: tuple[str, ...]
+    address: str
+    driver: str
+    fences: bool
+    moves: bool
+    images: tuple[str, ...] | None
+    facts: dict[str, str]
+    refuses: str
+    objection: str = ""
+    """Why the inventory excludes it from placement; empty: it does not."""
+    drain: DrainMode
+    off: OffConfirmation | None
+    awaited: bool = False
+    """It has not registered since the store was copied or restored; its VMs wait for it."""
+    registered_at: float
+    revision: int
+
+
+class BrakeView(Record, frozen=True, kw_only=True):
+    """The brake on mass failure: while it holds, no node is switched off and no VM is taken from its node."""
+
+    held: bool
+    nodes: tuple[str, ...] = ()
+    """Nodes that became unreachable together and are not back."""
+    of: int = 0
+    """Total number of nodes."""
+    cause: str = ""
+    """What these nodes have in common."""
+    since: float | None = None
+    released_by: str = ""
+    """The account that released it; empty: not released."""
+    released_at: float | None = None
+    revision: int = 0
+
+
+class NodePage(Record, frozen=True, kw_only=True):
+    """A page of nodes, ordered by name."""
+
+    items: tuple[NodeView, ...]
+    after: str | None
+    revision: int

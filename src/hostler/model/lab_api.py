@@ -1,4 +1,4 @@
-"""HTTP API types for labs. The rules are those of `hostler.model.api`."""
+"""HTTP API types for labs. The rules are those of `hostler.model.vm_api`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from msgspec import field
 
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
-from hostler.model.reason import Reason
 from hostler.model.record import OpenEnum, Record
+from hostler.model.trace import Reason
 from hostler.model.vm import Id, Power, RestartPolicy, Restore, VmSpec
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from hostler.model.deployment import AlertRule, ArtifactText, BaseText, Blueprint, SliceSettings, Strategy
-from hostler.model.reason import Reason
 from hostler.model.record import OpenEnum, Record
+from hostler.model.trace import Reason
 
 BLUEPRINT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$(?!\n)"
 

@@ -1,4 +1,7 @@
-"""HTTP API types for a simulation. Times are virtual seconds since its start. The rules are those of `model.api`."""
+"""HTTP API types for a simulation. Times are virtual seconds since its start.
+
+The rules are those of `hostler.model.vm_api`.
+"""
 
 from __future__ import annotations
 

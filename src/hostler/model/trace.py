@@ -8,8 +8,14 @@ is unknown, for example a node that became unreachable.
 
 from __future__ import annotations
 
-from hostler.model.reason import Reason
 from hostler.model.record import OpenEnum, Record
+
+
+class Reason(Record, frozen=True, kw_only=True):
+    """One consideration: its subject (a node, a rack, a quota) and the result."""
+
+    subject: str
+    why: str
 
 
 class Impact(OpenEnum):

@@ -8,8 +8,8 @@ from msgspec import Meta, field
 
 from hostler.model.inventory import Name
 from hostler.model.name import fold
-from hostler.model.reason import Reason
 from hostler.model.record import Record
+from hostler.model.trace import Reason
 from hostler.model.vm import Affinity, MachineState, OnNodeLoss, Power, RestartPolicy, VmSpec
 
 ORG = "workloads"

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from hostler.model.api import Labels, Phase
-from hostler.model.reason import Reason
 from hostler.model.record import SAYS, OpenEnum, Record
+from hostler.model.trace import Reason
 from hostler.model.vm import Affinity, Level, OnNodeLoss, RestartPolicy, VmSpec
+from hostler.model.vm_api import Labels, VmPhase
 from hostler.model.workload import Actual, Rollout, Target, Workload
 
 MAX_NAME = 40
@@ -153,7 +153,7 @@ class InstanceView(Record, frozen=True, kw_only=True):
     vm: str
     name: str
     """Name of its VM."""
-    phase: Phase
+    phase: VmPhase
     node: str | None
     template: int
     updated: bool

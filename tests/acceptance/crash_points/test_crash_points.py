@@ -19,8 +19,8 @@ import pytest
 import running
 from dose import dose, rotation
 
-from hostler.model.api import VmCreate
 from hostler.model.vm import Power, VmSpec
+from hostler.model.vm_api import VmCreate
 
 from .children import Child, Launcher
 from .scene import ORG, PROJECT, Scene

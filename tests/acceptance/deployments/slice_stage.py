@@ -24,7 +24,8 @@ from hostler.wiring import pack_artifact
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.model.blueprint_api import BlueprintStatus, EndpointView, SliceView
+    from hostler.model.blueprint_api import BlueprintStatus
+    from hostler.model.slice_api import EndpointView, SliceView
     from hostler.testing.servers import EtcdServer
 
 GROUP = "org.example"

@@ -28,10 +28,10 @@ from up_process import HostlerProcess, hostler, until
 from warm_image import CPUS, FOLDER, MEMORY_MIB
 
 from hostler.client import Client
-from hostler.model.api import Phase, VmCreate, VmView
 from hostler.model.inventory_api import BladeView
 from hostler.model.node import Lifecycle
 from hostler.model.vm import OnNodeLoss, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase, VmView
 from hostler.testing.servers import EtcdServer, find_binary
 from hostler.testing.ttl_servers import RedisServer
 
@@ -322,7 +322,7 @@ class Story:
 
         async def look() -> VmView | None:
             view = await self._client.vms.get(*TENANT, self._web)
-            return view if view.phase is Phase.RUNNING else None
+            return view if view.phase is VmPhase.RUNNING else None
 
         return await found_by(look)
 

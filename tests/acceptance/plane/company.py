@@ -17,9 +17,9 @@ from up_process import START, HostlerProcess, token_told, until
 from hostler import Client, open_store
 from hostler.errors import HostlerError
 from hostler.keys.families import LEADER
-from hostler.model.api import VmView
 from hostler.model.replica import LeaderRecord
 from hostler.model.vm import OnNodeLoss, Power
+from hostler.model.vm_api import VmView
 from hostler.testing.servers import EtcdCluster, free_ports
 from plane.record import Machines, check_commands
 from plane.traffic import KINDS, ORG, PROJECT, Asking, Wishes

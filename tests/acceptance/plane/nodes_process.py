@@ -23,7 +23,7 @@ from up_process import until
 
 from hostler.errors import Conflict
 from hostler.kit.clock import SystemClock
-from hostler.model.api import NodeView
+from hostler.model.inventory_api import NodeView
 from hostler.model.node import Lifecycle
 from hostler.testing.servers import EtcdCluster, find_binary
 from plane.company import FENCING_TIME, GAP, NODE_TTL, NODES, SETTLED, Company

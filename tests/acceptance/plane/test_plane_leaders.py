@@ -14,8 +14,8 @@ from harness.artefacts import safe
 from up_process import START, until
 
 from hostler.errors import Unavailable, Uncertain
-from hostler.model.api import VmCreate, VmView
 from hostler.model.vm import OnNodeLoss
+from hostler.model.vm_api import VmCreate, VmView
 from hostler.testing.servers import EtcdCluster
 from plane.company import FENCING_TIME, GAP, LEADERSHIP_TTL, NODE_TTL, SETTLED, Company
 from plane.record import Run

@@ -13,8 +13,8 @@ from typing import Self
 
 from hostler import Client
 from hostler.errors import Conflict, HostlerError, Unavailable, Uncertain
-from hostler.model.api import VmCreate, VmView
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
+from hostler.model.vm_api import VmCreate, VmView
 
 ORG, PROJECT = "acme", "web"
 SPEC = VmSpec(cpus=1, memory_mib=64)

@@ -23,7 +23,7 @@ from warm_image import FOLDER
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
 if TYPE_CHECKING:
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 BRIDGE = {"HOSTLER_NETWORK": "bridge:br0"}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 NODES = ("r1-a", "r1-b")
 SOME = 20.0

@@ -25,7 +25,7 @@ from hostler.drivers.machines.qemu.images.folder import ImageFolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 SOME = 20.0
 """Seconds, at most, for what takes some on a quiet machine: `patience(SOME)`."""

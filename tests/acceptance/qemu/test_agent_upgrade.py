@@ -18,14 +18,14 @@ from up_process import HostlerProcess, token_told
 from warm_image import warm_images
 
 from hostler.client import Client
-from hostler.model.api import Phase, VmCreate
 from hostler.model.vm import VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 MACHINES = dose(test=4, full=10)
 NODE = "r1-a"
@@ -136,7 +136,7 @@ async def all_are(client: Client, is_so: Callable[[VmView], bool]) -> dict[str, 
 
 
 def well(view: VmView) -> bool:
-    return view.phase is Phase.RUNNING and view.available and view.settled
+    return view.phase is VmPhase.RUNNING and view.available and view.settled
 
 
 async def heard_more(sessions: Sequence[Session], lines: int = 2) -> None:

@@ -18,8 +18,8 @@ from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu.serial import LOG, LOG_BYTES, OLDER_LOG
 from hostler.errors import Invalid, Refused
-from hostler.model.api import Phase, VmCreate
 from hostler.model.vm import MachineState, Power, Step, VmSpec
+from hostler.model.vm_api import VmCreate, VmPhase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -138,13 +138,13 @@ async def check_names(client: Client) -> None:
     elsewhere = VmSpec(cpus=1, memory_mib=128, image="../../../etc/passwd")
     await client.vms.create(ORG, PROJECT, VmCreate(name="image", spec=elsewhere))
     for name in TAKEN[1:]:
-        view = await client.vms.wait(ORG, PROJECT, name, phase=Phase.STOPPED)
+        view = await client.vms.wait(ORG, PROJECT, name, phase=VmPhase.STOPPED)
         assert view is not None
         assert view.name == name
         await client.vms.delete(ORG, PROJECT, view.id)
     image = await seen(client, "image", lambda view: view.detail)
     assert "image" in image.detail
-    assert image.phase in (Phase.FAILED, Phase.PENDING, Phase.CREATING, Phase.PLACED)
+    assert image.phase in (VmPhase.FAILED, VmPhase.PENDING, VmPhase.CREATING, VmPhase.PLACED)
     await client.vms.delete(ORG, PROJECT, "image")
     await client.vms.wait(ORG, PROJECT, "image", gone=True)
 
@@ -155,7 +155,7 @@ async def fills_its_disk(client: Client, inside: Inside) -> None:
     assert "100%" in filled, filled
     assert await inside("bad", "echo more > more || echo no room") == "no room"
     view = await client.vms.get(ORG, PROJECT, "bad")
-    assert (view.phase, view.detail, view.available) == (Phase.RUNNING, "", True)
+    assert (view.phase, view.detail, view.available) == (VmPhase.RUNNING, "", True)
 
 
 async def floods(plane: RealPlane, client: Client, bad: str, inside: Inside) -> None:
@@ -187,7 +187,7 @@ async def floods(plane: RealPlane, client: Client, bad: str, inside: Inside) -> 
     kept = sum((folder / name).stat().st_size for name in (LOG, OLDER_LOG) if (folder / name).exists())
     assert kept <= LOG_BYTES + 64 * 1024
     view = await client.vms.get(ORG, PROJECT, "bad")
-    assert (view.phase, view.detail) == (Phase.RUNNING, "")
+    assert (view.phase, view.detail) == (VmPhase.RUNNING, "")
     assert await inside("bad", "sudo touch /run/quiet; sudo killall -q yes head; echo quiet") == "quiet"
 
 
@@ -268,7 +268,7 @@ async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
         typed = "sudo cp /mute /lib/hostler/start; sync; sudo sh -c 'echo b > /proc/sysrq-trigger'\r"
         await plane.cli("vm", "console", "bad", stdin=f"\r{typed}")
         restless = await seen(client, "bad", lambda view: "restarted itself" in view.detail)
-        assert restless.phase is Phase.RUNNING
+        assert restless.phase is VmPhase.RUNNING
         # What is said may still be about the boot before: one restart may be several resets. Wait until it stays said.
         async with asyncio.timeout(patience(SOME)):
             shown = ""
@@ -277,7 +277,7 @@ async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
                     client, "bad", lambda view: view.readiness and "did not report" in view.readiness.cause
                 )
                 assert mute.readiness is not None
-                assert (mute.readiness.step, mute.phase) == (Step.BOOTING, Phase.RUNNING)
+                assert (mute.readiness.step, mute.phase) == (Step.BOOTING, VmPhase.RUNNING)
                 assert "did not report that it is up" in mute.readiness.cause
                 shown = (await plane.cli("vm", "show", "bad")).out
 

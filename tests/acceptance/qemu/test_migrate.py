@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from up_process import HostlerProcess
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 pytestmark = [pytest.mark.timeout(600), rotates(2, "src/hostler/drivers/machines/qemu", "src/hostler/engine/agent")]
 BOOT = "cat /proc/sys/kernel/random/boot_id"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from crash_points.scene import NODES
 from harness.artefacts import safe
 
-from hostler.model.api import VmCreate
 from hostler.model.vm import OnNodeLoss
+from hostler.model.vm_api import VmCreate
 
 from .scene import AT, SPEC
 

@@ -21,7 +21,7 @@ from hostler.drivers.artifacts.folder import CHUNK, arriving, translated
 from hostler.drivers.artifacts.metadata import DESCRIPTION, INDEX, MAX_INFO, checked, decoded, in_order, parsed
 from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.host import is_loopback
-from hostler.model.artifact_api import ArtifactPage, ArtifactView
+from hostler.model.slice_api import ArtifactPage, ArtifactView
 from hostler.ports.artifacts import ArtifactInfo
 
 if TYPE_CHECKING:

@@ -23,10 +23,9 @@ from hostler.errors import Conflict, Damaged, Forbidden, Invalid, KeyReused, Not
 from hostler.keys.families import USER
 from hostler.keys.template import check_new
 from hostler.model.access import EVERYWHERE
-from hostler.model.api import UserCreate, UserPage, UserUpdate, UserView
+from hostler.model.access_api import UserCreate, UserPage, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
-from hostler.model.name import fold
-from hostler.model.text_line import check_line
+from hostler.model.name import check_line, fold
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:

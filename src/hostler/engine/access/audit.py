@@ -19,7 +19,7 @@ from hostler.keys.families import AUDIT, AUDIT_FILE, EPOCH, ORG_QUOTA, PROJECT, 
 from hostler.keys.lab import LAB
 from hostler.kit.tasks import Fairness
 from hostler.model.access import EVERYWHERE
-from hostler.model.api import AuditElsewhere, AuditPage, AuditView
+from hostler.model.access_api import AuditElsewhere, AuditPage, AuditView
 from hostler.model.lab import ORG, lab_project
 from hostler.model.node import EpochKind
 

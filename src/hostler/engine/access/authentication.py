@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.access import Token
-    from hostler.model.api import Login, TokenIssued
+    from hostler.model.access_api import Login, TokenIssued
     from hostler.model.inventory import Rights, User
     from hostler.ports.hasher import Hasher
     from hostler.ports.store import Store

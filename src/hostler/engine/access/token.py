@@ -18,7 +18,7 @@ from hostler.engine.request import Request, Written
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, QuotaExceeded, Refused
 from hostler.keys.families import TOKEN, USER
 from hostler.model.access import Token, TokenKind
-from hostler.model.api import TokenCreate, TokenIssued, TokenPage, TokenView
+from hostler.model.access_api import TokenCreate, TokenIssued, TokenPage, TokenView
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.placement import Decision
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.vm import SnapshotState
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 from hostler.engine.controllers.migration import Way, blocked, stayed, wished
 from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle, has_disk
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.families import ACTUAL, COMMAND, INSTANCE, NAME, TARGET, VM
 from hostler.kit.tasks import Fairness
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostler.engine.placement import Decision
     from hostler.keys.entry import Entry
     from hostler.model.node import VmCommand
-    from hostler.model.reason import Reason
+    from hostler.model.trace import Reason
 
 _QUIET = frozenset(("generation", "reasons", "fence", "fenced_since", "unknown", "org", "project", "vm", "lost"))
 """Fields that change together with others, and mean nothing by themselves."""

@@ -15,7 +15,7 @@ import msgspec
 
 from hostler.model.name import fold
 from hostler.model.node import Arrival, Departure, Lifecycle
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from hostler.model.node import NodeRecord, VmCommand

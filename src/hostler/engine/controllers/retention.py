@@ -9,7 +9,7 @@ import msgspec
 
 from hostler.engine.controllers.decision import to_reinstate
 from hostler.engine.placement import Decision
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.vm import MachineState, has_disk
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from hostler.keys.families import (
     TARGET,
     VM,
 )
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.workload import Target, instance_parts
 from hostler.ports.store import Comparison, Delete, Operation, Put
 

@@ -23,7 +23,7 @@ from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
 from hostler.keys.families import DEPLOYMENT, ENDPOINT, SLICE
 from hostler.kit.plural import counted
 from hostler.model.deployment import SliceState, base_of
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.ports.store import Delete, Version
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from hostler.engine.slices.decide import LEFT
 from hostler.keys.families import DEPLOYMENT
 from hostler.kit.plural import counted
 from hostler.model.deployment import SliceState
-from hostler.model.reason import Reason
 from hostler.model.rollout import Phase
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

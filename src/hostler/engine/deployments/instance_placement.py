@@ -13,8 +13,8 @@ from hostler.engine.deployments import spread
 from hostler.engine.deployments.node_cache import SILENT, UNKNOWN, has
 from hostler.kit.plural import counted
 from hostler.model.deployment import SliceInstance, SliceState
-from hostler.model.reason import Reason
 from hostler.model.rollout import SliceDecision
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

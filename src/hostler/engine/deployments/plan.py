@@ -18,7 +18,7 @@ from hostler.engine.deployments.node_cache import has
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import Planned, PlannedMove, SliceChange, SlicePlan
 from hostler.model.deployment import USUAL_STAGES, Approval, Atomicity, StrategyKind
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

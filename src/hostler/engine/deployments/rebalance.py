@@ -26,8 +26,8 @@ from hostler.engine.deployments.version_set import new_side
 from hostler.engine.runtime.guarded_writer import Why
 from hostler.keys.families import DEPLOYMENT
 from hostler.model.deployment import SliceInstance, SliceState
-from hostler.model.reason import Reason
 from hostler.model.rollout import Move, Phase, SliceDecision
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

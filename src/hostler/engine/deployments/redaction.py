@@ -16,8 +16,9 @@ from hostler.ports.slices import LAST_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.model.blueprint_api import BlueprintStatus, SliceStatus, SliceView
+    from hostler.model.blueprint_api import BlueprintStatus, SliceStatus
     from hostler.model.deployment import SliceSpec
+    from hostler.model.slice_api import SliceView
 
 _SPOKEN = re.compile(rf"[;,]?\s*{re.escape(LAST_WORDS)}.*", re.DOTALL)
 _replace = msgspec.structs.replace

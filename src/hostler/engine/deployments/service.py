@@ -37,13 +37,12 @@ from hostler.model.blueprint_api import (
     BlueprintRead,
     BlueprintStatus,
     BlueprintView,
-    EndpointPage,
     RevisionView,
-    SlicePage,
 )
 from hostler.model.deployment import Artifact, Blueprint, SliceState, base_of
 from hostler.model.name import fold
 from hostler.model.rollout import BlueprintRevision, Phase
+from hostler.model.slice_api import EndpointPage, SlicePage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

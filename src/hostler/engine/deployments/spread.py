@@ -17,7 +17,7 @@ import msgspec
 
 from hostler.engine.deployments.node_cache import has
 from hostler.kit.plural import counted
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

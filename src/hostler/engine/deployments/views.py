@@ -13,19 +13,17 @@ from hostler.model.blueprint_api import (
     BlueprintPhase,
     BlueprintStatus,
     BlueprintView,
-    EndpointView,
     GateView,
     NodeCount,
     RolloutVerb,
     RolloutView,
-    SliceInstanceView,
     SliceStatus,
-    SliceView,
     StageView,
     VersionStatus,
 )
 from hostler.model.deployment import LEAVING, USUAL_STAGES, SliceSettings, SliceState, Strategy, StrategyKind
 from hostler.model.rollout import AlertState, Phase
+from hostler.model.slice_api import EndpointView, SliceInstanceView, SliceView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,7 +18,7 @@ from hostler.kit.plural import counted
 from hostler.kit.yaml import Location, Node, Piece
 from hostler.model.inventory import Condition
 from hostler.model.name import fold
-from hostler.model.node_label import ARCH, architecture
+from hostler.model.vm import ARCH, architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

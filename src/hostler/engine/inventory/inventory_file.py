@@ -31,7 +31,7 @@ from hostler.model.inventory import Blade, Capacity, Condition, Pdu, Port, Rack,
 from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER
 from hostler.model.name import fold
 from hostler.model.node import node_id
-from hostler.model.node_label import advertised
+from hostler.model.vm import advertised
 from hostler.settings.quantity import mebibytes_of
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.invocation.call_metrics import KEPT, Count, percentile
 from hostler.kit.rate_limit import Backoff
-from hostler.model.blueprint_api import BlueprintCalls, SliceCalls, VersionCalls
 from hostler.model.deployment import base_of
+from hostler.model.slice_api import BlueprintCalls, SliceCalls, VersionCalls
 from hostler.ports.calls import Ask, CallFailed
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from hostler.keys.lab import LAB, check_user
 from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, LabPhase, lab_project, lab_user
 from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, LabPage, LabView
-from hostler.model.name import fold
-from hostler.model.text_line import check_line
+from hostler.model.name import check_line, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from hostler.engine.placement.affinity_index import AffinityCounts
 from hostler.engine.text import SHORT, clipped
 from hostler.model.image import Seeding
 from hostler.model.node import ImageNeeds, Lifecycle
-from hostler.model.node_label import ARCH, VOLUME, YES, accelerators_of, architecture
+from hostler.model.vm import ARCH, VOLUME, YES, accelerators_of, architecture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,8 +8,8 @@ from hostler.engine.placement.constraints import Demand, free_accelerators
 from hostler.engine.placement.score import ranked
 from hostler.engine.text import clipped
 from hostler.kit.plural import counted
-from hostler.model.api import NodeVerdict
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
+from hostler.model.vm_api import NodeVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

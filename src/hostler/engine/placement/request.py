@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostler.engine.inventory.topology_cache import Wiring
     from hostler.model.inventory import Capacity
     from hostler.model.node import NodeRecord, VmCommand
-    from hostler.model.reason import Reason
+    from hostler.model.trace import Reason
     from hostler.model.vm import Affinity, VirtualMachine, VmSpec
 
 _NOBODY: frozenset[str] = frozenset()

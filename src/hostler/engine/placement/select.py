@@ -13,7 +13,7 @@ from hostler.engine.placement.constraints import Demand
 from hostler.engine.placement.node_order import NAMES, Walk
 from hostler.engine.placement.request import Decision
 from hostler.engine.placement.score import ranked
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

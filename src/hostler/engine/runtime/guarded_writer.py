@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
-    from hostler.model.reason import Reason
+    from hostler.model.trace import Reason
     from hostler.ports.store import Comparison, Operation, Response, Store
 
 

@@ -23,7 +23,7 @@ from hostler.engine.workloads.transactions import Held, New, Targets
 from hostler.errors import QuotaExceeded
 from hostler.keys.families import INSTANCE, TARGET, WORKLOAD
 from hostler.kit.tasks import Fairness
-from hostler.model.reason import Reason
+from hostler.model.trace import Reason
 from hostler.model.workload import instance_of, instance_parts
 from hostler.ports.store import MAX_REQUEST_BYTES
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import VmCommand
-    from hostler.model.reason import Reason
+    from hostler.model.trace import Reason
     from hostler.model.vm import VirtualMachine
     from hostler.model.workload import Workload
     from hostler.ports.store import Comparison, Operation

@@ -8,8 +8,8 @@ from hostler.engine import phase as phases
 from hostler.engine.workloads.decide import decide, least_ready
 from hostler.engine.workloads.instance_index import WorkloadInstanceState, is_ready, total
 from hostler.kit.plural import counted
-from hostler.model.api import Phase
 from hostler.model.vm import MachineState
+from hostler.model.vm_api import VmPhase
 from hostler.model.workload import Actual
 from hostler.model.workload_api import InstanceView, WorkloadPhase, WorkloadView
 
@@ -136,7 +136,7 @@ class InstanceSnapshot:
 def instance_view(workload: Workload, seen: InstanceSnapshot) -> InstanceView:
     """Return the view of an instance."""
     record, vm, handle, target = seen.instance.value, seen.vm, seen.handle, seen.target
-    now = Phase.PENDING if vm is None else phases.phase(vm, handle, seen.alive)
+    now = VmPhase.PENDING if vm is None else phases.phase(vm, handle, seen.alive)
     ready = vm is not None and handle is not None and seen.alive and not vm.deleting and is_ready(vm, handle)
     node = None if target is None else target.node
     return InstanceView(
@@ -157,11 +157,11 @@ def instance_view(workload: Workload, seen: InstanceSnapshot) -> InstanceView:
     )
 
 
-def _instance_detail(seen: InstanceSnapshot, now: Phase) -> str:
+def _instance_detail(seen: InstanceSnapshot, now: VmPhase) -> str:
     target, handle = seen.target, seen.handle
-    if now is Phase.SILENT and handle is not None:
+    if now is VmPhase.SILENT and handle is not None:
         return f"node {handle.node} is unreachable; what runs there is not known"
-    if now is Phase.PENDING:
+    if now is VmPhase.PENDING:
         return _nowhere(target, handle)
     return "" if handle is None else handle.detail
 

@@ -12,8 +12,7 @@ from msgspec import UNSET
 from hostler.engine.hardware_document import accelerators_and_volumes
 from hostler.errors import Invalid
 from hostler.kit.yaml import Doubts, read
-from hostler.model.node_label import architecture
-from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec
+from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec, architecture
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import MAX_NAME, WorkloadApply, WorkloadRule
 from hostler.settings.quantity import mebibytes_of

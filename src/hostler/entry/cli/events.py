@@ -25,15 +25,15 @@ from hostler.entry.cli.server_options import (
 from hostler.entry.cli.store_option import complete, opened, redacted, store_option
 from hostler.errors import Damaged, HostlerError
 from hostler.kit.plural import counted
-from hostler.model.trace_api import Sort, TracePage
+from hostler.model.control_api import Sort, TracePage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import AuditElsewhere, AuditView, EventView
-    from hostler.model.trace_api import TraceView, WhyView
+    from hostler.model.access_api import AuditElsewhere, AuditView
+    from hostler.model.control_api import EventView, TraceView, WhyView
     from hostler.ports.audit_files import DayFile
 
 

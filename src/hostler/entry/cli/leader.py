@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hostler.entry.cli.server_options import Server
     from hostler.entry.leader import Holder, LeaderScreen
-    from hostler.model.overview_api import ControlSeen, Overview, TakeoverView
+    from hostler.model.control_api import ControlSeen, Overview, TakeoverView
     from hostler.model.replica import LeaderRecord, Takeover
     from hostler.ports.ttl import TtlStorage
     from hostler.settings import NamespaceOptions

@@ -20,15 +20,15 @@ from hostler.entry.cli.vm.retained import given_up
 from hostler.entry.cli.vm.wait import PhaseProgress, wait_options
 from hostler.errors import Unavailable
 from hostler.kit.plural import counted
-from hostler.model.api import Drain
+from hostler.model.inventory_api import Drain
 from hostler.model.name import fold
 from hostler.model.node import DrainMode, Lifecycle
 
 if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import NodeView, VmView
-    from hostler.model.retained_api import RetainedView
+    from hostler.model.inventory_api import NodeView
+    from hostler.model.vm_api import RetainedView, VmView
 
 _HERE = __name__
 
@@ -177,10 +177,10 @@ async def _left(client: Client, node: str, mode: DrainMode) -> int:
     if mode is DrainMode.MOVE:
         return (await client.nodes.get(node)).vms
     from hostler.entry.cli.vm.read import machines
-    from hostler.model.api import Phase
+    from hostler.model.vm_api import VmPhase
 
     still = [each async for each in machines(client, (None, None), {}) if each.node == fold(node)]
-    return sum(each.phase is not Phase.STOPPED for each in still)
+    return sum(each.phase is not VmPhase.STOPPED for each in still)
 
 
 @click.command()

@@ -30,7 +30,7 @@ from hostler.entry.cli.plane_options import (
 )
 from hostler.entry.cli.store_option import chosen, complete
 from hostler.entry.cli.value import accelerators
-from hostler.model.node_label import advertised
+from hostler.model.vm import advertised
 
 MAX_ADDRESS = 255
 

@@ -19,12 +19,12 @@ from hostler.entry.cli.server_options import (
 )
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Mebibytes, moment, size
-from hostler.model.api import QuotaSet
+from hostler.model.access_api import QuotaSet
 
 if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import QuotaView
+    from hostler.model.access_api import QuotaView
 
 
 _HERE = __name__

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.up import Ready
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
     from hostler.settings import Settings
 
 
@@ -124,8 +124,8 @@ async def _first(now: Ready, settings: Settings) -> None:
     from hostler.entry.cli.vm.create import own_keys
     from hostler.entry.cli.vm.wait import Steps, described
     from hostler.errors import Conflict, HostlerError
-    from hostler.model.api import VmCreate
     from hostler.model.vm import VmSpec
+    from hostler.model.vm_api import VmCreate
     from hostler.wiring import machine_driver
 
     token = now.token or now.folder.read(now.folder.token_file)

@@ -20,12 +20,12 @@ from hostler.entry.cli.store_option import complete, local_path, redacted, store
 from hostler.entry.cli.value import Duration, moment
 from hostler.errors import NotFound
 from hostler.model.access import ROLES, Role
-from hostler.model.api import TokenCreate, UserCreate, UserUpdate
+from hostler.model.access_api import TokenCreate, UserCreate, UserUpdate
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.model.api import UserView
+    from hostler.model.access_api import UserView
     from hostler.model.inventory import Rights
     from hostler.settings import Settings
 

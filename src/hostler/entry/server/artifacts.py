@@ -18,9 +18,9 @@ from hostler.entry.server.protocol import cut
 from hostler.entry.server.response import COMMON
 from hostler.entry.server.route import Answer, Asked, routes_of
 from hostler.errors import Invalid, Unavailable
-from hostler.model.artifact_api import ArtifactPage, ArtifactView
 from hostler.model.deployment import Artifact
 from hostler.model.resources.deployments import ArtifactApi
+from hostler.model.slice_api import ArtifactPage, ArtifactView
 from hostler.wiring import describe_artifact
 
 if TYPE_CHECKING:

@@ -8,17 +8,16 @@ from hostler.engine.slices import logs
 from hostler.entry.server.route import Answer, Asked, routes_of, written
 from hostler.errors import Invalid
 from hostler.model.blueprint_api import (
-    BlueprintCalls,
     BlueprintDocument,
     BlueprintFile,
     BlueprintRollback,
     RolloutPromotion,
     RolloutSelection,
     RolloutVerb,
-    SliceLog,
 )
 from hostler.model.deployment import Blueprint
 from hostler.model.resources.deployments import BlueprintApi
+from hostler.model.slice_api import BlueprintCalls, SliceLog
 
 if TYPE_CHECKING:
     from hostler.engine.deployments.service import BlueprintService

@@ -21,7 +21,7 @@ from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.problem import CSRF, UNAUTHENTICATED, Refusal
 from hostler.entry.server.route import Answer, Route, routes_of, written
 from hostler.errors import HostlerError, Invalid, Unauthenticated
-from hostler.model.api import BrowserSession, Login, SignIn
+from hostler.model.access_api import BrowserSession, Login, SignIn
 from hostler.model.resources.accounts import BrowserSessionApi
 from hostler.model.resources.operation import NOTHING, Access
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller
     from hostler.entry.server.route import Asked, Raw
     from hostler.entry.server.services import Services
-    from hostler.model.api import TokenIssued
+    from hostler.model.access_api import TokenIssued
 
 PATH = "/v1/sessions/browser"
 TICKETS = "/v1/sessions/tickets"

@@ -11,7 +11,7 @@ from hostler.entry.server.events import streamed
 from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import Answer, Asked, Route, routes_of
 from hostler.keys.families import LEADER, REPLICA
-from hostler.model.api import EventView, LeaderView, ReplicaPage, ReplicaView
+from hostler.model.control_api import EventView, LeaderView, ReplicaPage, ReplicaView
 from hostler.model.resources.control import ControlApi, TraceApi
 from hostler.model.resources.operation import Access, Parameter
 

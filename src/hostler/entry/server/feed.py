@@ -46,7 +46,7 @@ from hostler.keys.lab import LAB
 from hostler.kit.rate_limit import Backoff
 from hostler.kit.tasks import run_together
 from hostler.model.access import HIDDEN
-from hostler.model.api import EventView
+from hostler.model.control_api import EventView
 from hostler.model.lab import ORG, lab_project
 from hostler.model.name import fold
 from hostler.model.workload import Workload

@@ -18,8 +18,8 @@ from hostler.entry.server.response import COMMON
 from hostler.entry.server.route import Answer, Asked, Route
 from hostler.errors import HostlerError, Invalid, Unavailable
 from hostler.model.http_route import METHODS, RESERVED, decoded, merge_arguments
-from hostler.model.invoke_api import Arguments
 from hostler.model.resources.operation import Access, Parameter
+from hostler.model.slice_api import Arguments
 
 if TYPE_CHECKING:
     from hostler.engine.invocation.load_balancer import Instance

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.request import Written
     from hostler.entry.server.route import Handler
-    from hostler.model.api import VmRowPage, VmView
     from hostler.model.lab_api import LabAnswer
+    from hostler.model.vm_api import VmRowPage, VmView
 
 _AS_IT_WAS = (LabEvent.ALREADY, LabEvent.STOPPED, LabEvent.EXTENDED, LabEvent.MESSAGE)
 """Events that are complete when they are answered; all others continue in the background."""

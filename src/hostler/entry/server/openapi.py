@@ -11,7 +11,7 @@ import msgspec
 from hostler.entry.server.body import LABS
 from hostler.entry.server.problem import SCHEME, SORTS
 from hostler.keys.template import MAX_USER
-from hostler.model.api import Problem
+from hostler.model.control_api import Problem
 from hostler.model.resources.operation import NOTHING, Access, Parameter
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from hostler.errors import (
     Unavailable,
     Uncertain,
 )
-from hostler.model.api import Problem
+from hostler.model.control_api import Problem
 
 MEDIA = b"application/problem+json"
 SCHEME = "about:hostler/"

@@ -23,14 +23,14 @@ from hostler.entry.terminal import protocol
 from hostler.entry.terminal.machine import LabRoute, shell_in
 from hostler.entry.terminal.session import RATE, SIZE, first
 from hostler.errors import Forbidden, HostlerError, Unavailable
-from hostler.model.api import TerminalKey
 from hostler.model.resources.machines import TerminalApi
+from hostler.model.vm_api import TerminalKey
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Asked, Raw
     from hostler.entry.terminal.machine import Shell
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 SHELL = "shell"
 """Used in place of a machine's channel."""

@@ -17,9 +17,9 @@ from hostler.entry.server.route import Answer, Route, check_access, routes_of, w
 from hostler.entry.server.stream import GOING_AWAY, NO_LONGER, joined
 from hostler.entry.server.stream_quota import place_for
 from hostler.errors import HostlerError, Unavailable
-from hostler.model.api import VmLog
 from hostler.model.resources.machines import VmChannelApi
 from hostler.model.resources.operation import Parameter
+from hostler.model.vm_api import VmLog
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.request import Caller
     from hostler.entry.server.route import Asked, Handler
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 LOOK_EVERY = 1.0
 """Seconds between two checks of the token."""

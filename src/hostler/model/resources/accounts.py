@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hostler.model.api import (
+from hostler.model.access_api import (
     Login,
     ProjectCreate,
     ProjectList,
     ProjectView,
     QuotaSet,
     QuotaView,
-    TicketView,
     TokenCreate,
     TokenIssued,
     TokenPage,
@@ -20,6 +19,7 @@ from hostler.model.api import (
     UserView,
 )
 from hostler.model.resources.operation import Access, Kind, Parameter, reads, writes
+from hostler.model.vm_api import TicketView
 
 _ORG_QUOTA = "/v1/orgs/{org}/quota"
 _QUOTA = "/v1/orgs/{org}/projects/{project}/quota"

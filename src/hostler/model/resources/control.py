@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hostler.model.api import AuditPage, LeaderView, ReplicaPage
-from hostler.model.overview_api import Overview
+from hostler.model.access_api import AuditPage
+from hostler.model.control_api import LeaderView, Overview, ReplicaPage, TracePage, WhyView
 from hostler.model.resources.operation import AFTER, LIMIT, Access, Parameter, reads, writes
 from hostler.model.sim_api import (
     FaultInject,
@@ -21,7 +21,6 @@ from hostler.model.sim_api import (
     StepGrant,
     StepView,
 )
-from hostler.model.trace_api import TracePage, WhyView
 
 _DAY = Parameter("day", "Only of this day.", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", example="2026-11-15")
 _OBJECT = Parameter(

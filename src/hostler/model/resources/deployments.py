@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from hostler.model.artifact_api import ArtifactPage, ArtifactView
 from hostler.model.blueprint_api import (
-    BlueprintCalls,
     BlueprintDocument,
     BlueprintFile,
     BlueprintHistory,
@@ -14,14 +12,12 @@ from hostler.model.blueprint_api import (
     BlueprintRollback,
     BlueprintStatus,
     BlueprintView,
-    EndpointPage,
     RevisionView,
     RolloutPromotion,
     RolloutSelection,
-    SliceLog,
-    SlicePage,
 )
 from hostler.model.resources.operation import AFTER, LIMIT, STALE, Access, Kind, Operation, Parameter, reads, writes
+from hostler.model.slice_api import ArtifactPage, ArtifactView, BlueprintCalls, EndpointPage, SliceLog, SlicePage
 
 _NODE = Parameter("node", "Only on this node.")
 _ARTIFACT = Parameter(

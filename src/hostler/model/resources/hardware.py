@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hostler.model.api import BrakeView, Drain, NodePage, NodeView
 from hostler.model.inventory_api import (
     BladePage,
     BladeView,
+    BrakeView,
+    Drain,
     FeedPage,
     FeedView,
     FloorView,
@@ -16,6 +17,8 @@ from hostler.model.inventory_api import (
     InventoryPlan,
     InventoryShown,
     InventoryText,
+    NodePage,
+    NodeView,
     RackDetail,
     RackPage,
     RackView,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from hostler.model.api import (
+from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView
+from hostler.model.resources.operation import AFTER, LIMIT, STALE, Access, Kind, Parameter, reads, writes
+from hostler.model.vm_api import (
     ImageList,
     MoveRequest,
+    RetainedPage,
+    RetainedRestore,
+    RetainedView,
     SnapshotRequest,
     TerminalKey,
     TicketRequest,
@@ -17,9 +22,6 @@ from hostler.model.api import (
     VmView,
     Why,
 )
-from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView
-from hostler.model.resources.operation import AFTER, LIMIT, STALE, Access, Kind, Parameter, reads, writes
-from hostler.model.retained_api import RetainedPage, RetainedRestore, RetainedView
 from hostler.model.workload_api import InstancePage, WorkloadApply, WorkloadPage, WorkloadScale, WorkloadView
 
 _LABELS = Parameter(

@@ -8,10 +8,10 @@ import msgspec
 
 if TYPE_CHECKING:
     from hostler.engine.inventory.inventory_file import Inventory
-    from hostler.model.api import VmCreate
     from hostler.model.deployment import Blueprint
     from hostler.model.inventory import Condition
     from hostler.model.node import DrainMode
+    from hostler.model.vm_api import VmCreate
     from hostler.model.workload_api import WorkloadApply
 
 

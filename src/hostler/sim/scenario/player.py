@@ -15,8 +15,7 @@ from msgspec import UNSET
 from hostler.engine.inventory.inventory_file import inventory_in
 from hostler.engine.request import HOSTLER
 from hostler.errors import HostlerError, Invalid, NotFound
-from hostler.model.api import Drain
-from hostler.model.inventory_api import HardwareSet
+from hostler.model.inventory_api import Drain, HardwareSet
 from hostler.model.lab import LabDecommission, LabRequest
 from hostler.model.name import fold
 from hostler.model.workload_api import WorkloadScale

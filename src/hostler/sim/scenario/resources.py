@@ -11,11 +11,11 @@ from hostler.engine.deployments.blueprint_file import faults
 from hostler.errors import Invalid
 from hostler.keys.lab import check_user
 from hostler.kit.yaml import Piece
-from hostler.model.api import MAX_NAME, VmCreate
 from hostler.model.deployment import Blueprint
 from hostler.model.lab import LabCatalogue
 from hostler.model.rollout import BLUEPRINT_NAME
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
+from hostler.model.vm_api import MAX_NAME, VmCreate
 from hostler.settings.quantity import mebibytes_of, seconds_of
 from hostler.sim.scenario.actions import RequestedLab, RequestedVm
 

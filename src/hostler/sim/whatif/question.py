@@ -13,7 +13,7 @@ from hostler.errors import Invalid, NotFound
 from hostler.keys.families import COMMAND, HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.kit.virtual_loop import ProcessLoop, run_virtual
-from hostler.model.api import Drain
+from hostler.model.inventory_api import Drain
 from hostler.model.name import fold
 from hostler.model.vm import MachineState, Power, VmHandle
 from hostler.sim.fault import Fault  # noqa: TC001 - msgspec reads annotations at run time

@@ -17,7 +17,7 @@ from hostler.entry.cli.store_option import complete
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.access import Role
-from hostler.model.api import UserCreate
+from hostler.model.access_api import UserCreate
 from hostler.model.lab import ORG, lab_project
 
 if TYPE_CHECKING:

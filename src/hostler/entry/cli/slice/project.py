@@ -17,8 +17,8 @@ from hostler.entry.cli import show
 from hostler.entry.cli.server_options import chosen_server, reached, server_options
 from hostler.entry.cli.store_option import complete
 from hostler.errors import Conflict, Invalid
-from hostler.model.artifact_api import ArtifactView
 from hostler.model.deployment import Artifact
+from hostler.model.slice_api import ArtifactView
 
 if TYPE_CHECKING:
     from hostler.entry.cli.server_options import Server

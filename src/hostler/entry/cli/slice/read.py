@@ -15,8 +15,7 @@ from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.model.artifact_api import ArtifactView
-    from hostler.model.blueprint_api import SliceInstanceView, SliceView
+    from hostler.model.slice_api import ArtifactView, SliceInstanceView, SliceView
 
 ARTIFACTS = ("ARTIFACT", "SIZE", "PUBLISHED", "SHA256", "NEEDS")
 INSTANCES = ("ARTIFACT", "INSTANCE", "NODE", "STATE", "SINCE", "RESTARTS", "WHY")

@@ -15,15 +15,15 @@ from hostler.entry.cli.server_options import chosen_server, project_options, rea
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration, Mebibytes, labels
 from hostler.entry.cli.vm.wait import described, until_settled, wait_options
-from hostler.model.api import VmUpdate
 from hostler.model.vm import OnNodeLoss
+from hostler.model.vm_api import VmUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import VmCreate, VmView
+    from hostler.model.vm_api import VmCreate, VmView
 
 
 async def created(

@@ -13,9 +13,8 @@ from hostler.entry.cli.server_options import chosen_server, project_options, ser
 from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration, Mebibytes, accelerators, labels
 from hostler.errors import Invalid
-from hostler.model.api import VmCreate
-from hostler.model.node_label import architecture
-from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
+from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec, architecture
+from hostler.model.vm_api import VmCreate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from hostler.model.vm import SnapshotState
 if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 
 @click.command()

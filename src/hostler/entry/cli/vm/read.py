@@ -27,15 +27,15 @@ from hostler.entry.cli.value import label_text, labels, moment, size, span
 from hostler.entry.cli.vm.wait import ready
 from hostler.errors import Unavailable
 from hostler.kit.plural import counted
-from hostler.model.api import Phase
+from hostler.model.vm_api import VmPhase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import VmView, Why
     from hostler.model.vm import VmSpec
+    from hostler.model.vm_api import VmView, Why
 
 LOOK_EVERY = 1.0
 HEADS = ("NAME", "PHASE", "READY", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "ID")
@@ -97,7 +97,7 @@ def _row(view: VmView, *, everywhere: bool) -> list[str]:
 
 
 def _ready(view: VmView) -> str:
-    if view.phase is not Phase.RUNNING or view.readiness is None:
+    if view.phase is not VmPhase.RUNNING or view.readiness is None:
         return ""
     return "yes" if view.available else f"{view.readiness.step.value}{' (late)' if view.readiness.cause else ''}"
 

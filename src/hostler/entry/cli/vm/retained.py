@@ -20,8 +20,7 @@ from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.model.api import VmView
-    from hostler.model.retained_api import RetainedView
+    from hostler.model.vm_api import RetainedView, VmView
 
 _HERE = __name__
 

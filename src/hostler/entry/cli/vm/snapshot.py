@@ -18,7 +18,7 @@ from hostler.entry.cli.vm.wait import wait_options
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 _HERE = __name__
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hostler.client import Client
     from hostler.entry.cli.server_options import Server
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 
 def identity_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,14 +14,14 @@ from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
 from hostler.entry.cli.value import Duration, span
 from hostler.errors import NotFound, Unavailable
-from hostler.model.api import Phase
 from hostler.model.vm import Step
+from hostler.model.vm_api import VmPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.client import Client
-    from hostler.model.api import VmView
+    from hostler.model.vm_api import VmView
 
 LOOK_EVERY = 0.2
 FAILED_FOR = 10.0
@@ -93,7 +93,7 @@ class Steps:
         """Record the current state."""
         step, now = step_of(view), time.monotonic()
         cause = "" if view.readiness is None else view.readiness.cause
-        self._more = cause or (view.detail if view.phase is not Phase.RUNNING else "")
+        self._more = cause or (view.detail if view.phase is not VmPhase.RUNNING else "")
         if step != self.now:
             if self.now:
                 self._took.append((self.now, now - self._since))
@@ -112,12 +112,12 @@ class Steps:
         return f"{self.now} after {time.monotonic() - self._began:.1f} s{f' ({parts})' if parts else ''}"
 
 
-_BEFORE = {Phase.PENDING: "placing", Phase.PLACED: "disk", Phase.CREATING: "disk", Phase.STARTING: "booting"}
+_BEFORE = {VmPhase.PENDING: "placing", VmPhase.PLACED: "disk", VmPhase.CREATING: "disk", VmPhase.STARTING: "booting"}
 
 
 def step_of(view: VmView) -> str:
     """Return the step between placement and available; `running` for a machine that reports no readiness."""
-    if view.phase is not Phase.RUNNING:
+    if view.phase is not VmPhase.RUNNING:
         return _BEFORE.get(view.phase, view.phase.value)
     if view.readiness is None:  # a machine with a login reports its readiness later
         return "running" if view.access is None else Step.BOOTING.value
@@ -184,7 +184,7 @@ class _Failing:
 
     def seen(self, view: VmView) -> None:
         self.last = described(view)
-        if view.phase is not Phase.FAILED:
+        if view.phase is not VmPhase.FAILED:
             self._since = None
         elif self._since is None:
             self._since = time.monotonic()
@@ -202,14 +202,14 @@ def described(view: VmView) -> str:
 
 def goes_on(view: VmView) -> str:
     """Describe a live-migrated machine. It does not boot, but its new node does not know its readiness at once."""
-    if view.phase is Phase.STARTING:
+    if view.phase is VmPhase.STARTING:
         return f"continuing{f' on {view.node}' if view.node else ''}"
     return described(view if view.available else replace(view, readiness=None))
 
 
 def ready(view: VmView) -> str:
     """Describe the readiness of a running machine, as a suffix."""
-    if view.phase is not Phase.RUNNING or view.readiness is None:
+    if view.phase is not VmPhase.RUNNING or view.readiness is None:
         return ""
     if view.available:
         return ", available"

@@ -16,7 +16,7 @@ from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, size
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
-from hostler.model.api import Phase
+from hostler.model.vm_api import VmPhase
 
 if TYPE_CHECKING:
     from hostler.client import Client
@@ -148,7 +148,7 @@ def _instance_row(one: InstanceView) -> list[str]:
 def _why(one: InstanceView) -> str:
     """Return why the instance is not in its desired state; if it is, why it is on its node."""
     said = one.detail
-    if not said and one.phase is Phase.PENDING:
+    if not said and one.phase is VmPhase.PENDING:
         said = "; ".join(f"{reason.subject}: {reason.why}" for reason in one.reasons)
     elif not said and one.reasons:
         said = one.reasons[0].why

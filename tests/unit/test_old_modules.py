@@ -1,0 +1,44 @@
+"""Modules of records that were moved can be imported by their old names for one release."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from hostler.model.control_api import EventView, Overview, TraceView
+from hostler.model.inventory_api import NodeView
+from hostler.model.name import check_line
+from hostler.model.slice_api import Arguments, ArtifactView
+from hostler.model.trace import Reason
+from hostler.model.vm import architecture
+from hostler.model.vm_api import RetainedView, VmCreate, VmPhase
+
+OLD = {
+    ("api", "VmCreate"): VmCreate,
+    ("api", "NodeView"): NodeView,
+    ("api", "EventView"): EventView,
+    ("api", "Phase"): VmPhase,
+    ("artifact_api", "ArtifactView"): ArtifactView,
+    ("invoke_api", "Arguments"): Arguments,
+    ("node_label", "architecture"): architecture,
+    ("overview_api", "Overview"): Overview,
+    ("reason", "Reason"): Reason,
+    ("retained_api", "RetainedView"): RetainedView,
+    ("text_line", "check_line"): check_line,
+    ("trace_api", "TraceView"): TraceView,
+}
+
+
+@pytest.mark.parametrize(("module", "name"), OLD)
+def test_a_record_can_be_imported_from_its_old_module(module: str, name: str) -> None:
+    sys.modules.pop(f"hostler.model.{module}", None)
+    with pytest.warns(DeprecationWarning, match=f"hostler.model.{module} is now hostler.model"):
+        found = importlib.import_module(f"hostler.model.{module}")
+    assert getattr(found, name) is OLD[module, name]
+
+
+def test_a_module_that_never_was_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("hostler.model.never")
