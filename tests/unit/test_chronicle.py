@@ -12,7 +12,7 @@ import pytest
 from hostler import open_store
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections, Leadership
-from hostler.engine.leader_history import KEPT, LeaderHistory
+from hostler.engine.replica_records import KEPT, LeaderHistory
 from hostler.entry.cli import main
 from hostler.keys.families import FENCE, LEADER, TAKEOVER
 from hostler.model.replica import Farewell, Takeover

@@ -13,7 +13,7 @@ import hostler
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
-from hostler.engine.replica_registration import Presence
+from hostler.engine.replica_records import Presence
 from hostler.entry.campaign import CampaignConfig, Leading, stand
 from hostler.entry.cli import main
 from hostler.entry.cli.value import span

@@ -17,7 +17,7 @@ from hostler.engine.placement import (
     Decision,
     NodeState,
     PlacementRequest,
-    affinity_index,
+    constraints,
     judge,
     node_order,
     place,
@@ -223,7 +223,7 @@ def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "SMALL", small)
         patch.setattr(node_order, "BLOCK", 2)
-        patch.setattr(affinity_index, "SELECTORS", 2)
+        patch.setattr(constraints, "SELECTORS", 2)
         cluster = Cluster()
         nodes: dict[str, NodeState] = {}
         stand: dict[str, tuple[PlacementRequest, str]] = {}

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import hostler
-from hostler.engine.replica_registration import Presence
+from hostler.engine.replica_records import Presence
 from hostler.engine.tickets import ARTIFACTS, FILE
 from hostler.entry.control_plane import ControlPlaneProcess, ProcessState, peer_tickets
 from hostler.entry.server.pin import read_pinned

@@ -12,8 +12,7 @@ from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_history import TraceService
 from hostler.engine.decision_recorder import Tracer
-from hostler.engine.filed_lines import LOOKED_AT, WITHIN
-from hostler.engine.history_reader import HistoryReader
+from hostler.engine.history_reader import LOOKED_AT, WITHIN, HistoryReader
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Unavailable

@@ -15,9 +15,8 @@ import msgspec
 
 from hostler.engine.access.audit import sees_subject, sees_workload
 from hostler.engine.deployments.redaction import unspoken
-from hostler.engine.filed_lines import FiledLines, Needed
 from hostler.engine.history_entry import OF_AUDIT, instant_of
-from hostler.engine.history_reader import SKEW, HistoryReader
+from hostler.engine.history_reader import SKEW, FiledLines, HistoryReader, Needed
 from hostler.engine.object_lookup import ObjectLookup, ObjectName
 from hostler.engine.request import check_limit
 from hostler.errors import Invalid, NotFound

@@ -27,8 +27,8 @@ from hostler.ports.store import Get, KeyValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from hostler.engine.controllers.allocations import PlacementSnapshot
     from hostler.engine.placement import Cluster
-    from hostler.engine.placement_snapshot import PlacementSnapshot
     from hostler.engine.request import Caller
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -305,7 +305,7 @@ class VmReader:
     async def _cluster(self) -> Cluster:
         """Return all nodes and their machines."""
         if self._surroundings is None:
-            from hostler.engine.placement_snapshot import PlacementSnapshot
+            from hostler.engine.controllers.allocations import PlacementSnapshot
 
             self._surroundings = PlacementSnapshot(self._view)
         return await self._surroundings.cluster()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.leader_history import LeaderHistory
 from hostler.engine.replica import Replica, ReplicaConfig
-from hostler.engine.replica_registration import Presence
+from hostler.engine.replica_records import LeaderHistory, Presence
 from hostler.errors import HostlerError
 from hostler.keys.families import LEADER, REPLICA
 from hostler.kit.clock import SystemClock

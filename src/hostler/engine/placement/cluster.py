@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hostler.engine.placement.affinity_index import Project
+from hostler.engine.placement.constraints import Project
 from hostler.engine.placement.node_order import Block, Order
 from hostler.engine.placement.node_state import NodeSlot, Sites
 from hostler.errors import Invalid
