@@ -21,7 +21,8 @@ from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW, Brake
 from hostler.engine.controllers.garbage_collection import KEPT, MOST, Compaction
 from hostler.engine.controllers.janitor import AUDIT_KEPT, Janitor
 from hostler.engine.controllers.machines import MachineController
-from hostler.engine.controllers.nodes import POWER_GRACE, NodeController
+from hostler.engine.controllers.node_decision import POWER_GRACE
+from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.decision_history import TraceService
 from hostler.engine.decision_recorder import Tracer

@@ -2,6 +2,7 @@
 
     decision            pure: from desired and observed state to the next single step
     machines            places machines, passes specs to nodes, takes machines from nodes, deletes finished records
+    node_decision       pure: from the records of a node to its next step, and its transaction
     nodes               changes the lifecycle of nodes, and fences unreachable ones
     janitor             deletes what has expired
     garbage_collection  compacts the history of a store that does not do so itself; deletes old decisions

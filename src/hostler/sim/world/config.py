@@ -12,7 +12,7 @@ from hostler.engine.agent.config import FENCING_TIME, NODE_TTL
 from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig, build_agent
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
 from hostler.engine.controllers.garbage_collection import KEPT as TRACES_KEPT
-from hostler.engine.controllers.nodes import POWER_GRACE
+from hostler.engine.controllers.node_decision import POWER_GRACE
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.inventory.flow_controller import BURN_IN
 from hostler.engine.inventory.inventory_file import Inventory
