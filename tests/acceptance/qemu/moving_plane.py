@@ -227,7 +227,7 @@ class Watch:
     """
 
     EVERY = 0.05
-    RUN = 5e6
+    RUN = 2e6
     """Nanoseconds: what waits for memory, or is stopped, never gets to 1e6; what runs has them after some looks."""
 
     def __init__(self, plane: MovingPlane) -> None:

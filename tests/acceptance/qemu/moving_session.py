@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from guest_login import available, login, plan, run
+from guests import repeat
 from harness.pace import patience
 from warm_image import FOLDER, OPTIONS
 
@@ -25,8 +26,8 @@ from hostler.testing.servers import find_binary
 
 VM = "traveller"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
-COUNT = "i=0; while :; do i=$((i+1)); echo $i; usleep 20000; done"
-LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=32; usleep 200000; done) > /dev/null 2>&1 < /dev/null &"
+COUNT = "i=0; " + repeat("i=$((i+1)); echo $i", every=0.02)
+LOAD = f"({repeat('dd if=/dev/zero of=/tmp/load bs=64k count=32', every=0.2)}) > /dev/null 2>&1 < /dev/null &"
 """Changes memory all the time, and leaves the host's processors to others."""
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from apart import run_apart
 from dose import dose, rotates, seeds
+from guests import repeat
 from harness.artefacts import safe
 from harness.pace import patience
 from moving_plane import NODES, MovingPlane, Watch
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(600), rotates(2, "src/hostler/drivers/machines/qemu", "src/hostler/engine/agent")]
 BOOT = "cat /proc/sys/kernel/random/boot_id"
-COUNT = "(i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; usleep 20000; done) > /dev/null 2>&1 < /dev/null &"
+COUNT = f"(i=0; {repeat('i=$((i+1)); echo $i >> /tmp/count', every=0.02)}) > /dev/null 2>&1 < /dev/null &"
 COUNTED = "a=$(wc -c < /tmp/count); usleep 500000; test $(wc -c < /tmp/count) -gt $a && echo counts"
 
 
