@@ -68,7 +68,10 @@ MODULES = (
 )
 """What a process would import once it runs; beside them, every module of the command line."""
 _PR_SET_PDEATHSIG = 1
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+INHERITED = "TEST_FORK_SERVER"
+"""Descriptor and process id of the fork server that a script in namespaces of its own was given."""
 
 
 class ForkedProcess:
@@ -146,6 +149,11 @@ class ForkServer:
     """The server, as the worker sees it. `module`: what runs there, found in the folders `paths` too."""
 
     def __init__(self, module: str = "harness.fork_server", *paths: Path) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if module == "harness.fork_server" and (inherited := os.environ.pop(INHERITED, "")):
+            descriptor, self.pid = map(int, inherited.split())
+            self._commands = socket.socket(fileno=descriptor)
+            return
         self._commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         known = filter(None, (os.environ.get("PYTHONPATH"),))
         with theirs:
@@ -177,12 +185,14 @@ class ForkServer:
         stderr: int = subprocess.DEVNULL,
         text: bool = False,
         network: str | None = None,
+        apart: bool = False,
     ) -> ForkedProcess:
         """Fork `hostler ARGUMENTS`, or `python SCRIPT ARGUMENTS`.
 
         The streams are open files of this process, or PIPE, DEVNULL, STDOUT of `subprocess`. `environ`: all of it,
         not only what differs; but replicas end without a delay unless it says otherwise. `network`: the name of a
-        network namespace.
+        network namespace. `apart`: in network, mount and process namespaces of its own, which end with it; a script
+        finds modules in PYTHONPATH there, and has a fork server that needs no start.
         """
         asked = {
             "arguments": list(map(str, arguments)),
@@ -190,6 +200,7 @@ class ForkServer:
             "environ": {"HOSTLER_SHUTDOWN_DELAY": "0", **(os.environ if environ is None else environ)},
             "cwd": str(cwd or Path.cwd()),
             "network": network,
+            "apart": apart,
         }
         with contextlib.ExitStack() as stack:
             pipes: list[IO[Any] | None] = [None, None, None]
@@ -243,6 +254,8 @@ class ForkServer:
 
     def stop(self) -> None:
         self._commands.close()
+        if self._process is None:  # ends with its namespace
+            return
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -346,6 +359,8 @@ def _child(asked: dict[str, Any], fds: list[int]) -> None:
         tempfile.tempdir = None  # by the environment of this process
         if asked["network"]:
             _enter_network(asked["network"])
+        if asked["apart"]:
+            _go_apart()
         try:
             _run(asked)
             code = 0
@@ -372,6 +387,33 @@ def _run(asked: dict[str, Any]) -> None:
 
     sys.argv = [program.__file__, *asked["arguments"]]
     program.main()
+
+
+def _go_apart() -> None:
+    """Continue as the first process of new namespaces; this process waits for its end, and ends as it did."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "namespaces")
+    if first := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+        os._exit(code if code >= 0 else 128 - code)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for source, target, flags in (
+        (b"none", b"/", _MS_REC | _MS_PRIVATE),
+        (b"proc", b"/proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC),
+    ):
+        if libc.mount(source, target, source, flags, None) != 0:
+            raise OSError(ctypes.get_errno(), f"mount {target.decode()}")
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = os.fork()
+    if server == 0:
+        commands.close()
+        serve(theirs, (), _child)
+        os._exit(0)
+    theirs.close()
+    commands.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE)
+    os.environ[INHERITED] = f"{commands.detach()} {server}"
 
 
 def _enter_network(name: str) -> None:
