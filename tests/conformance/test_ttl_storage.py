@@ -27,16 +27,11 @@ def rounds(driver: str) -> int:
     return dose(test=1000 if driver in FAST else 100, full=1000)
 
 
-def opens_others(claim: TtlClaim) -> bool:
-    """Whether it is about opening and closing."""
-    return claim.body.__module__.endswith(".lifetime")
-
-
 CASES = [
     pytest.param(driver, claim, id=f"{driver}-{claim}")
     for driver in DRIVERS
     for claim in ttl_storage_claims()
-    if not claim.waits and (driver in WATCHABLE or not claim.watches) and (driver in NEAR or opens_others(claim))
+    if not claim.waits and (driver in WATCHABLE or not claim.watches) and (driver in NEAR or claim.opens)
 ]
 
 
@@ -58,7 +53,7 @@ async def test_claim(driver: str, claim: TtlClaim, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", FAR)
 async def test_claims_on_a_storage_whose_clients_are_shared(driver: str, tmp_path: Path) -> None:
-    names = [claim.name for claim in ttl_storage_claims() if not claim.waits and not opens_others(claim)]
+    names = [claim.name for claim in ttl_storage_claims() if not claim.waits and not claim.opens]
     async with opener(driver, tmp_path) as open_for:
         await check_ttl_storage(open_for("all"), rounds=rounds(driver), only=names, on_time=pace.check)
 

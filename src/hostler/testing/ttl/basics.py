@@ -233,7 +233,7 @@ async def _unusable(storage: TtlStorage, key: str) -> None:
         await storage.compare_and_delete(key, "old")
 
 
-@claim()
+@claim(opens=True)
 async def a_storage_that_is_not_open_does_nothing(t: TtlTrial) -> None:
     key = t.key()
     storage = t.fresh()
@@ -245,7 +245,7 @@ async def a_storage_that_is_not_open_does_nothing(t: TtlTrial) -> None:
     assert await t.storage.get(key) is None
 
 
-@claim()
+@claim(opens=True)
 async def closing_ends_the_calls_that_run(t: TtlTrial) -> None:
     storage = t.fresh()
     await storage.__aenter__()
@@ -263,7 +263,7 @@ async def closing_ends_the_calls_that_run(t: TtlTrial) -> None:
             assert not t.persistent or await t.storage.get(key) is None, "refused, yet done"
 
 
-@claim()
+@claim(opens=True)
 async def a_call_that_is_cancelled_leaves_the_storage_usable(t: TtlTrial) -> None:
     for number in range(20):
         key = t.key(f"{number}")

@@ -36,13 +36,14 @@ class TtlClaim(msgspec.Struct, frozen=True):
     """One property of every ttl storage. `str(claim)` is the claim as text.
 
     `waits`: the claim mostly sleeps, so it may run concurrently with others that wait. `watches`: only for storages
-    that can watch.
+    that can watch. `opens`: it is about opening and closing, so the storage cannot be a client that others share.
     """
 
     name: str
     body: Body
     waits: bool = False
     watches: bool = False
+    opens: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -152,11 +153,11 @@ class TtlTrial:
 _CLAIMS: list[TtlClaim] = []
 
 
-def claim(*, waits: bool = False, watches: bool = False) -> Callable[[Body], Body]:
+def claim(*, waits: bool = False, watches: bool = False, opens: bool = False) -> Callable[[Body], Body]:
     """Register an async function as a claim; its name is the claim as text."""
 
     def register(body: Body) -> Body:
-        _CLAIMS.append(TtlClaim(getattr(body, "__name__", "?"), body, waits, watches))
+        _CLAIMS.append(TtlClaim(getattr(body, "__name__", "?"), body, waits, watches, opens))
         return body
 
     return register

@@ -116,6 +116,7 @@ class ProcessMachines:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         lock, self._lock = self._lock, None
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a child that has not yet executed its program has a copy of the descriptor
         os.close(lock)
 
     def listen(self, changed: Callable[[str], None]) -> None:

@@ -11,7 +11,6 @@ need not be atomic. If the file is lost, size and image are known from other lab
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.hetzner.labels import vm_hash
 from hostler.errors import Invalid, Unavailable
+from hostler.kit.file_lock import FileLock
 from hostler.model.vm import VmSpec
 
 if TYPE_CHECKING:
@@ -37,30 +37,26 @@ class LocalState:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._lock = -1
+        self._lock: FileLock | None = None
         self._read: dict[str, VmSpec] = {}
 
     def open(self) -> None:
         """Open and lock the folder. Unavailable: another process has it open, or it cannot be used."""
-        if self._lock >= 0:
+        if self._lock is not None:
             raise self._taken()
         try:
             for name in ("specs", "ready"):
                 (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = FileLock.acquire(self.folder / "lock")
         except OSError as error:
             raise self._unusable(error) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise self._taken() from None
-        self._lock = lock
+        if self._lock is None:
+            raise self._taken()
 
     def close(self) -> None:
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def keep(self, vm: str, spec: VmSpec) -> str:
         """Write a spec to disk; return its digest."""

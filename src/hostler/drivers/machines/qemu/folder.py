@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -32,6 +31,7 @@ import msgspec
 from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import boot_id
+from hostler.kit.file_lock import FileLock
 from hostler.kit.fsync import sync_folder
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class NodeFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._id = ""
-        self._lock = -1
+        self._lock: FileLock | None = None
 
     @property
     def id(self) -> str:
@@ -265,11 +265,9 @@ class NodeFolder:
 
     def close(self) -> None:
         """Release the lock."""
-        if self._lock >= 0:
-            # Closing alone is not enough: a child forked since then holds the same lock through its copy.
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            os.close(self._lock)
-            self._lock = -1
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def machine(self, vm: str) -> MachineFolder:
         """Return the folder of a machine; it may not exist."""
@@ -314,19 +312,12 @@ class NodeFolder:
         return until is not None and now < until
 
     def _take_lock(self) -> None:
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+        self._lock = FileLock.acquire(self.path / "lock")
+        if self._lock is None:
             raise Unavailable(
                 f"machines in {self.path}: another process has them open; stop that agent first, or give this one"
                 " another folder"
-            ) from None
-        except BaseException:
-            os.close(lock)
-            raise
-        self._lock = lock
+            )
 
     def _sweep(self) -> None:
         """Remove what interrupted removals left."""

@@ -13,7 +13,6 @@ and a journal that the power failure damaged is valid up to the damage.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -36,6 +35,7 @@ from hostler.drivers.machines.simulated.host import (
 )
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import SystemClock, boot_id
+from hostler.kit.file_lock import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +84,8 @@ class FileHost(SimulatedHost):
         self._folder = Path(folder)
         self._boot = boot
         self._known: Identity | None = None
-        self._lock = self._journal = -1
+        self._journal = -1
+        self._lock: FileLock | None = None
         self._size = self._compact_size = 0
 
     @property
@@ -112,16 +113,9 @@ class FileHost(SimulatedHost):
             raise _failed(self._folder, "cannot be opened", error) from None
 
     def _take_lock(self) -> None:
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise self._taken() from None
-        except BaseException:
-            os.close(lock)
-            raise
-        self._lock = lock
+        self._lock = FileLock.acquire(self._folder / "lock")
+        if self._lock is None:
+            raise self._taken()
 
     def _read_all(self) -> None:
         boot = self._boot or boot_id()
@@ -139,11 +133,9 @@ class FileHost(SimulatedHost):
     def _release(self) -> None:
         if self._journal >= 0:
             os.close(self._journal)
-        if self._lock >= 0:
-            # Closing alone is not enough: a child forked since then holds the same lock through its copy.
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            os.close(self._lock)
-        self._lock = self._journal = -1
+        if self._lock is not None:
+            self._lock.release()
+        self._journal, self._lock = -1, None
 
     def _write(self, steps: Sequence[Step]) -> None:
         if self._journal < 0:

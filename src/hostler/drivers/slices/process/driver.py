@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import secrets
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -21,6 +19,7 @@ from hostler.drivers.slices.process.packages import Packages
 from hostler.drivers.slices.process.privileges import Allowing
 from hostler.errors import Closed, Conflict, HostlerError, NotFound, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.file_lock import FileLock
 from hostler.ports.slices import Life, Run
 from hostler.ports.worker_protocol import Admit, Gateway, Order
 
@@ -95,7 +94,7 @@ class ProcessSlices:
         self._instances: dict[str, Instance] = {}
         self._tokens: frozenset[str] = frozenset()
         self._listeners: list[Callable[[str], None]] = []
-        self._lock: int | None = None
+        self._lock: FileLock | None = None
         self._is_open = False
         self._opening = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
@@ -326,18 +325,14 @@ class ProcessSlices:
             (self._folder / name).mkdir(parents=True, mode=0o700, exist_ok=True)
         for name in ("", "gateway"):  # workers run as other users, and have descriptors of these folders
             (self._folder / name).chmod(0o711)
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise Conflict(f"{self._folder}: another process runs the slices of this node; end it first") from None
-        self._lock = lock
+        self._lock = FileLock.acquire(self._folder / "lock")
+        if self._lock is None:
+            raise Conflict(f"{self._folder}: another process runs the slices of this node; end it first")
         self._library.open()
 
     def _unlock(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
 
