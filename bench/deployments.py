@@ -30,6 +30,7 @@ from bench.report import Row, report
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.state_machine import moved
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.entry.cli.progress import Ticker
 from hostler.errors import Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.families import ALIVE, BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
@@ -178,9 +179,8 @@ async def _cluster(store: Store, at_once: int) -> AsyncIterator[Nodes]:
     """Run a leader and its nodes."""
 
     def make(view: View, clock: Clock, rng: random.Random, tracer: Tracer) -> DeploymentController:
-        return DeploymentController(
-            store, view, clock=clock, rng=rng, tracer=tracer, tell=lambda _: None, measured=lambda _: Measured()
-        )
+        env = ControllerEnv(store=store, clock=clock, rng=rng, tracer=tracer)
+        return DeploymentController(env, view, measured=lambda _: Measured())
 
     nodes = Nodes(store, at_once)
     nodes.answering = asyncio.create_task(nodes.run(), name="bench: nodes")

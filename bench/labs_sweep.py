@@ -17,6 +17,7 @@ from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.catalogue import shape_of
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.projector import LabProjector
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.errors import Conflict
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB, LabNames
@@ -163,8 +164,9 @@ def _leading(
     """Run the two lab services of a leader."""
 
     def made(view: View, clock: Clock, rng: random.Random) -> tuple[LabController, LabProjector]:
+        env = ControllerEnv(store=store, clock=clock, rng=rng, new_id=lambda: uuid.uuid4().hex)
         return (
-            LabController(store, view, clock=clock, rng=rng, new_id=lambda: uuid.uuid4().hex, catalogue=catalogue),
+            LabController(env, view, catalogue=catalogue),
             LabProjector(board, view, clock=clock, rng=rng),
         )
 

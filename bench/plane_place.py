@@ -15,6 +15,7 @@ from bench.plane_shape import Recorder
 from bench.report import Row
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.quotas import quota_release
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.keys.families import COMMAND
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def _bare(store: Store, shape: Shape, round_: int, count: int) -> asyncio.Task[N
 @asynccontextmanager
 async def _controller(store: Store) -> AsyncIterator[MachineController]:
     def make(view: View, clock: Clock, rng: random.Random, tracer: Tracer) -> MachineController:
-        return MachineController(store, view, clock=clock, rng=rng, release=quota_release, tracer=tracer, width=WIDTH)
+        env = ControllerEnv(store=store, clock=clock, rng=rng, tracer=tracer)
+        return MachineController(env, view, release=quota_release, width=WIDTH)
 
     async with leading(store, "machines", make) as (controller, _):
         yield controller

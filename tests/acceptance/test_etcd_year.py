@@ -22,6 +22,7 @@ from hostler.engine.controllers import garbage_collection, janitor
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
 from hostler.engine.idempotent_writer import instants
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.keys.families import AUDIT, TRACE
 from hostler.kit.clock import SystemClock
@@ -101,16 +102,9 @@ if dose(test=0, full=1):
 
                 files, ids = AuditFolder(tmp_path / "audit"), itertools.count()
                 lines = 200_000 // SCALE
-                keeper = janitor.Janitor(
-                    store,
-                    view,
-                    clock=clock,
-                    rng=random.Random(1),
-                    new_id=lambda: f"{next(ids)}",
-                    most_audit=lines,
-                    most_traces=lines,
-                    files=files,
-                )
+                env = ControllerEnv(store=store, clock=clock, rng=random.Random(1), new_id=lambda: f"{next(ids)}")
+                limits = janitor.RetentionLimits(most_audit=lines, most_traces=lines)
+                keeper = janitor.Janitor(env, view, limits=limits, files=files)
                 age, revisions = 3600 * 1000 / 60 / RATE / SCALE, 100_000 // SCALE
                 compacts = garbage_collection.Compaction(store, store, clock=clock, age=age, revisions=revisions)  # type: ignore[arg-type]
                 for service in (keeper, compacts):

@@ -17,6 +17,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.state_machine import Limits, moved
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.keys.families import (
     ALIVE,
@@ -197,14 +198,10 @@ class Stage:
         ids = iter(range(10**9))
         tracer = Tracer(self.clock, lambda: f"{self.fence}-{next(ids)}", "deployments")
         controller = self.controller = DeploymentController(
-            store,
+            ControllerEnv(store=store, clock=self.clock, rng=rng, tracer=tracer, tell=self.told.append),
             view,
-            clock=self.clock,
-            rng=rng,
             measured=self._measure,
             limits=self.limits,
-            tracer=tracer,
-            tell=self.told.append,
         )
         try:
             await view.ready()

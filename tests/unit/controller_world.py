@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.elections import Elections
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.errors import HostlerError
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, NAME, VM
@@ -190,16 +192,15 @@ class Leader:
         self._tasks.append(asyncio.create_task(self.view.run(), name=f"{self.name}: view"))
         await self.view.ready()
         rng, clock = random.Random(self.name), self.clock
-        tools: Any = {"clock": clock, "rng": rng, "tell": self.told.append}
-        self.brake = Brake(self.store, self.view, tracer=self.tracer, **tools)
-        self.machines = MachineController(self.store, self.view, brake=self.brake, release=self.world.release, **tools)
-        self.nodes = NodeController(
-            self.store, self.view, brake=self.brake, power=self.power, tracer=self.tracer, **tools
-        )
         ids = iter(range(10**9))
-        self.janitor = Janitor(
-            self.store, self.view, clock=clock, rng=rng, new_id=lambda: f"{next(ids)}", tell=self.told.append
+        env = ControllerEnv(
+            store=self.store, clock=clock, rng=rng, new_id=lambda: f"{next(ids)}", tell=self.told.append
         )
+        traced = replace(env, tracer=self.tracer)
+        self.brake = Brake(traced, self.view)
+        self.machines = MachineController(env, self.view, brake=self.brake, release=self.world.release)
+        self.nodes = NodeController(traced, self.view, brake=self.brake, power=self.power)
+        self.janitor = Janitor(env, self.view)
         for service in (self.brake, self.machines, self.nodes, self.janitor):
             await service.start(self)
             self._tasks.append(asyncio.create_task(self._run(service), name=f"{self.name}: {service.name}"))

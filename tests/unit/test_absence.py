@@ -12,6 +12,7 @@ from controller_world import World, play
 from hostler.engine.controllers.node_lost import SETTLE
 from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.decision_recorder import Tracer
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.keys.families import ALIVE, MEMBER, SILENT, TRACE
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
@@ -26,7 +27,8 @@ async def led(world: World, name: str, **more: Any) -> tuple[Leader, NodeControl
     """A leader whose nodes are traced; its other controllers are those of every test."""
     leader = await world.leader(name)
     tracer = Tracer(world.clock, iter([f"{name}-{number}" for number in range(1000)]).__next__, "nodes")
-    nodes = NodeController(leader.store, leader.view, clock=world.clock, rng=random.Random(1), tracer=tracer, **more)
+    env = ControllerEnv(store=leader.store, clock=world.clock, rng=random.Random(1), tracer=tracer)
+    nodes = NodeController(env, leader.view, **more)
     await nodes.start(leader)
     leader._tasks.append(asyncio.create_task(nodes.run()))
     return leader, nodes

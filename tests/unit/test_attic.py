@@ -11,8 +11,9 @@ import pytest
 from controller_world import World, play
 
 from hostler.engine.controllers.garbage_collection import BATCH, RECOUNT_EVERY, SETTLED, DecisionRetention
-from hostler.engine.controllers.janitor import Janitor
+from hostler.engine.controllers.janitor import Janitor, RetentionLimits
 from hostler.engine.decision_recorder import Tracer
+from hostler.engine.runtime.env import ControllerEnv, say_nothing
 from hostler.keys.families import SILENT, TRACE
 from hostler.model.trace import Silent
 
@@ -65,12 +66,15 @@ async def led(world: World) -> Leader:
     return leader
 
 
-async def cleaned(world: World, leader: Leader, *, traced: bool = True, **options: Any) -> Janitor:
+async def cleaned(
+    world: World, leader: Leader, *, traced: bool = True, files: Any = None, tell: Any = say_nothing, **limits: Any
+) -> Janitor:
     numbers = ids()
     tracer = Tracer(world.clock, lambda: f"j{numbers()}", "janitor", kept=traced)
-    janitor = Janitor(
-        leader.store, leader.view, clock=world.clock, rng=random.Random(1), new_id=ids(), tracer=tracer, **options
+    env = ControllerEnv(
+        store=leader.store, clock=world.clock, rng=random.Random(1), new_id=ids(), tracer=tracer, tell=tell
     )
+    janitor = Janitor(env, leader.view, limits=RetentionLimits(**limits), files=files)
     await janitor.start(leader)
     leader._tasks.append(asyncio.create_task(janitor.run()))
     return janitor

@@ -12,6 +12,7 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.runtime.controller import TRIES, Attempt, BatchController, SnapshotController
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.entry import Entry
@@ -81,8 +82,8 @@ class Snapshots(SnapshotController[Seen]):
 
     def __init__(self, store: Lossy, clock: VirtualClock) -> None:
         self.names = Mirror(store, NAME, clock=clock, rng=random.Random(1))
-        tools = {"clock": clock, "rng": random.Random(1), "tracer": None, "tell": print}
-        super().__init__(store, mirrors=(self.names,), **tools)  # type: ignore[arg-type]
+        env = ControllerEnv(store=store, clock=clock, rng=random.Random(1), tell=print)  # type: ignore[arg-type]
+        super().__init__(env, mirrors=(self.names,))
         self.decided: list[str] = []
         self.reads = 0
         self.disturb: Callable[[], Awaitable[None]] | None = None
@@ -128,8 +129,8 @@ class Batches(BatchController):
 
     def __init__(self, store: Lossy, clock: VirtualClock) -> None:
         self.names = Mirror(store, NAME, clock=clock, rng=random.Random(1))
-        tools = {"clock": clock, "rng": random.Random(1), "tracer": None, "tell": print}
-        super().__init__(store, mirrors=(self.names,), **tools)  # type: ignore[arg-type]
+        env = ControllerEnv(store=store, clock=clock, rng=random.Random(1), tell=print)  # type: ignore[arg-type]
+        super().__init__(env, mirrors=(self.names,))
         self.decided: list[str] = []
 
     async def read_caches(self) -> None:

@@ -17,6 +17,7 @@ from hostler.engine.labs.catalogue import digest, shape_of
 from hostler.engine.labs.controller import REST, LabController
 from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
 from hostler.engine.labs.transactions import Claim
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.errors import LeadershipLost
 from hostler.keys.families import COMMAND, HANDLE, NAME, QUOTA, TRACE, VM
 from hostler.keys.lab import LAB, LAB_CATALOGUE
@@ -174,15 +175,16 @@ def test_two_shapes_have_one_digest_exactly_if_they_are_equal() -> None:
 async def led(world: World, name: str = "l1", **options: Any) -> tuple[Leader, LabController]:
     leader = await world.leader(name)
     numbers = iter(range(10**6))
-    options = {"catalogue": CATALOGUE, "keys": ("ssh-ed25519 T",), "tell": leader.told.append, **options}
-    labs = LabController(
-        leader.store,
-        leader.view,
+    env = ControllerEnv(
+        store=leader.store,
         clock=world.clock,
         rng=random.Random(1),
         new_id=lambda: f"{name}-{next(numbers):08}",
-        **options,
+        tracer=options.pop("tracer", None),
+        tell=leader.told.append,
     )
+    options = {"catalogue": CATALOGUE, "keys": ("ssh-ed25519 T",), **options}
+    labs = LabController(env, leader.view, **options)
     await labs.start(leader)
     leader._tasks.append(asyncio.create_task(leader._run(labs), name=f"{name}: labs"))
     return leader, labs

@@ -30,6 +30,7 @@ from hostler.engine.labs.pool_decide import (
     project_of,
     work,
 )
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.errors import QuotaExceeded
 from hostler.keys.entry import Entry
@@ -220,7 +221,8 @@ async def laid(store: MemoryStore) -> None:
 async def pool_of(store: MemoryStore, clock: VirtualClock) -> LabPool:
     view = View(store, clock=clock, rng=random.Random(1))
     await view.refresh()
-    pool = LabPool(store, view, clock=clock, rng=random.Random(1), new_id=lambda: "new", keys=("k",))
+    env = ControllerEnv(store=store, clock=clock, rng=random.Random(1), new_id=lambda: "new")
+    pool = LabPool(env, view, keys=("k",))
     await pool.start(Led())  # type: ignore[arg-type]
     return pool
 

@@ -14,6 +14,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.labs.vm_reassignment import Held, Owner, transfer, unfit
 from hostler.engine.quotas import quota_release
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.errors import Conflict, QuotaExceeded
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, LOCK, MEMBER, NAME, QUOTA, VM
@@ -125,7 +126,9 @@ def test_whatever_a_leader_knows_of_a_transfer_it_does_nothing_because_of_it(cas
         for n, mirror in enumerate(mirrors):
             sources = {key: (after if new else before)[n] for (family, key), new in zip(KEYS, knows) if family == n}
             mirror.entries = {key: source[key] for key, source in sources.items() if key in source}
-        controller = MachineController(store, view, clock=clock, rng=random.Random(1), release=quota_release)
+        controller = MachineController(
+            ControllerEnv(store=store, clock=clock, rng=random.Random(1)), view, release=quota_release
+        )
         controller._writing.standing = Led()  # type: ignore[assignment]
         await controller.books.load()
         there = await dump(store)

@@ -18,6 +18,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
 from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.instance_index import WorkloadInstanceState
@@ -54,15 +55,15 @@ class Scene:
         self.new_id = lambda: f"id-{next(numbers):05d}"
         self.told: list[str] = []
         self.failed: list[Exception] = []
-        self.controller = WorkloadController(
-            self.store,
-            self.view,
+        env = ControllerEnv(
+            store=self.store,
             clock=clock,
             rng=random.Random(1),
             new_id=self.new_id,
             tracer=Tracer(clock, self.new_id, "workloads"),
             tell=self.told.append,
         )
+        self.controller = WorkloadController(env, self.view)
         writer = Writer(raw, clock=clock, new_id=self.new_id)
         self.service = WorkloadService(raw, writer, self.view, env_on(clock))
         self.leadership: Any = None

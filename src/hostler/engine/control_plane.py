@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from hostler.engine.agent.agent import Agent
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW, Brake
 from hostler.engine.controllers.garbage_collection import KEPT, MOST, Compaction
-from hostler.engine.controllers.janitor import AUDIT_KEPT, Janitor
+from hostler.engine.controllers.janitor import AUDIT_KEPT, Janitor, RetentionLimits
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.node_decision import POWER_GRACE
 from hostler.engine.controllers.nodes import NodeController
@@ -45,6 +45,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.overview import OverviewService
 from hostler.engine.quotas import QuotaService, quota_release
 from hostler.engine.retained import RetainedService
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.service import Service
 from hostler.engine.tickets import Tickets
 from hostler.engine.users import UserService
@@ -287,83 +288,58 @@ class ControlPlane:
         """Return the brake on fencing."""
         config, env = self.config, self.env
         return Brake(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
+            self._controller_env("brake", tell=env.warn),
+            self.view,
             share=config.brake_share,
             window=config.brake_window,
             fence_every=config.fence_every,
-            tracer=self._tracer("brake"),
-            tell=env.warn,
         )
 
     def machine_controller(self, brake: Brake | None) -> MachineController:
         """Return the controller that places machines."""
-        env = self.env
         return MachineController(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
+            self._controller_env("machines"),
+            self.view,
             brake=brake,
             release=quota_release,
-            tracer=self._tracer("machines"),
-            tell=env.tell,
         )
 
     def node_controller(self, brake: Brake | None, power: Power | None) -> NodeController:
         """Return the controller of nodes."""
-        env = self.env
         return NodeController(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
+            self._controller_env("nodes"),
+            self.view,
             brake=brake,
             power=power,
             power_grace=self.config.power_grace,
-            tracer=self._tracer("nodes"),
-            tell=env.tell,
         )
 
     def flow_controller(self) -> FlowController:
         """Return the controller of hardware in burn-in or retirement."""
-        env = self.env
         return FlowController(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
+            self._controller_env("hardware"),
+            self.view,
             burn_in=self.config.burn_in,
-            tracer=self._tracer("hardware"),
-            tell=env.tell,
         )
 
     def workload_controller(self) -> WorkloadController:
         """Return the controller of workloads."""
-        env = self.env
-        return WorkloadController(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
-            new_id=env.new_id,
-            tracer=self._tracer("workloads"),
-            tell=env.tell,
-        )
+        return WorkloadController(self._controller_env("workloads"), self.view)
 
     def janitor(self) -> Janitor:
         """Return the controller that deletes what is too old."""
-        config, env = self.config, self.env
+        config = self.config
         return Janitor(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
-            new_id=env.new_id,
-            audit_kept=config.audit_kept,
-            traces_kept=config.traces_kept,
-            most_audit=config.most_audit,
-            most_traces=config.most_traces,
+            self._controller_env("janitor"),
+            self.view,
+            limits=RetentionLimits(
+                audit_kept=config.audit_kept,
+                traces_kept=config.traces_kept,
+                most_audit=config.most_audit,
+                most_traces=config.most_traces,
+                machines_kept=config.retention,
+            ),
             files=self.ports.audit_files,
-            retention=config.retention,
-            tracer=self._tracer("janitor"),
-            tell=env.tell,
         )
 
     def compaction(self) -> Sequence[Compaction]:
@@ -376,26 +352,18 @@ class ControlPlane:
 
     def lab_controllers(self, ports: LeaderPorts) -> Sequence[MeteredService]:
         """Return the controllers of labs."""
-        env, tracer = self.env, self._tracer("labs")
+        env, labs_env = self.env, self._controller_env("labs")
         pool = LabPool(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
-            new_id=env.new_id,
+            labs_env,
+            self.view,
             keys=ports.lab_keys,
-            tracer=tracer,
-            tell=env.tell,
         )
         labs = LabController(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
-            new_id=env.new_id,
+            labs_env,
+            self.view,
             catalogue=self.config.catalogue,
             keys=ports.lab_keys,
             pool=pool,
-            tracer=tracer,
-            tell=env.tell,
         )
         if ports.lab_records is None:
             return (labs,)
@@ -403,15 +371,23 @@ class ControlPlane:
 
     def deployment_controller(self, measured: Callable[[str], Measured]) -> DeploymentController:
         """Return the controller that deploys blueprints."""
-        env = self.env
         return DeploymentController(
-            *(self.store, self.view),
-            clock=env.clock,
-            rng=env.rng,
+            self._controller_env("deployments"),
+            self.view,
             measured=measured,
             limits=self.config.slice_limits,
-            tracer=self._tracer("deployments"),
-            tell=env.tell,
+        )
+
+    def _controller_env(self, actor: str, tell: Callable[[str], None] | None = None) -> ControllerEnv:
+        """Return what a service of the leader works with."""
+        env = self.env
+        return ControllerEnv(
+            store=self.store,
+            clock=env.clock,
+            rng=env.rng,
+            new_id=env.new_id,
+            tracer=self._tracer(actor),
+            tell=tell or env.tell,
         )
 
     def _tracer(self, actor: str) -> Tracer:

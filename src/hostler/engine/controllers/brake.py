@@ -26,15 +26,13 @@ from hostler.model.node import BrakeRecord, Lifecycle
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Collection, Mapping
 
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Comparison, Operation
 
 SHARE = 1 / 3
 """More than this share of the nodes is a mass failure."""
@@ -132,18 +130,14 @@ class Brake(LeaderService):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
         share: float = SHARE,
         window: float = WINDOW,
         fence_every: float = FENCE_EVERY,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
+        super().__init__(env)
         self._view = view
         self._share, self._window, self._every = share, window, fence_every
         self._unreachable: dict[str, _Unreachable] = {}

@@ -41,17 +41,15 @@ from hostler.model.retained import RetainedRequest
 from hostler.ports.store import Delete, DeletePrefix, Put
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.retained import Retained
     from hostler.model.vm import VirtualMachine
     from hostler.ports.audit_files import AuditFiles
-    from hostler.ports.store import Comparison, KeyValue, Operation, Store
+    from hostler.ports.store import Comparison, KeyValue, Operation
 
 EVERY = 1.0
 TOKENS_EVERY = 60.0
@@ -67,47 +65,46 @@ BATCH = 50
 WHO = "hostler"
 
 
-class Janitor(LeaderService):
-    """Deletes what has expired.
+class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long records are kept, in seconds, and how many of them."""
 
-    `audit_kept`, `traces_kept`: seconds that audit log entries and decisions stay in the store, at most `most_audit`
-    and `most_traces` of them. `files`: where audit log entries are moved then; None: they are deleted. `retention`:
-    seconds that retained machines are kept. Without `tracer` its decisions are not recorded.
-    """
+    audit_kept: float = AUDIT_KEPT
+    traces_kept: float = garbage_collection.KEPT
+    """Of the decision log."""
+    most_audit: int = garbage_collection.MOST
+    most_traces: int = garbage_collection.MOST
+    machines_kept: float = RETENTION
+    """Of retained machines."""
+
+
+class Janitor(LeaderService):
+    """Deletes what has expired. `files`: where old audit log entries are moved; None: they are deleted."""
 
     name = "janitor"
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
-        new_id: Callable[[], str],
-        audit_kept: float = AUDIT_KEPT,
-        traces_kept: float = garbage_collection.KEPT,
-        most_traces: int = garbage_collection.MOST,
-        most_audit: int = garbage_collection.MOST,
+        limits: RetentionLimits | None = None,
         files: AuditFiles | None = None,
-        retention: float = RETENTION,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
-        self._view, self._new_id = view, new_id
-        self._tracer, self._files, self._retention = tracer, files, retention
-        self._attic = DecisionRetention(store, kept=traces_kept, most=most_traces)
+        super().__init__(env)
+        limits = limits or RetentionLimits()
+        self._view, self._new_id = view, env.new_id
+        self._tracer, self._files, self._retention = env.tracer, files, limits.machines_kept
+        self._attic = DecisionRetention(env.store, kept=limits.traces_kept, most=limits.most_traces)
         # Without files recent entries would be lost.
         self._audit = DecisionRetention(
-            store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True
+            env.store, AUDIT, kept=limits.audit_kept, most=None if files is None else limits.most_audit, values=True
         )
         self._compared = False
         self._unfiled = ""
         self._recalled = False
         self._recorded_at: float | None = None
         """The wall clock at the last record."""
-        self._backoff = Backoff(EVERY, 30.0, rng=rng)
+        self._backoff = Backoff(EVERY, 30.0, rng=env.rng)
         self._ends: list[tuple[float, str]] = []  # a heap; each item is checked before it is used
         self._unlisted: dict[str, None] = {}  # keys of retained machines that may be new
 

@@ -35,17 +35,15 @@ from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Awaitable, Callable, Coroutine
 
     from hostler.engine.controllers.brake import Brake
     from hostler.engine.controllers.messages import DecisionMessage
-    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.placement import Decision, PlacementRequest
     from hostler.engine.runtime.controller import Attempt
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
     from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.ports.store import Comparison, Operation, Store
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
 class MachineController(SnapshotController[VmSnapshot]):
     """Reconciles virtual machines. `release` returns the quota pieces of a final delete.
 
-    Machines are taken from unreachable nodes as `brake` permits. Without `tracer` decisions are not recorded.
+    Machines are taken from unreachable nodes as `brake` permits.
     """
 
     name = "machines"
@@ -62,29 +60,25 @@ class MachineController(SnapshotController[VmSnapshot]):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
         release: Callable[[Store, VirtualMachine], Awaitable[tuple[list[Comparison], list[Operation]]]],
         brake: Brake | None = None,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
         mirrors = (view.vms, view.handles, view.commands, view.arrivals)
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
+        super().__init__(env, width=width, mirrors=mirrors)
         self._view, self._release, self._brake = view, release, brake
         room = asyncio.Event()
         self.books = Allocations(view, room.set)
-        self._silence = HeartbeatMonitor(view, clock=clock)
+        self._silence = HeartbeatMonitor(view, clock=env.clock)
         self._nodes = self._add_queue("nodes", self._look_at_node, 8)
         self._attention = WatchTriggers(
-            view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=clock
+            view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=env.clock
         )
         self._moves = Moves(view, self.books)
-        self._drains = Drains(view, self.books, self._moves, clock=clock, stuck=self._attention.stuck)
+        self._drains = Drains(view, self.books, self._moves, clock=env.clock, stuck=self._attention.stuck)
         self._names_inspected = False
         self._fairness = Fairness()
         # one scan of a node at a time: concurrent scans would fill every turn of the event loop

@@ -29,17 +29,12 @@ from hostler.engine.runtime.work_queue import Resync
 from hostler.keys.families import ALIVE, ARRIVAL, COMMAND, MEMBER, SLICE
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
     from hostler.engine.controllers.brake import Brake
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
     from hostler.ports.power import Power
-    from hostler.ports.store import Store
 
 PASS_EVERY = 30.0
 RECORD_AGAIN = 1.0
@@ -49,7 +44,7 @@ RECORD_AGAIN = 1.0
 class NodeController(Controller):
     """Reconciles nodes. With `power`, nodes that are unreachable for `power_grace` are switched off.
 
-    That waits for `brake`, which holds while many are unreachable. Without `tracer` decisions are not recorded.
+    That waits for `brake`, which holds while many are unreachable.
     """
 
     name = "nodes"
@@ -57,25 +52,23 @@ class NodeController(Controller):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
         brake: Brake | None = None,
         power: Power | None = None,
         power_grace: float = POWER_GRACE,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=16)
+        super().__init__(env, width=16)
         self._view, self._power, self._brake = view, power, brake
         settle = 0.0 if brake is None else SETTLE
         self._power_rules = None if power is None else PowerRules(power_grace, settle)
-        self._heartbeats = HeartbeatMonitor(view, clock=clock)
+        self._heartbeats = HeartbeatMonitor(view, clock=env.clock)
         within = SETTLE if power is None else power_grace  # it is recorded before any action follows from it
         self._absences = (
-            None if tracer is None else LostNodes(view, self._heartbeats, tracer, clock=clock, within=within)
+            None
+            if env.tracer is None
+            else LostNodes(view, self._heartbeats, env.tracer, clock=env.clock, within=within)
         )
         self._resync = Resync(
             lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY

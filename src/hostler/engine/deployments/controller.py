@@ -30,20 +30,17 @@ from hostler.model.deployment import SliceState, base_of
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.deployments.call_metrics import Measured
     from hostler.engine.deployments.decide import SliceSteps
     from hostler.engine.deployments.strategy import Aim, VersionSet
     from hostler.engine.deployments.transactions import DesiredSlice
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceSettings, SliceSpec
     from hostler.model.rollout import Deployment, Retries, SliceDecision
-    from hostler.ports.store import Store
 
 PASS_EVERY = 30.0
 ROUNDS = 100
@@ -65,43 +62,37 @@ class DeploymentController(BatchController):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
         measured: Callable[[str], Measured],
         limits: Limits | None = None,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
         width: int = 16,
     ) -> None:
         mirrors = (view.slices, view.deployments, view.retries, view.owners, view.blueprints, view.alerts)
-        super().__init__(
-            store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors, learns=True
-        )
+        super().__init__(env, width=width, mirrors=mirrors, learns=True)
         self._view, self._measured, self._min_ready = view, measured, (limits or Limits()).min_ready
         self._fleet = view.fleet
-        self._wishes = DesiredBlueprints(store, view)
+        self._wishes = DesiredBlueprints(env.store, view)
         self._nodes = self._add_queue("nodes", self._bury, width)
         self._resync = Resync(self._bases, every=PASS_EVERY)
-        self._strays = OrphanEndpoints(store, view, self._writing, clock=clock)
-        self._loading = Loading(view, self._writing, clock=clock)
+        self._strays = OrphanEndpoints(env.store, view, self._writing, clock=env.clock)
+        self._loading = Loading(view, self._writing, clock=env.clock)
         self._remedy = Remedy(
             view,
             self._writing,
             self._queue.add,
             limits=limits or Limits(),
-            clock=clock,
-            tell=tell,
+            clock=env.clock,
+            tell=env.tell,
             mute=self._loading.mute,
         )
         self._rebalance = Rebalance(
-            view, self._writing, self._loading, self._queue.add, limits=limits or Limits(), clock=clock
+            view, self._writing, self._loading, self._queue.add, limits=limits or Limits(), clock=env.clock
         )
-        self._atomic = Atomic(store, view, self._wishes, self._writing, clock, tell)
-        self._alerts = alerts.Alerts(view, self._writing, measured, clock=clock, tell=tell)
-        self._doubles = Doubles(store, self._writing, clock=clock, tell=tell)
+        self._atomic = Atomic(env.store, view, self._wishes, self._writing, env.clock, env.tell)
+        self._alerts = alerts.Alerts(view, self._writing, measured, clock=env.clock, tell=env.tell)
+        self._doubles = Doubles(env.store, self._writing, clock=env.clock, tell=env.tell)
         self._retries: dict[str, dict[str, None]] = {}  # artifacts with failures, by base
         self._homeless: dict[str, None] = {}  # slices that wait for a node
         self._awaited: dict[str, dict[str, None]] = {}  # slices that wait for another slice, by that slice

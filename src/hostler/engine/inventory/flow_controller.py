@@ -28,17 +28,15 @@ from hostler.model.inventory import Condition
 from hostler.ports.store import MAX_OPERATIONS, Put
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
-    from hostler.kit.clock import Clock
     from hostler.model.inventory import HardwareFlow
     from hostler.model.node import NodeRecord
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.store import Comparison, Operation
 
 BURN_IN = 24 * 3600.0
 PASS_EVERY = 60.0
@@ -69,16 +67,12 @@ class FlowController(Controller):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
         burn_in: float = BURN_IN,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=16)
+        super().__init__(env, width=16)
         self._view, self._period = view, burn_in
         self._flows: set[str] = set()  # names that have a flow record
 

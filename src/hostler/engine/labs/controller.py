@@ -34,19 +34,16 @@ from hostler.model.lab import ORG, LabCatalogue, LabEvent, lab_project
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.decide import Step
     from hostler.engine.labs.transactions import Pool
     from hostler.engine.runtime.controller import Attempt
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.lab import Lab, LabTemplate, LabUser
-    from hostler.ports.store import Store
 
 PASS_EVERY = 300.0
 CHECK_EVERY = 5.0
@@ -71,27 +68,22 @@ class LabController(SnapshotController[LabSnapshot]):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
-        new_id: Callable[[], str],
         catalogue: LabCatalogue | None = None,
         keys: Sequence[str] = (),
         pool: Pool | None = None,
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
         mirrors = (view.labs, view.vms)
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
-        self._view, self._new_id = view, new_id
+        super().__init__(env, width=width, mirrors=mirrors)
+        self._view, self._new_id = view, env.new_id
         self._offer, self._keys, self._pool = Catalogue(view, catalogue), tuple(keys), pool
-        self._tracer = tracer
+        self._tracer = env.tracer
         self._catalogue_changed, self._told = asyncio.Event(), frozenset[str]()
         self._admission = Admission()
-        self._sight, self._fit = LabCache(store, view, clock=clock), Feasibility(view)
+        self._sight, self._fit = LabCache(env.store, view, clock=env.clock), Feasibility(view)
         self._resting: dict[str, float] = {}  # users whose lab was refused a VM, and the time of the next try
         self._fairness = Fairness()
         self._since = 0.0  # when it began to lead

@@ -31,16 +31,13 @@ from hostler.model.vm import VirtualMachine
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.pool_decide import Kind, Stocked
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.lab import Lab, LabTemplate, LabUser
-    from hostler.ports.store import Store
 
 EVERY = 5.0
 GATHER = 0.05
@@ -62,20 +59,15 @@ class LabPool(LeaderService):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
-        new_id: Callable[[], str],
         keys: Sequence[str] = (),
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell)
-        self._view, self._new_id, self._keys = view, new_id, tuple(keys)
+        super().__init__(env)
+        self._view, self._new_id, self._keys = view, env.new_id, tuple(keys)
         self._wake = asyncio.Event()
-        self._shelf = PoolCache(view, clock=clock, changed=self._wake.set, came=self._came)
+        self._shelf = PoolCache(view, clock=env.clock, changed=self._wake.set, came=self._came)
         self._fit, self._offer = Feasibility(view), Catalogue(view)
         self._pauses: dict[str, Backoff] = {}
         self._paused: dict[str, float] = {}  # by project: no VM is created before this time

@@ -22,14 +22,11 @@ from hostler.kit.rate_limit import Backoff
 from hostler.kit.tasks import run_together
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Coroutine, Sequence
 
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.service import Standing
     from hostler.keys.mirror import Mirror
-    from hostler.kit.clock import Clock
-    from hostler.ports.store import Store
 
 TRIES = 4
 """Decisions in a row for one name, each from newer records, before it has to wait."""
@@ -46,19 +43,17 @@ class LeaderService:
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         *,
-        clock: Clock,
-        rng: random.Random,
-        tracer: Tracer | None,
-        tell: Callable[[str], None],
         mirrors: Sequence[Mirror[Any]] = (),
         learns: bool = False,
     ) -> None:
-        """`mirrors`, `learns`: as in GuardedWriter. Without `tracer` decisions are not recorded."""
-        self._store, self._clock, self._rng, self._tell = store, clock, rng, tell
+        """`mirrors`, `learns`: as in GuardedWriter."""
+        self._store, self._clock, self._rng, self._tell = env.store, env.clock, env.rng, env.tell
         self.counters: dict[str, int] = {}
-        self._writing = GuardedWriter(self.name, store, mirrors, self.counters, tracer, clock=clock, learns=learns)
+        self._writing = GuardedWriter(
+            self.name, env.store, mirrors, self.counters, env.tracer, clock=env.clock, learns=learns
+        )
         self._is_following = False
         self._ends_of_following: list[Callable[[], None]] = []
 
@@ -107,18 +102,14 @@ class Controller(LeaderService):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         *,
-        clock: Clock,
-        rng: random.Random,
-        tracer: Tracer | None,
-        tell: Callable[[str], None],
         width: int = WIDTH,
         mirrors: Sequence[Mirror[Any]] = (),
         learns: bool = False,
     ) -> None:
         """`width`: how many names are reconciled at a time."""
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, mirrors=mirrors, learns=learns)
+        super().__init__(env, mirrors=mirrors, learns=learns)
         self._queues: dict[str, WorkQueue] = {}
         self._queue = self._add_queue("names", self.reconcile, width)
 

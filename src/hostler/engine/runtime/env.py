@@ -13,11 +13,33 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.kit.clock import Clock
+    from hostler.ports.store import Store
 
 
 def say_nothing(_: str) -> None:
     """Log nothing."""
+
+
+def no_id() -> str:
+    """Raise an error: the service was built without a source of ids."""
+    raise RuntimeError("this service was built without a source of ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerEnv:
+    """What every service of the leader works with."""
+
+    store: Store
+    clock: Clock
+    rng: random.Random
+    new_id: Callable[[], str] = no_id
+    """Returns an id that no other call returns."""
+    tracer: Tracer | None = None
+    """Records decisions; None: they are not recorded."""
+    tell: Callable[[str], None] = say_nothing
+    """Logs a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,17 +28,14 @@ from hostler.model.workload import instance_of, instance_parts
 from hostler.ports.store import MAX_REQUEST_BYTES
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.engine.workloads.decide import WorkloadSteps
     from hostler.engine.workloads.instance_index import WorkloadInstances
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.workload import Workload
-    from hostler.ports.store import Store
 
 PASS_EVERY = 300.0
 ROUNDS = 50
@@ -58,22 +55,17 @@ class WorkloadController(BatchController):
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         view: View,
         *,
-        clock: Clock,
-        rng: random.Random,
-        new_id: Callable[[], str],
-        tracer: Tracer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
         width: int = 16,
     ) -> None:
         mirrors = (view.vms, view.instances)
-        super().__init__(store, clock=clock, rng=rng, tracer=tracer, tell=tell, width=width, mirrors=mirrors)
-        self._view, self._new_id = view, new_id
+        super().__init__(env, width=width, mirrors=mirrors)
+        self._view, self._new_id = view, env.new_id
         self._rolls = view.rolls
         self._targets = Targets(
-            view, self._rolls, self._writing, clock=clock, rng=rng, tell=tell, counters=self.counters
+            view, self._rolls, self._writing, clock=env.clock, rng=env.rng, tell=env.tell, counters=self.counters
         )
         self._instance_resync = Resync(lambda: view.instances.entries, every=PASS_EVERY)
         self._target_resync = Resync(lambda: view.targets.entries, every=PASS_EVERY)
