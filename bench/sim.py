@@ -128,7 +128,7 @@ async def _filled(
     for number in range(0, machines, per_workload):
         count = min(per_workload, machines - number)
         wanted = WorkloadApply(name=f"w{number // per_workload}", instances=count, spec=SHAPE)
-        await world.ask(lambda doors, wanted=wanted: doors.workloads.apply(doors.request, wanted))  # type: ignore[misc]
+        await world.ask(lambda services, wanted=wanted: services.workloads.apply(services.request, wanted))  # type: ignore[misc]
     if not await world.until(all_run, within=6_000, every=1.0):
         raise RuntimeError(f"bench: only {_running(world)} of {machines} machines run")
 

@@ -164,12 +164,12 @@ class _Deaf(Mirror[T]):
         backoff = Backoff(0.05, 1.0, rng=self._rng)
         while self.revision == 0:
             try:
-                await self._listed()
+                await self._list()
             except (Missed, Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
         while True:
             try:
-                await self._watched()
+                await self._follow_watch()
             except Missed as missed:
                 self.revision = max(self.revision, missed.revision or 0)
             except (Unavailable, Uncertain):

@@ -32,17 +32,17 @@ class _Written:
 
 def told(name: str, seed: int) -> str:
     """What came of it: digests of the log, of all that was written, and of what was counted and found."""
-    written, happened = _Written(), EventLog._happened
+    written, happened = _Written(), EventLog._take_event
 
     def heard(self: EventLog, event: Event) -> None:
         written.heard(event)
         happened(self, event)
 
-    EventLog._happened = heard  # type: ignore[method-assign]
+    EventLog._take_event = heard  # type: ignore[method-assign]
     try:
         outcome = run_scenario(library.find(name), seed)
     finally:
-        EventLog._happened = happened  # type: ignore[method-assign]
+        EventLog._take_event = happened  # type: ignore[method-assign]
     rest = msgspec.json.encode([outcome.counters, outcome.verdicts, [moment.document() for moment in outcome.moments]])
     parts = (outcome.log_lines(), rest)
     digests = [written.digest.hexdigest(), *(hashlib.sha256(part).hexdigest() for part in parts)]

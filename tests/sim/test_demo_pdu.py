@@ -71,7 +71,7 @@ def test_a_pdu_fails_and_every_step_tells_why() -> None:
 
     async def story(world: World) -> None:
         await world.sleep(20)
-        world.door.push("provision", LabRequest(webuserid=USER, lab_id=5).encode())
+        world.lab_redis.push("provision", LabRequest(webuserid=USER, lab_id=5).encode())
         for name, loss in (("web", OnNodeLoss.RECREATE), ("db", OnNodeLoss.WAIT)):
             wanted = VmCreate(name=name, spec=spec, on_node_loss=loss)
             await world.ask(lambda d, name=name, wanted=wanted: d.vms.create(d.request, "acme", name, wanted))
@@ -80,7 +80,7 @@ def test_a_pdu_fails_and_every_step_tells_why() -> None:
         await world.sleep(30)
         lab, node, state = await handle_of(world, ORG, USER)
         assert state is MachineState.RUNNING
-        assert world.door.records[USER].available
+        assert world.lab_redis.records[USER].available
         rack = node.partition("-")[0]
         before = {project: await handle_of(world, "acme", project) for project in ("web", "db")}
 
@@ -119,7 +119,7 @@ def test_a_pdu_fails_and_every_step_tells_why() -> None:
         assert new[1] is None
 
         # The record that the front end reads.
-        assert world.door.records[USER].available
+        assert world.lab_redis.records[USER].available
 
         # Slices: first nobody is sent to what is gone, then others are loaded elsewhere; the rest was left alone.
         after = await slices_of(world)

@@ -9,7 +9,7 @@ import pytest
 from dose import mutants_to_run
 
 from hostler.sim.scenario import library
-from hostler.sim.scenario.format import read_scenario, written
+from hostler.sim.scenario.format import read_scenario, scenario_text
 from hostler.sim.scenario.run import run_scenario
 from hostler.sim.scenario.shrink import smallest
 
@@ -61,8 +61,8 @@ def test_what_breaks_a_blueprint_shrinks_and_shows_itself_again() -> None:
         failed = run_scenario(scenario, 1, parts=parts, until=defect.invariant)
         assert defect.invariant in failed.broken
         shrunk = smallest(scenario, failed, parts=parts, tries=25)
-        file = read_scenario(written(shrunk.scenario))
+        file = read_scenario(scenario_text(shrunk.scenario))
         assert len(file.timeline) < len(failed.moments)
-        assert defect.invariant in run_scenario(file, parts=parts, kept=False).broken, written(file)
+        assert defect.invariant in run_scenario(file, parts=parts, kept=False).broken, scenario_text(file)
     sound = run_scenario(file, kept=False)
     assert sound.passed, sound.violations

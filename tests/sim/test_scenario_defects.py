@@ -9,7 +9,7 @@ import pytest
 from dose import dose, mutants_to_run
 
 from hostler.sim.scenario import library
-from hostler.sim.scenario.format import read_scenario, written
+from hostler.sim.scenario.format import read_scenario, scenario_text
 from hostler.sim.scenario.run import run_scenario
 from hostler.sim.scenario.shrink import smallest
 
@@ -76,7 +76,7 @@ def test_a_defect_is_found(defect: Defect) -> None:
 def test_the_shortest_schedule_that_finds_a_defect_finds_it_again(defect: Defect) -> None:
     outcome = found(defect)
     shrunk = smallest(library.find(defect.scenario), outcome, parts=defect.parts(), tries=TRIES)
-    text = written(shrunk.scenario)
+    text = scenario_text(shrunk.scenario)
     file = read_scenario(text)
     again = run_scenario(file, parts=defect.parts())
     print(

@@ -23,7 +23,7 @@ from hostler.model.vm import Affinity, Level, MachineState, VirtualMachine, VmHa
 from hostler.ports.store import Delete
 from hostler.sim.invariants import Invariants
 from hostler.sim.scenario import library
-from hostler.sim.scenario.format import read_scenario, written
+from hostler.sim.scenario.format import read_scenario, scenario_text
 from hostler.sim.scenario.run import run_scenario
 from hostler.sim.scenario.scenario import INVARIANTS
 from hostler.sim.scenario.shrink import smallest
@@ -433,8 +433,8 @@ def test_a_lab_that_is_shown_and_cannot_be_reached_is_found_after_its_grace() ->
         async def story(world: World) -> None:
             for host in world.replicas.values():
                 host.leads = True  # somebody who shows wrong things
-            world.door.records["ada"] = shown
-            world.door.records["bob"] = msgspec.structs.replace(shown, available=False)
+            world.lab_redis.records["ada"] = shown
+            world.lab_redis.records["bob"] = msgspec.structs.replace(shown, available=False)
             await asyncio.sleep(seconds)
 
         return story
@@ -501,7 +501,7 @@ def test_what_is_not_settled_at_once_is_no_failure_that_needs_only_time() -> Non
     found = smallest(failing, outcome)
     assert [moment.document().get("do") for moment in found.scenario.timeline] == [None, "expect"]
     assert outcome.broken == found.outcome.broken == {"wishes_met"}
-    assert run_scenario(read_scenario(written(found.scenario))).broken == {"wishes_met"}
+    assert run_scenario(read_scenario(scenario_text(found.scenario))).broken == {"wishes_met"}
 
 
 def test_what_does_not_fail_when_it_is_played_whole_is_not_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

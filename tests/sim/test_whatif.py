@@ -14,7 +14,7 @@ from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
 from hostler.model.vm_api import VmCreate
 from hostler.ports.store import Put
 from hostler.sim.fault import PowerFault
-from hostler.sim.whatif import Answer, Copied, Fate, Question, ask, copied
+from hostler.sim.whatif import Answer, Copied, Fate, Question, ask, copy_records
 from hostler.sim.world import World, WorldConfig, run_world
 
 TWO_RACKS = """
@@ -45,7 +45,7 @@ def living(*wanted: VmCreate, inventory: str = TWO_RACKS) -> tuple[Copied, dict[
         await world.sleep(60)
         before = await everything(world.store)
         revision = (await world.store.status()).revision
-        copy = await copied(world.store)
+        copy = await copy_records(world.store)
         assert (await world.store.status()).revision == revision, "copying wrote something"
         assert await everything(world.store) == before
         return copy, before
@@ -119,7 +119,7 @@ def test_a_node_that_is_silent_already_takes_nothing() -> None:
             await world.ask(lambda d, n=n: d.vms.create(d.request, "acme", "shop", made(f"web-{n}", cpus=1)))
         world.inject(PowerFault(on="r1/b1"))
         await world.sleep(120)
-        return await copied(world.store)
+        return await copy_records(world.store)
 
     copy = run_world(WorldConfig(inventory=read_inventory(TWO_RACKS)), story, seed=5)
     answer = ask(copy, Question(drain=("r2",)))
@@ -163,7 +163,7 @@ def test_a_copy_is_of_one_revision_and_survives_what_cannot_be_read() -> None:
     async def main() -> Copied:
         async with MemoryStore() as store:
             await store.txn([], [Put(COMMAND.fill(node="r1-b1", vm="x"), b"not a record")])
-            return await copied(store)
+            return await copy_records(store)
 
     copy = asyncio.run(main())
     assert copy.unreadable == (COMMAND.fill(node="r1-b1", vm="x"),)

@@ -8,7 +8,7 @@ from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.keys.families import SLICE
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.sim.fault import PowerFault
-from hostler.sim.whatif import Copied, Question, ask, copied
+from hostler.sim.whatif import Copied, Question, ask, copy_records
 from hostler.sim.world import World, WorldConfig, run_world
 
 RACKS = """
@@ -33,7 +33,7 @@ def living(spec: SliceSpec) -> tuple[Copied, Counter[str]]:
         await world.ask(lambda d: d.blueprints.apply(d.request, "shop", Blueprint(slices=(spec,))))
         await world.sleep(30)
         revision = (await world.store.status()).revision
-        copy = await copied(world.store)
+        copy = await copy_records(world.store)
         assert (await world.store.status()).revision == revision, "copying wrote something"
         entries = (await SLICE.list(world.store)).entries
         return copy, Counter({entry.parts["node"]: len(entry.value.each()) for entry in entries})

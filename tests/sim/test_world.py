@@ -131,10 +131,10 @@ def test_a_leader_that_lost_its_key_ends_and_is_started_again() -> None:
 
 def test_labs_come_through_the_door_and_are_shown_there() -> None:
     async def story(world: World) -> None:
-        world.door.push("provision", LabRequest(webuserid="ada", lab_id=5).encode())
+        world.lab_redis.push("provision", LabRequest(webuserid="ada", lab_id=5).encode())
 
         async def shown() -> bool:
-            record = world.door.records.get("ada")
+            record = world.lab_redis.records.get("ada")
             return record is not None and record.available
 
         assert await world.until(shown, within=60)
@@ -369,7 +369,7 @@ def test_names_of_the_inventory_are_matched_without_regard_to_case() -> None:
         broken(world, "network", "R2/Tor1")
         assert not world.blades["r2-b1"].connected
         assert world.host("R2/B1") is world.blades["r2-b1"]
-        assert [host.name for host in world.called("R1")] == ["r1-b1", "r1-b2", "r1-b3"]
+        assert [host.name for host in world.hosts_named("R1")] == ["r1-b1", "r1-b2", "r1-b3"]
 
     run_world(plan(), story)
 

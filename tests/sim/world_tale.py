@@ -53,7 +53,7 @@ async def _tale(world: World) -> str:
     await make(world, *"abcdef")
     await make(world, *"ghi", loss=OnNodeLoss.WAIT)
     for user in ("ada", "bob", "cy"):
-        world.door.push("provision", LabRequest(webuserid=user, lab_id=5).encode())
+        world.lab_redis.push("provision", LabRequest(webuserid=user, lab_id=5).encode())
     shop = WorkloadApply(
         name="shop",
         instances=5,

@@ -142,8 +142,8 @@ def test_a_key_of_many_parts_is_refused_with_its_line_and_dots_elsewhere_are_not
         "\n".join(f"a.b{n} = 1.5" for n in range(50)),
     ]
     for text in fine:
-        assert toml.parsed("x.toml", text) == tomllib.loads(text)
+        assert toml.parse_toml("x.toml", text) == tomllib.loads(text)
     for key in (".".join("a" * 17), " . ".join(["'a.b'"] * 17), '"x"\t.' + ".".join("a" * 16)):
         for text in (f"b = 1.5\n{key} = 1", f"\n[{key}]", f"\nb = {{ {key} = 1 }}"):
             with pytest.raises(Invalid, match=r"x\.toml: a key is too deep, .* 16 parts \(at line 2\)"):
-                toml.parsed("x.toml", text)
+                toml.parse_toml("x.toml", text)

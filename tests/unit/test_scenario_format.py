@@ -15,8 +15,8 @@ from hostler.model.node import DrainMode
 from hostler.model.vm import Level, OnNodeLoss
 from hostler.sim.fault import BladeCrash, PowerFault
 from hostler.sim.scenario import actions, library
-from hostler.sim.scenario.format import read_scenario, written
-from hostler.sim.scenario.scenario import INVARIANTS, drawn
+from hostler.sim.scenario.format import read_scenario, scenario_text
+from hostler.sim.scenario.scenario import INVARIANTS, draw_moments
 from hostler.sim.scenario.shrink import Search, fewest, simplest
 
 RACK = """
@@ -114,7 +114,7 @@ pending: 2
     assert scenario.chances[1].on == ("replica-1", "replica-2", "replica-3")
     assert scenario.invariants == ("no_vm_twice", "wishes_met")
     assert scenario.pending == 2
-    assert msgspec.structs.asdict(read_scenario(written(scenario))) == msgspec.structs.asdict(scenario)
+    assert msgspec.structs.asdict(read_scenario(scenario_text(scenario))) == msgspec.structs.asdict(scenario)
 
 
 def test_what_light_agents_would_not_feel_is_refused() -> None:
@@ -266,7 +266,7 @@ def test_an_inventory_of_another_file() -> None:
     text = "name: x\nabout: y\nlength: 9\ninventory: racks.yaml\n"
     scenario = read_scenario(text, include=lambda path: f"racks:{RACK}" if path == "racks.yaml" else "")
     assert len(list(scenario.inventory.nodes())) == 4
-    assert read_scenario(written(scenario)).inventory == scenario.inventory  # without the other file
+    assert read_scenario(scenario_text(scenario)).inventory == scenario.inventory  # without the other file
     with pytest.raises(Invalid, match=r"inventory: racks.yaml:1: racks: must be a list"):
         read_scenario(text, include=lambda _: "racks: 3")
 
@@ -278,22 +278,22 @@ CHANCES = SMALL.replace("2m", "1h") + "chances: [{fault: blade_crash, per_hour: 
 
 def test_a_seed_draws_the_same_faults_every_time_and_another_seed_others() -> None:
     scenario = read_scenario(CHANCES)
-    found = drawn(scenario, 3)
-    assert found == drawn(scenario, 3) != drawn(scenario, 4)
+    found = draw_moments(scenario, 3)
+    assert found == draw_moments(scenario, 3) != draw_moments(scenario, 4)
     assert [moment.at for moment in found] == sorted(moment.at for moment in found)
     faults = [moment.what for moment in found]
     assert all(isinstance(fault, BladeCrash) and 10 <= (fault.for_ or 0) <= 20 for fault in faults)
     assert {fault.on for fault in faults} == {"r1/b1", "r1/b2", "r1/b3", "r1/b4"}
-    many = [len(drawn(scenario, seed)) for seed in range(50)]
+    many = [len(draw_moments(scenario, seed)) for seed in range(50)]
     assert 54 < sum(many) / len(many) < 66
 
 
 def test_what_was_drawn_is_a_timeline_that_says_the_same() -> None:
     scenario = read_scenario(CHANCES)
-    found = drawn(scenario, 3)
-    explicit = read_scenario(written(scenario.with_timeline(found, seed=3)))
+    found = draw_moments(scenario, 3)
+    explicit = read_scenario(scenario_text(scenario.with_timeline(found, seed=3)))
     assert explicit.chances == ()
-    assert [(moment.at, moment.what) for moment in drawn(explicit, 99)] == [(m.at, m.what) for m in found]
+    assert [(moment.at, moment.what) for moment in draw_moments(explicit, 99)] == [(m.at, m.what) for m in found]
 
 
 # Shrinking
@@ -365,7 +365,7 @@ def test_blueprints_are_read_and_what_is_wrong_with_them_is_told_with_its_line()
     scenario = read_scenario(text)
     assert [spec.instances for spec in scenario.blueprints["shop"].slices] == [3, 1]
     assert scenario.given_up == ("org.shop:cart",)
-    assert read_scenario(written(scenario)) == scenario
+    assert read_scenario(scenario_text(scenario)) == scenario
 
     told = doubts(
         text.replace('"org.shop:cart:1.0.0", instances: 3', '"org.shop:cart", instances: 0')

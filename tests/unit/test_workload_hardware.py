@@ -12,7 +12,7 @@ from hostler.entry.agent import plan_of
 from hostler.entry.cli.workload.read import _shape
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
-from hostler.model.vm import VmSpec, advertised, architecture
+from hostler.model.vm import VmSpec, architecture, hardware_labels
 from hostler.settings import load
 
 ROOM = Capacity(cpus=64, memory_mib=65536, disk_gib=1000)
@@ -57,7 +57,7 @@ def test_i47_a_workload_file_names_architecture_accelerators_and_volumes() -> No
 
 def test_i47_placement_honours_them_and_says_per_node_why_not() -> None:
     spec = read_workload(WORKLOAD).spec
-    whole = advertised("X64", {"gpu": 4}, ("scratch", "models"))
+    whole = hardware_labels("X64", {"gpu": 4}, ("scratch", "models"))
     nodes = cluster(
         good=whole,
         arm={**whole, "arch": "aarch64"},
@@ -82,7 +82,7 @@ def test_i47_placement_honours_them_and_says_per_node_why_not() -> None:
 
 def test_i47_among_many_nodes_the_few_that_will_do_are_found() -> None:
     spec = read_workload(WORKLOAD).spec
-    whole = advertised("x86_64", {"gpu": 2}, ("scratch", "models"))
+    whole = hardware_labels("x86_64", {"gpu": 2}, ("scratch", "models"))
     nodes = cluster(**{f"n{number}": {"arch": "x86_64"} for number in range(200)}, good=whole)
     assert place(wanted("a", spec), nodes).node == "good"
     nodes.use("a", "good", wanted("a", spec))
@@ -95,7 +95,7 @@ def test_i47_among_many_nodes_the_few_that_will_do_are_found() -> None:
 
 def test_i47_accelerators_are_taken_by_machines_and_given_back() -> None:
     spec = VmSpec(cpus=1, memory_mib=1024, accelerators={"gpu": 2})
-    nodes = cluster(n1=advertised("", {"gpu": 4}, ()), n2={})
+    nodes = cluster(n1=hardware_labels("", {"gpu": 4}, ()), n2={})
     for vm in ("a", "b"):
         assert place(wanted(vm, spec), nodes).node == "n1"
         nodes.use(vm, "n1", wanted(vm, spec))

@@ -53,7 +53,7 @@ from hostler.engine.view import View
 from hostler.engine.vms import LOCK_TTL, VmService
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.service import WorkloadService
-from hostler.keys.namespace import maintained
+from hostler.keys.namespace import maintained_store
 from hostler.model.lab import LabCatalogue
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class ControlPlane:
 
     def compaction(self) -> Sequence[Compaction]:
         """Return the compaction of the store's history; empty if the leader must not."""
-        config, kept = self.config, maintained(self.store)
+        config, kept = self.config, maintained_store(self.store)
         if kept is None or not config.store_history:
             return ()
         age, revisions = config.store_history, config.store_revisions

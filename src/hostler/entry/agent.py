@@ -26,7 +26,7 @@ from hostler.entry.watchdog import watched_host
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.name import fold
-from hostler.model.vm import advertised
+from hostler.model.vm import hardware_labels
 from hostler.ports.slices import CpuTimes
 from hostler.settings.driver import broken_drivers
 from hostler.wiring import machine_driver, open_artifacts, open_machines, open_slices
@@ -85,7 +85,7 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
 
 def _arch(driver: MachineDriver) -> dict[str, str]:
     """Return the architecture label of the host, if its machines run on it."""
-    return advertised(platform.machine(), {}, ()) if driver.on_this_host else {}
+    return hardware_labels(platform.machine(), {}, ()) if driver.on_this_host else {}
 
 
 def check_slice_listen(settings: Settings) -> None:

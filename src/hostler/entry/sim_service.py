@@ -219,11 +219,11 @@ def story_of(what: str, seed: int | None) -> Story:
 
 
 def _story(scenario: Scenario, seed: int) -> Story:
-    from hostler.sim.scenario.format import written
+    from hostler.sim.scenario.format import scenario_text
     from hostler.sim.scenario.player import Player, plan_of
-    from hostler.sim.scenario.scenario import drawn
+    from hostler.sim.scenario.scenario import draw_moments
 
-    moments = drawn(scenario, seed)
+    moments = draw_moments(scenario, seed)
 
     async def play(world: World, to_come: Callable[[int], None]) -> None:
         await Player(world, scenario, moments).play(to_come)
@@ -235,6 +235,6 @@ def _story(scenario: Scenario, seed: int) -> Story:
         seed=seed,
         plan=plan,
         play=play,
-        scenario=written(scenario),
+        scenario=scenario_text(scenario),
         release=__version__,
     )

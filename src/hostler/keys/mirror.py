@@ -98,7 +98,7 @@ class Mirror(Generic[T]):
         backoff = Backoff(0.01, 1.0, rng=self._rng)
         while True:
             try:
-                await self._listed()
+                await self._list()
             except Missed:  # compacted between two pages
                 await self._clock.sleep(backoff.next())
             else:
@@ -108,14 +108,14 @@ class Mirror(Generic[T]):
         """List, then watch; start over when events were missed or the store could not be reached."""
         while True:
             try:
-                await self._listed()
-                await self._watched()
+                await self._list()
+                await self._follow_watch()
             except (Missed, Unavailable, Uncertain):
                 await self._clock.sleep(self._backoff.next())
 
     # Internal
 
-    async def _listed(self) -> None:
+    async def _list(self) -> None:
         before = self.revision
         listing = await self._key.list(self._store, strict=False, **self._leading)  # type: ignore[arg-type]
         if before <= listing.revision < self.revision:
@@ -139,7 +139,7 @@ class Mirror(Generic[T]):
         revisions.update((key, found.kv.mod_revision) for key, found in self.unreadable.items())
         return revisions
 
-    async def _watched(self) -> None:
+    async def _follow_watch(self) -> None:
         watching = self._key.watch(self._store, start_revision=self.revision + 1, previous=False, **self._leading)
         async with watching as watch:
             async for change in watch:

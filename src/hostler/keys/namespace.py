@@ -57,7 +57,7 @@ STANDARD = "Standard"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
 
 
-def _stripped(key: str) -> str:
+def _without_root(key: str) -> str:
     return key.removeprefix(ROOT).removeprefix("/")
 
 
@@ -98,7 +98,7 @@ class Namespace:
         self.prefix = "" if name is None else f"{TEST_ROOT}{name}/"
         self.redis_prefix = "" if name is None else f"Test:{name}:"
         self._roots = tuple(sorted(slash_roots))
-        self._by_tail = {_stripped(root): root for root in self._roots}
+        self._by_tail = {_without_root(root): root for root in self._roots}
 
     def __repr__(self) -> str:
         return f"Namespace({self.name!r})"
@@ -107,11 +107,11 @@ class Namespace:
         """Return the stored key of a production key. Invalid: the translation could not be reversed."""
         if self.name is None:
             return key
-        tail = _stripped(key)
-        if not tail or self._unstripped(tail) != key:
+        tail = _without_root(key)
+        if not tail or self._with_root(tail) != key:
             raise Invalid(
                 f"key {key!r}: not allowed in the test namespace {self.name}, where it would be the same as"
-                f" {self._unstripped(tail)!r}; begin the key with one of {', '.join(self._roots)} or with no slash"
+                f" {self._with_root(tail)!r}; begin the key with one of {', '.join(self._roots)} or with no slash"
             )
         return self.prefix + tail
 
@@ -122,8 +122,8 @@ class Namespace:
         tail = stored.removeprefix(self.prefix)
         if tail == stored or not tail:
             return None
-        key = self._unstripped(tail)
-        return key if _stripped(key) == tail else None
+        key = self._with_root(tail)
+        return key if _without_root(key) == tail else None
 
     def runs(self, prefix: str) -> tuple[Run, ...]:
         """Return where the production keys under `prefix` are stored, in production order.
@@ -144,10 +144,10 @@ class Namespace:
 
     def _root_run(self, prefix: str, root: str) -> Run | None:
         if prefix.startswith(root):
-            return Run(prefix, self.prefix + _stripped(prefix))
-        return Run(root, self.prefix + _stripped(root)) if root.startswith(prefix) else None
+            return Run(prefix, self.prefix + _without_root(prefix))
+        return Run(root, self.prefix + _without_root(root)) if root.startswith(prefix) else None
 
-    def _unstripped(self, tail: str) -> str:
+    def _with_root(self, tail: str) -> str:
         first, slash, _ = tail.partition("/")
         root = self._by_tail.get(first + slash)
         return tail if root is None else root.removesuffix(first + slash) + tail
@@ -206,7 +206,7 @@ class NamespacedStore(Closing):
     async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
         check_key(key)
         kv = await self._inner.get(self._namespace.stored(key), revision=revision)
-        return None if kv is None else _renamed(kv, key)
+        return None if kv is None else _with_key(kv, key)
 
     async def range(
         self,
@@ -238,7 +238,7 @@ class NamespacedStore(Closing):
             run.stored, after=start or None, limit=limit, revision=revision, keys_only=keys_only
         )
         cut = len(run.stored)
-        items = tuple(_renamed(kv, run.prefix + kv.key[cut:]) for kv in page.items)
+        items = tuple(_with_key(kv, run.prefix + kv.key[cut:]) for kv in page.items)
         return Page(items, page.revision, page.more)
 
     async def _many_runs(
@@ -265,7 +265,7 @@ class NamespacedStore(Closing):
                 if run.below is not None and key >= run.below:
                     return
                 if run.pure or self._namespace.production(kv.key) == key:
-                    yield _renamed(kv, key)
+                    yield _with_key(kv, key)
             more = page.more
             start = page.items[-1].key if page.items else None
 
@@ -311,8 +311,8 @@ class NamespacedStore(Closing):
         stored = self._namespace.stored
         result = await self._inner.txn(
             [msgspec.structs.replace(comparison, key=stored(comparison.key)) for comparison in when],
-            [inside for operation in then for inside in self._translated(operation)],
-            [inside for operation in otherwise for inside in self._translated(operation)],
+            [inside for operation in then for inside in self._stored_operations(operation)],
+            [inside for operation in otherwise for inside in self._stored_operations(operation)],
         )
         responses = iter(result.responses)
         branch = then if result.succeeded else otherwise
@@ -320,7 +320,7 @@ class NamespacedStore(Closing):
             result.succeeded, result.revision, tuple(self._response(operation, responses) for operation in branch)
         )
 
-    def _translated(self, operation: Operation) -> tuple[Operation, ...]:
+    def _stored_operations(self, operation: Operation) -> tuple[Operation, ...]:
         if isinstance(operation, Put):
             return (Put(self._namespace.stored(operation.key), operation.value, operation.lease),)
         if isinstance(operation, Delete):
@@ -340,7 +340,7 @@ class NamespacedStore(Closing):
             counts = [int(next(responses)) for _ in self._namespace.runs(operation.prefix)]  # type: ignore[arg-type]
             return sum(counts)
         response = next(responses)
-        return _renamed(response, operation.key) if isinstance(response, KeyValue) else response
+        return _with_key(response, operation.key) if isinstance(response, KeyValue) else response
 
     async def grant(self, ttl: float) -> Lease:
         return await self._inner.grant(ttl)
@@ -353,7 +353,7 @@ class NamespacedStore(Closing):
         await self._inner.compact(revision)
 
 
-def maintained(store: Store) -> Maintained | None:
+def maintained_store(store: Store) -> Maintained | None:
     """Return the store that the leader must compact, in a namespace or not; None: it discards history by itself."""
     inner = store._inner if isinstance(store, NamespacedStore) else store
     return inner if isinstance(inner, Maintained) else None
@@ -382,11 +382,11 @@ class NamespacedWatch:
             event = await anext(self._inner)
             key = self._namespace.production(event.kv.key)
             if key is not None and key.startswith(self._prefix):
-                previous = None if event.previous is None else _renamed(event.previous, key)
-                return Event(event.type, _renamed(event.kv, key), previous)
+                previous = None if event.previous is None else _with_key(event.previous, key)
+                return Event(event.type, _with_key(event.kv, key), previous)
 
 
-def _renamed(kv: KeyValue, key: str) -> KeyValue:
+def _with_key(kv: KeyValue, key: str) -> KeyValue:
     return KeyValue(key, kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 

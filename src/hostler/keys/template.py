@@ -237,24 +237,24 @@ class Template:
             # There are thousands of nodes, workloads and users, and their keys are built again and again.
             text = values.get(self._only)
             key = self._known.get(text) if type(text) is str and len(values) == 1 else None
-            return key or self._remembered(values)
-        return self._made(values)
+            return key or self._cached_key(values)
+        return self._build_key(values)
 
-    def _remembered(self, values: dict[str, str | int]) -> str:
-        key, text = self._made(values), values[self.names[0]]
+    def _cached_key(self, values: dict[str, str | int]) -> str:
+        key, text = self._build_key(values), values[self.names[0]]
         if type(text) is str:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
             self._known[text] = key
         return key
 
-    def _made(self, values: dict[str, str | int]) -> str:
+    def _build_key(self, values: dict[str, str | int]) -> str:
         try:
             texts = tuple([values[name] for name in self.names])
         except KeyError:
-            raise self._misnamed(values) from None
+            raise self._wrong_parts(values) from None
         if len(values) != len(texts):
-            raise self._misnamed(values)
+            raise self._wrong_parts(values)
         if self._quick is not None:
             for text in texts:  # a plain loop: every request does this often
                 if type(text) is not str:
@@ -264,7 +264,7 @@ class Template:
                 # no plain part contains a slash: each is one segment
                 if self._quick.pattern.fullmatch(key) is not None:
                     return key
-        return "/".join(self._filled(segment, values) for segment in self._segments)
+        return "/".join(self._segment_text(segment, values) for segment in self._segments)
 
     def parse(self, key: str) -> dict[str, str] | None:
         """Return the parts of a key; None if the key does not match the template."""
@@ -310,7 +310,7 @@ class Template:
         for segment in self._segments:
             if segment.parts and any(part.name not in left for part in segment.parts):
                 break
-            done.append(self._filled(segment, left))
+            done.append(self._segment_text(segment, left))
             for part in segment.parts:
                 del left[part.name]
         if left or len(done) == len(self._segments):
@@ -320,7 +320,7 @@ class Template:
             )
         return "/".join(done) + "/"
 
-    def _filled(self, segment: _Segment, values: dict[str, str | int]) -> str:
+    def _segment_text(self, segment: _Segment, values: dict[str, str | int]) -> str:
         if not segment.parts:
             return segment.literals[0]
         pieces = [segment.literals[0]]
@@ -328,7 +328,7 @@ class Template:
             pieces += (part.canonical(values[part.name]), literal)
         return "".join(pieces)
 
-    def _misnamed(self, values: dict[str, str | int]) -> Invalid:
+    def _wrong_parts(self, values: dict[str, str | int]) -> Invalid:
         return Invalid(
             f"key {self.text}: needs {', '.join(self.names) or 'no parts'}; given: {', '.join(values) or 'none'}"
         )

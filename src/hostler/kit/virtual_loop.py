@@ -140,7 +140,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 ready.append(due)
             else:
                 due.set_result(None)  # which makes its waiter ready
-        handles = self._admitted(list(ready))
+        handles = self._runnable(list(ready))
         ready.clear()
         if len(handles) > 1:
             self._shuffle(handles)
@@ -149,7 +149,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self.steps += 1
                 handle._run()
 
-    def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
+    def _runnable(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
         """Return the handles that may run now: all. A loop with suspended processes keeps the others for later."""
         return handles
 
@@ -244,7 +244,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             waits_for = closing.send(None)
         except (StopIteration, StopAsyncIteration):
             return
-        self.create_task(_closed(closing, waits_for))
+        self.create_task(_close_later(closing, waits_for))
 
 
 class VirtualClock:
@@ -266,7 +266,7 @@ class VirtualClock:
         return loop.sleep(seconds) if isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
 
 
-async def _closed(closing: Any, waits_for: Any) -> None:
+async def _close_later(closing: Any, waits_for: Any) -> None:
     """Continue a generator's `aclose` that has to wait."""
     while True:
         await (asyncio.sleep(0) if waits_for is None else _done(waits_for))
@@ -289,7 +289,7 @@ def run_virtual(main: Callable[[], Awaitable[T]], *, seed: int = 0, loop: Virtua
     loop = loop or VirtualLoop(seed)
     asyncio.set_event_loop(loop)
     try:
-        result = loop.run_until_complete(_awaited(main))
+        result = loop.run_until_complete(_run_main(main))
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]
         if left:
             raise Leftover(f"still running: {', '.join(sorted(task.get_name() for task in left))}")
@@ -300,7 +300,7 @@ def run_virtual(main: Callable[[], Awaitable[T]], *, seed: int = 0, loop: Virtua
         loop.close()
 
 
-async def _awaited(main: Callable[[], Awaitable[T]]) -> T:
+async def _run_main(main: Callable[[], Awaitable[T]]) -> T:
     return await main()
 
 
@@ -324,7 +324,7 @@ class ProcessLoop(VirtualLoop):
         self._suspended: dict[str, list[asyncio.Handle]] = {}
         # In order of creation: the order of a set of tasks differs between runs.
         self._tasks: defaultdict[str, dict[asyncio.Task[Any], None]] = defaultdict(dict)
-        self.set_task_factory(self._made)
+        self.set_task_factory(self._make_task)
 
     def launch(self, process: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `main`, and everything it starts, as that process."""
@@ -348,7 +348,7 @@ class ProcessLoop(VirtualLoop):
         for task in list(self._tasks[process]):
             task.cancel()
 
-    def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
+    def _runnable(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
         if not self._suspended:
             return handles
         admitted: list[asyncio.Handle] = []
@@ -357,7 +357,7 @@ class ProcessLoop(VirtualLoop):
             (admitted if kept is None else kept).append(handle)
         return admitted
 
-    def _made(self, loop: Any, work: Any, context: Context | None = None) -> asyncio.Task[Any]:
+    def _make_task(self, loop: Any, work: Any, context: Context | None = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
         process = context.get(PROCESS) if context is not None else PROCESS.get()
         if process is not None:

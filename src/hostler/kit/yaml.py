@@ -198,7 +198,7 @@ class Piece:
     def fields(self, *known: str) -> dict[str, Piece]:
         """Return the fields of a map that are not null. With `known`, any other field is an error, and left out."""
         if not isinstance(self.value, dict):
-            self._expected("a map")
+            self._doubt_type("a map")
             return {}
         found = {}
         for name, node in self.value.items():
@@ -214,7 +214,7 @@ class Piece:
     def items(self) -> list[Piece]:
         """Return the items of a list."""
         if not isinstance(self.value, list):
-            self._expected("a list")
+            self._doubt_type("a list")
             return []
         return [Piece(node, self.place.item(at, node.line), self.doubts) for at, node in enumerate(self.value)]
 
@@ -224,7 +224,7 @@ class Piece:
         """Return text; a number is taken as it was written."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            self._expected("text")
+            self._doubt_type("text")
             return ""
         text = self.node.written or str(value)
         if _FORBIDDEN.search(text):
@@ -238,7 +238,7 @@ class Piece:
     def whole(self, *, least: int = 0, most: int = 2**53) -> int:
         """Return a whole number."""
         if isinstance(self.value, bool) or not isinstance(self.value, int):
-            self._expected("a whole number")
+            self._doubt_type("a whole number")
             return least
         if not least <= self.value <= most:
             self.doubt(f"must be from {least} to {most}")
@@ -249,7 +249,7 @@ class Piece:
         """Return a number."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            self._expected("a number")
+            self._doubt_type("a number")
             return least
         if not least <= value <= most:
             self.doubt(f"must be at least {least:g}" if most == math.inf else f"must be from {least:g} to {most:g}")
@@ -259,7 +259,7 @@ class Piece:
     def flag(self) -> bool:
         """Return `true` or `false`."""
         if not isinstance(self.value, bool):
-            self._expected("true or false")
+            self._doubt_type("true or false")
             return False
         return self.value
 
@@ -270,7 +270,7 @@ class Piece:
             return options[0]
         return str(self.value)
 
-    def _expected(self, what: str) -> None:
+    def _doubt_type(self, what: str) -> None:
         self.doubt(f"must be {what}, not {_kind(self.value)}")
 
 
@@ -289,7 +289,7 @@ def _clean(text: str | bytes, largest: int) -> str:
     if len(text) > largest:
         raise Malformed(f"larger than {largest // 1024} KiB", 1)
     if isinstance(text, bytes):
-        text = _decoded(text)
+        text = _decode(text)
     text = text.removeprefix("\ufeff")
     found = _FORBIDDEN.search(text)
     if found is not None:
@@ -298,7 +298,7 @@ def _clean(text: str | bytes, largest: int) -> str:
     return text
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -228,7 +228,7 @@ def merge_arguments(match: Match, query: Mapping[str, str], body: bytes) -> byte
     return msgspec.json.encode({**more, **found})
 
 
-def decoded(segments: Iterable[str]) -> list[str]:
+def decode_segments(segments: Iterable[str]) -> list[str]:
     """Percent-decode the segments of a path. Raise Invalid if one is not UTF-8."""
     try:
         return [unquote_to_bytes(one).decode() for one in segments]

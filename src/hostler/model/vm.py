@@ -37,7 +37,7 @@ def architecture(name: str) -> str:
     return _ARCHITECTURES.get(word, word)
 
 
-def advertised(arch: str, accelerators: Mapping[str, int], volumes: Iterable[str]) -> dict[str, str]:
+def hardware_labels(arch: str, accelerators: Mapping[str, int], volumes: Iterable[str]) -> dict[str, str]:
     """Return the labels for this hardware; empty arguments yield no labels."""
     return {
         **({ARCH: architecture(arch)} if arch else {}),

@@ -20,7 +20,7 @@ import msgspec
 from hostler.errors import Invalid, NotFound
 from hostler.settings.driver import MACHINES, all_options, driver_options, installed
 from hostler.settings.option import DEFAULT_STATE_PATH, STORAGE_OPTIONS, Option, is_truth
-from hostler.settings.toml import parsed
+from hostler.settings.toml import parse_toml
 from hostler.settings.value import is_plain_redis
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def load(
     environ = os.environ if environ is None else environ
     cwd = Path.cwd() if cwd is None else cwd
     name, text = (str(file or FILE_NAME), toml) if toml is not None else _read_file(file, environ, cwd)
-    table = parsed(name, text)
+    table = parse_toml(name, text)
     found, storage = _from_file(name, table)
     found |= _from_environ(environ, all_options(), "HOSTLER_", FOREIGN_VARIABLES) | _from_flags(flags or {})
     ignored = _foreign_storage_variables(environ)
@@ -378,7 +378,7 @@ def _from_table(where: str, table: dict[str, Any], options: Iterable[Option], al
     found: _Found = {}
     for key, value in table.items():
         if key not in names:
-            raise _unknown(f"{where}: {key}", key, (*names, *also))
+            raise _unknown_setting(f"{where}: {key}", key, (*names, *also))
         if is_truth(names[key]) and not isinstance(value, bool):
             raise Invalid(f"{where}: {key} = {value!r}: must be true or false, without quotes")
         found[names[key].name] = _value(names[key], value, Origin("file", f"{where}: {key}"))
@@ -393,7 +393,7 @@ def _from_environ(
     names = {variable for option in options for variable in option.variables}
     for variable in environ:
         if variable.startswith(prefix) and variable not in names and variable not in foreign:
-            raise _unknown(f"environment: {variable}", variable, (*names, *foreign))
+            raise _unknown_setting(f"environment: {variable}", variable, (*names, *foreign))
     found: _Found = {}
     for option in options:
         for variable in sorted(option.variables, key=lambda name: not name.startswith(prefix)):  # our own names first
@@ -419,7 +419,7 @@ def _from_flags(flags: Mapping[str, object]) -> _Found:
     found: _Found = {}
     for flag, value in flags.items():
         if flag not in names:
-            raise _unknown(f"flag {flag}", flag, names)
+            raise _unknown_setting(f"flag {flag}", flag, names)
         if value is not None:
             plain = str(value) if isinstance(value, Path) else value
             found[flag] = _value(names[flag], plain, Origin("flag", f"--{flag.replace('_', '-')}"))
@@ -434,7 +434,7 @@ def _value(option: Option, value: object, origin: Origin) -> tuple[Any, Origin]:
         raise Invalid(f"{origin.name}{shown}: {error}") from None
 
 
-def _unknown(subject: str, name: str, known: Iterable[str]) -> Invalid:
+def _unknown_setting(subject: str, name: str, known: Iterable[str]) -> Invalid:
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "there are no settings here"

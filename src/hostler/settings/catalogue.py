@@ -24,7 +24,7 @@ from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.settings.driver import lab_refusal, machine_kinds, nearest_kind
 from hostler.settings.quantity import mebibytes_of, seconds_of
-from hostler.settings.toml import parsed
+from hostler.settings.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
 
     NotFound: there is no such file. Invalid: a mistake in the file, with its position.
     """
-    table = parsed(f"{path}", _text(path, MAX_FILE))
+    table = parse_toml(f"{path}", _text(path, MAX_FILE))
     _check_names(f"{path}", table, ("at_once", "default", "labs"))
     reader, base = _Reader(path), LabTemplate(life=life, user=user)
     default = reader.template("[default]", _sub(f"{path}: default", table.get("default", {})), base)
@@ -57,7 +57,7 @@ def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
     }
     if not labs and default.warm:
         raise Invalid(f"{path}: [default] warm: needs a lab id; add a table [labs.N] for each lab")
-    at_once = _checked(f"{path}: at_once", LabCatalogue, "at_once", table["at_once"]) if "at_once" in table else None
+    at_once = _validate(f"{path}: at_once", LabCatalogue, "at_once", table["at_once"]) if "at_once" in table else None
     catalogue = LabCatalogue(labs=labs or None, default=default, at_once=at_once)
     size = len(catalogue.encode())
     if size > MAX_RECORD:
@@ -121,7 +121,7 @@ class _Reader:
             field, read = self._read[key]
             place = f"{where} {key}"
             try:
-                found[field] = _checked(place, LabTemplate, field, read(value))
+                found[field] = _validate(place, LabTemplate, field, read(value))
             except ValueError as error:
                 raise Invalid(f"{place}: {error}") from None
         template = msgspec.structs.replace(base, **found)
@@ -152,7 +152,7 @@ def _provider(value: object) -> str:
     return str(value)
 
 
-def _checked(place: str, record: type[LabTemplate | LabCatalogue], field: str, value: object) -> Any:
+def _validate(place: str, record: type[LabTemplate | LabCatalogue], field: str, value: object) -> Any:
     """Return the value, validated by that field of the record."""
     try:
         return getattr(record.decode(msgspec.json.encode({field: value}), strict=True), field)

@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 """The pattern never backtracks, so its time is linear in the length of the text."""
 
 
-def parsed(name: str, text: str) -> dict[str, Any]:
+def parse_toml(name: str, text: str) -> dict[str, Any]:
     """Parse the text of the file `name`. Invalid: it is not TOML, or contains values that no setting can take."""
     _check_keys(name, text)
     try:

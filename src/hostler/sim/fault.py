@@ -53,7 +53,7 @@ class FaultBase(
         told = [
             self.name,
             *((self.on,) if self.on else ()),
-            *(f"{key}={_shown(value)}" for key, value in numbers.items()),
+            *(f"{key}={_value_text(value)}" for key, value in numbers.items()),
         ]
         return " ".join(told) + ("" if self.for_ is None else f" for {self.for_:g} s")
 
@@ -306,7 +306,7 @@ def fields_of(fault: FaultBase) -> dict[str, Any]:
     return fields
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -76,7 +76,7 @@ class FaultyLink:
         self.dead = False
         self.step: Callable[[str], Awaitable[None]] | None = None
         """Awaited before each request is sent, and again when it is executed but not answered yet."""
-        self.fate: Callable[[bool], str | None] = _undecided
+        self.fate: Callable[[bool], str | None] = _no_fate
         """Called with whether the request writes; returns its outcome, or None to draw it from the weather."""
         self.busy_until = 0.0
         """When the last request in flight has arrived and the last deaf request can be cancelled again."""
@@ -155,7 +155,7 @@ class FaultyLink:
         """Call something other than the store over the same wire; the call may wait there."""
         return await self._call(do, prompt=False)
 
-    async def carried(self, event: Event, prefix: str) -> None:
+    async def pass_through(self, event: Event, prefix: str) -> None:
         """Wait until the event has come through. Lagged: it was lost."""
         await self._healed.wait()
         await self._told.wait()
@@ -170,7 +170,7 @@ class FaultyLink:
             self._latency == 0.0
             and self._weather.fine
             and self.step is None
-            and self.fate is _undecided
+            and self.fate is _no_fate
             and not self.dead
             and self._healed.is_set()
             and self._told.is_set()
@@ -196,7 +196,7 @@ class FaultyLink:
         arrives = not (fate == "never" or (fate in ("hang", "deaf") and rng.random() < 0.5))
         self.busy_until = max(self.busy_until, loop.time() + there)
         answer = loop.create_future()
-        loop.call_later(there, _served, do if arrives else None, answer, prompt, context=outside())
+        loop.call_later(there, _serve, do if arrives else None, answer, prompt, context=outside())
         if fate == "late":
             answer.cancel()  # the sender does not wait for the answer
             raise Uncertain("wire: no answer")
@@ -227,7 +227,7 @@ class FaultyLink:
                     raise
 
 
-def _undecided(writes: bool) -> str | None:  # noqa: ARG001 - the signature of `fate`
+def _no_fate(writes: bool) -> str | None:  # noqa: ARG001 - the signature of `fate`
     return None
 
 
@@ -235,21 +235,21 @@ def deliver(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Execute a store operation whose sender no longer waits for the answer."""
     answer = asyncio.get_running_loop().create_future()
     answer.cancel()
-    _served(do, answer, prompt=True)
+    _serve(do, answer, prompt=True)
 
 
-def _served(do: Callable[[], Coroutine[Any, Any, Any]] | None, answer: asyncio.Future[Any], prompt: bool) -> None:
+def _serve(do: Callable[[], Coroutine[Any, Any, Any]] | None, answer: asyncio.Future[Any], prompt: bool) -> None:
     """Execute a request that has arrived; None: it was lost. It is executed even if its sender is dead by now."""
     if do is None:
         if not answer.done():
             answer.set_result(None)
     elif prompt:
-        _went_on(do(), answer)
+        _continue(do(), answer)
     else:
-        asyncio.get_running_loop().create_task(do()).add_done_callback(lambda done: _answered(done, answer))
+        asyncio.get_running_loop().create_task(do()).add_done_callback(lambda done: _pass_answer(done, answer))
 
 
-def _answered(done: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
+def _pass_answer(done: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
     error = None if done.cancelled() else done.exception()
     if answer.done() or done.cancelled():
         answer.cancel()
@@ -261,7 +261,7 @@ def _answered(done: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
         answer.set_result(done.result())
 
 
-def _went_on(work: Coroutine[Any, Any, Any], answer: asyncio.Future[Any]) -> None:
+def _continue(work: Coroutine[Any, Any, Any], answer: asyncio.Future[Any]) -> None:
     """Run a store operation to its end: it answers in one step, or yields to others and waits for nothing else."""
     try:
         work.send(None)
@@ -274,7 +274,7 @@ def _went_on(work: Coroutine[Any, Any, Any], answer: asyncio.Future[Any]) -> Non
         elif not isinstance(error, HostlerError):
             raise
     else:
-        asyncio.get_running_loop().call_soon(_went_on, work, answer)
+        asyncio.get_running_loop().call_soon(_continue, work, answer)
 
 
 class LinkLease:
@@ -314,5 +314,5 @@ class LinkWatch:
     async def __anext__(self) -> Event:
         event = await self._watch.__anext__()
         if not self._wire.is_plain():
-            await self._wire.carried(event, self._prefix)
+            await self._wire.pass_through(event, self._prefix)
         return event

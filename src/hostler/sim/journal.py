@@ -273,7 +273,7 @@ def _op(operation: Operation) -> Op:
 # File format
 
 
-def written(header: Header, lines: Sequence[bytes]) -> bytes:
+def saved_bytes(header: Header, lines: Sequence[bytes]) -> bytes:
     """Return the content of the file of a simulation."""
     text = b"".join(line + b"\n" for line in (msgspec.json.encode(header), *lines))
     return text + msgspec.json.encode(_End(hashlib.sha256(text).hexdigest())) + b"\n"

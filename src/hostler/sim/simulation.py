@@ -58,7 +58,7 @@ from hostler.sim.journal import (
     Lift,
     Repaired,
     StoreAct,
-    written,
+    saved_bytes,
 )
 from hostler.sim.thread_bridge import BridgedClock, BridgedStore, across
 from hostler.sim.time_control import Diverged, PacedLoop, PacedThread
@@ -124,7 +124,7 @@ class Simulation:
         self._to_come = 0
         self._commands = 0
         self._repairing: asyncio.Task[None] | None = None
-        self._thread = PacedThread(self._loop, self._main, self._failed)
+        self._thread = PacedThread(self._loop, self._main, self._note_failure)
         self._epoch = 0.0
         self._journal = Journal()
         self._log_digest = hashlib.sha256()
@@ -145,7 +145,7 @@ class Simulation:
         script: list[tuple[EventPosition, Callable[[], None]]] = [
             (each.place, self._again(each)) for each in saved.entries
         ]
-        end = (header.place, lambda: self._arrived(header.epoch))
+        end = (header.place, lambda: self._stand_at(header.epoch))
         self._loop.follow([*script, end], self._resumed.set_exception)
         self._thread.start()
         found, why = "", "its state is different"
@@ -196,7 +196,7 @@ class Simulation:
             return header, list(self._journal.lines)
 
         header, lines = await self._inside(taken)
-        return await asyncio.to_thread(written, header, lines)
+        return await asyncio.to_thread(saved_bytes, header, lines)
 
     async def stop(self, *, within: float) -> None:
         """Stop the simulation, within so many real seconds."""
@@ -204,7 +204,7 @@ class Simulation:
 
     def store(self) -> BridgedStore:
         """Return the world's store without faults, for requests that are not part of the simulation."""
-        aside = self._entered().store.aside()
+        aside = self._running_world().store.aside()
         return BridgedStore(JournaledStore(aside, self._perform), self._loop)
 
     def clock(self) -> BridgedClock:
@@ -223,8 +223,8 @@ class Simulation:
         """
 
         async def booted() -> bool:
-            world = self._entered()
-            done = await world.until(_booted(world), within=within)
+            world = self._running_world()
+            done = await world.until(_boot_condition(world), within=within)
             self._loop.change(Mode.MANUAL, epoch=self._loop.pace.epoch)
             return done
 
@@ -315,7 +315,7 @@ class Simulation:
         """Return log entries after the entry of that number; with `last`, the newest of them."""
 
         def read() -> SimLogPage:
-            log = self._entered().log
+            log = self._running_world().log
             first = log.entries[0].number if log.entries else 1
             start = max(0, after + 1 - first)
             if last:
@@ -332,7 +332,7 @@ class Simulation:
 
     def _perform(self, act: Act) -> Any:
         """Record an action in the journal, then perform it, between two rounds of the world."""
-        self._entered()
+        self._running_world()
         self._journal.add(self._loop.place, act)
         return self._loop.enter(lambda: self._done(act))
 
@@ -346,20 +346,20 @@ class Simulation:
 
         return again
 
-    def _arrived(self, epoch: int) -> None:
+    def _stand_at(self, epoch: int) -> None:
         self._loop.stand_still(epoch=epoch + 1)
         self._resumed.set_result(self._digest())
 
     def _done(self, act: Act) -> Any:
         if isinstance(act, StoreAct):
-            return act.done(self._entered().store.aside())
+            return act.done(self._running_world().store.aside())
         return self._done_to_world(act)
 
     def _done_to_world(self, act: WorldAct) -> Any:
         match act:
             case Begin():
                 if self._story.play is not None:
-                    self._entered().spawn(self._play(self._story.play), "timeline")
+                    self._running_world().spawn(self._play(self._story.play), "timeline")
             case Inject(fault=fields):
                 return self._inject(fields)
             case Lift(id=id_):
@@ -375,13 +375,13 @@ class Simulation:
     def _inject(self, fields: dict[str, Any]) -> FaultView:
         fault = fault_of(fields)
         try:
-            id_ = self._entered().inject(fault)
+            id_ = self._running_world().inject(fault)
         except NotFound as error:
             raise NotFound(f"{error}{self._nearest(fault.on)}") from None
         return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
 
     def _lift(self, id_: str) -> FaultView:
-        world = self._entered()
+        world = self._running_world()
         fault = world.faults.get(id_)
         world.lift(id_)
         if fault is None:
@@ -389,7 +389,7 @@ class Simulation:
         return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
 
     def _switch(self, wanted: HardwareCommand) -> HardwareCommandView:
-        world = self._entered()
+        world = self._running_world()
         event, now = _COMMANDS[wanted.command](wanted.on), self._loop.time()
         try:
             world.racks.check_guard(event, wanted.guard, now=now)
@@ -419,12 +419,12 @@ class Simulation:
             self._repairing.cancel()
             self._repairing = None
         elif self._repairing is None and automatic:
-            self._repairing = self._entered().spawn(self._repair_by_itself(), "automatic repair")
+            self._repairing = self._running_world().spawn(self._repair_by_itself(), "automatic repair")
         return self._page()
 
     def _digest(self) -> str:
         """Return the digest of the world: time, random state, log, store, hardware and faults."""
-        world = self._entered()
+        world = self._running_world()
         found = hashlib.sha256(self._log_digest.digest())
         found.update(repr((self._loop.place, self._loop.rng.getstate(), self._repairing is not None)).encode())
         for part in world.store.aside().parts():
@@ -441,7 +441,7 @@ class Simulation:
     async def _main(self) -> None:
         story = self._story
         try:
-            world = World(story.plan, seed=story.seed, loop=self._loop, tell=self._noted)
+            world = World(story.plan, seed=story.seed, loop=self._loop, tell=self._note_entry)
             await world.__aenter__()
         except Exception as error:  # noqa: BLE001 - raised by `start`
             self._begun.set_exception(error)
@@ -459,17 +459,17 @@ class Simulation:
             self._to_come = number
 
         try:
-            await play(self._entered(), to_come)
+            await play(self._running_world(), to_come)
         except Exception as error:  # noqa: BLE001 - the world continues without its timeline
-            self._failed("the timeline ended", error)
+            self._note_failure("the timeline ended", error)
 
-    def _noted(self, entry: LogEntry) -> None:
+    def _note_entry(self, entry: LogEntry) -> None:
         self._log_digest.update(msgspec.json.encode(entry))
         entries = self._world.log.entries if self._world is not None else []
         if len(entries) > 2 * KEPT:
             del entries[:-KEPT]
 
-    def _failed(self, what: str, error: BaseException) -> None:
+    def _note_failure(self, what: str, error: BaseException) -> None:
         """Record a failure. Called in the world's thread."""
         text = f"{what}: {type(error).__name__}: {error}"
         place = traceback.extract_tb(error.__traceback__)[-1:]
@@ -478,7 +478,7 @@ class Simulation:
         self._failures.append(text)
         self._told(text)
 
-    def _entered(self) -> World:
+    def _running_world(self) -> World:
         if self._world is None:
             raise Conflict("simulation: not started yet; try again")
         return self._world
@@ -495,7 +495,7 @@ class Simulation:
     # Repairs
 
     def _proposals(self) -> tuple[Proposal, ...]:
-        racks = self._entered().racks
+        racks = self._running_world().racks
         return propose(Target(racks.wiring(name).plan for name in racks.racks()), racks)
 
     def _page(self) -> ProposalPage:
@@ -505,7 +505,7 @@ class Simulation:
 
     def _mend(self, proposal: Proposal) -> None:
         """Perform a repair. It also lifts the faults on the component."""
-        world = self._entered()
+        world = self._running_world()
         world.log.add("repair", proposal.component, f"{proposal.text}: {proposal.reason}")
         for id_, fault in tuple(world.faults.items()):
             if fold(fault.on) == proposal.component:
@@ -523,7 +523,7 @@ class Simulation:
     # Views
 
     def _view(self) -> SimView:
-        world, loop, story = self._entered(), self._loop, self._story
+        world, loop, story = self._running_world(), self._loop, self._story
         pace, now = loop.pace, loop.time()
         failures = (*self._failures, *(f"{name} ended: {error!r}" for name, error in world.failures[-FAILURES:]))
         return SimView(
@@ -554,7 +554,7 @@ class Simulation:
 
     def _racks(self) -> tuple[SimRack, ...]:
         """Return the racks. The cost depends on the number of faulty components."""
-        racks = self._entered().racks
+        racks = self._running_world().racks
         amiss: dict[str, list[SimComponent]] = {}
         down: dict[str, int] = {}
         for number, address in enumerate(racks.amiss):
@@ -571,7 +571,7 @@ class Simulation:
 
     def _nearest(self, name: str) -> str:
         """Return a suggestion for a misspelled name."""
-        world = self._entered()
+        world = self._running_world()
         names = [*world.racks.racks(), *world.replicas]
         rack = fold(name).partition("/")[0]
         if rack in world.racks.racks():
@@ -618,7 +618,7 @@ def _entry(entry: LogEntry) -> SimLogEntry:
     )
 
 
-def _booted(world: World) -> Callable[[], Coroutine[Any, Any, bool]]:
+def _boot_condition(world: World) -> Callable[[], Coroutine[Any, Any, bool]]:
     async def met() -> bool:
         leader = world.leader()
         if leader is None or leader.plane is None:

@@ -153,7 +153,7 @@ class BridgedStore(Closing):
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         check_txn(when, then, otherwise)
-        conditions, first, second = tuple(when), _numbered(then), _numbered(otherwise)
+        conditions, first, second = tuple(when), _with_lease_numbers(then), _with_lease_numbers(otherwise)
         return await self.write(lambda: self._store.txn(conditions, first, second))
 
     async def compact(self, revision: int) -> None:
@@ -251,7 +251,7 @@ class BridgedWatch:
     async def __aenter__(self) -> Self:
         loop = self._store.opened(self)
         try:
-            self._pump = pump = _Pump(loop, self._prefix, self._make, self._arrived, self._failed)
+            self._pump = pump = _Pump(loop, self._prefix, self._make, self._deliver, self._fail)
             await across(loop, pump.enter, within=TIMEOUT)
         except BaseException as error:
             self.end(Closed(f"watch {self._prefix!r}: closed"))
@@ -288,10 +288,10 @@ class BridgedWatch:
         if self._pump is not None:
             self._pump.leave()
 
-    def _arrived(self, events: list[Event]) -> None:
+    def _deliver(self, events: list[Event]) -> None:
         self._queue.offer(events, 0)
 
-    def _failed(self, error: HostlerError) -> None:
+    def _fail(self, error: HostlerError) -> None:
         self._queue.fail(error)
         self._store.left(self)
 
@@ -308,7 +308,7 @@ class _Pump:
         failed: Callable[[HostlerError], None],
     ) -> None:
         self._loop, self._prefix, self._make = loop, prefix, make
-        self._arrived, self._failed = arrived, failed
+        self._deliver, self._fail = arrived, failed
         self._here = asyncio.get_running_loop()
         self._batch: list[Event] = []
         self._room, self._roomy = AHEAD, asyncio.Event()
@@ -367,21 +367,21 @@ class _Pump:
         finally:
             self._flush()
             if self._entered.is_set() and not self._over:
-                self._tell(self._failed, self._error or Unavailable(f"watch {self._prefix!r}: the simulation ended"))
+                self._tell(self._fail, self._error or Unavailable(f"watch {self._prefix!r}: the simulation ended"))
             self._over = True
             self._entered.set()
 
     def _flush(self) -> None:
         batch, self._batch = self._batch, []
         if batch:
-            self._tell(self._arrived, batch)
+            self._tell(self._deliver, batch)
 
     def _tell(self, callback: Callable[[Any], None], value: Any) -> None:
         if not self._here.is_closed():
             self._here.call_soon_threadsafe(callback, value)
 
 
-def _numbered(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+def _with_lease_numbers(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     """Replace lease objects by their numbers: the underlying store does not know the lease objects of this side."""
     return tuple(
         Put(operation.key, operation.value, lease_id(operation.lease)) if isinstance(operation, Put) else operation

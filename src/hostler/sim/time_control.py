@@ -297,7 +297,7 @@ class PacedLoop(ProcessLoop):
             self._script.popleft()
             self.enter(do)
 
-    def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
+    def _runnable(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
         """Return the world's handles in random order, then those of readers from outside."""
         world: list[asyncio.Handle] = []
         looking: list[asyncio.Handle] = []
@@ -305,7 +305,7 @@ class PacedLoop(ProcessLoop):
             (looking if handle._context.get(_LOOKS) else world).append(handle)  # type: ignore[attr-defined]
         if world:
             self._round += 1
-            world = super()._admitted(world)
+            world = super()._runnable(world)
             if len(world) > 1:
                 super()._shuffle(world)
         return world + looking
@@ -357,7 +357,7 @@ class PacedLoop(ProcessLoop):
             return math.inf
         if self._pace.rate == math.inf:
             return 0.0
-        early = (self._now - self._allowed(self._now)) / self._pace.rate
+        early = (self._now - self._time_limit(self._now)) / self._pace.rate
         return early if early > EARLY else 0.0
 
     def _stepping(self, due: float) -> bool:
@@ -381,14 +381,14 @@ class PacedLoop(ProcessLoop):
     def _bring_up(self) -> None:
         """In mode measured, advance to the present, but never past a timer or a ready task that has not run yet."""
         if self._pace.mode is Mode.MEASURED and not self._ready:
-            self._now = max(self._now, min(self._allowed(self._now), self._due()))
+            self._now = max(self._now, min(self._time_limit(self._now), self._due()))
 
     def _due(self) -> float:
         """Return the instant of the next timer, or infinity."""
         at = self.next_at()
         return math.inf if at is None else at
 
-    def _allowed(self, reached: float) -> float:
+    def _time_limit(self, reached: float) -> float:
         """Return how far time may advance. A large lateness is made up for only in part."""
         rate = self._pace.rate
         at, since = self._anchor
@@ -454,10 +454,10 @@ class PacedThread:
     def _run(self) -> None:
         loop = self.loop
         asyncio.set_event_loop(loop)
-        loop.set_exception_handler(self._noticed)
+        loop.set_exception_handler(self._handle_exception)
         try:
             self._task = loop.create_task(self._main(), name="world")
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(self._note_end)
             loop.run_forever()
             loop.set_exception_handler(lambda *_: None)  # tasks that fail from here on fail because the loop ends
             loop.end(ENDED)
@@ -474,13 +474,13 @@ class PacedThread:
         if left:
             self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _note_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed("the world ended", error)
         else:
             self.loop.stop()
 
-    def _noticed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self._failed(str(context.get("message", "")), error if error is not None else RuntimeError("no exception"))
 

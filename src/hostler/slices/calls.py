@@ -117,7 +117,7 @@ class Calls:
             return self._fail(to, call, Fault.REFUSED, f"{self.here.artifact}#{self.here.instance}: {refused}")
         handler = self._handlers.get(call.method)
         if handler is None:
-            return self._fail(to, call, Fault.NO_METHOD, self._unknown(call.method))
+            return self._fail(to, call, Fault.NO_METHOD, self._unknown_method(call.method))
         try:
             arguments = handler.signature.read(call.arguments)
         except BadArguments as error:
@@ -198,10 +198,10 @@ class Calls:
                     value = await self._in_thread(variables, handler.function, arguments)
                 else:
                     value = await handler.function(**arguments)
-                if (encoded := self._encoded(work, value)) is not None:
+                if (encoded := self._encode_result(work, value)) is not None:
                     work.answer(Result(call.id, encoded))
         except BaseException as error:  # noqa: BLE001 - the slice may raise anything
-            self._raised(work, error)
+            self._answer_error(work, error)
         finally:
             self.end(work)
 
@@ -227,7 +227,7 @@ class Calls:
 
     async def _sent(self, work: Work, item: Any) -> bool:
         """Send one result; return whether more are wanted."""
-        encoded = self._encoded(work, item)
+        encoded = self._encode_result(work, item)
         if encoded is None or work.stopped:
             return False
         work.to.answer(Item(work.call.id, encoded))
@@ -241,7 +241,7 @@ class Calls:
         inside = variables.copy()  # only one thread at a time can enter a context, and the task is in it
         return self._loop.run_in_executor(self._threads, lambda: inside.run(call_plain, function, *more, **arguments))
 
-    def _encoded(self, work: Work, value: Any) -> bytes | None:
+    def _encode_result(self, work: Work, value: Any) -> bytes | None:
         """Encode as JSON; None: it is too long, and that was answered."""
         try:
             encoded = self._encode(value)
@@ -255,7 +255,7 @@ class Calls:
             return None
         return encoded
 
-    def _raised(self, work: Work, error: BaseException) -> None:
+    def _answer_error(self, work: Work, error: BaseException) -> None:
         if work.stopped:
             return
         if not isinstance(error, asyncio.CancelledError):
@@ -273,7 +273,7 @@ class Calls:
             return f"instance {call.instance} is not here"
         return ""
 
-    def _unknown(self, name: str) -> str:
+    def _unknown_method(self, name: str) -> str:
         name = name[:100]
         near = difflib.get_close_matches(name, self._handlers, n=1)
         known = ", ".join(sorted(self._handlers)[:20])

@@ -158,7 +158,7 @@ class AgentConnection:
 
         `alone`: use a separate connection, which is not read faster than the caller reads.
         """
-        connection = await (self._new(alone=True) if alone else self._connected())
+        connection = await (self._new(alone=True) if alone else self._shared_connection())
         number, is_over = 0, False
         try:
             number, answers = connection.begin(call)
@@ -176,7 +176,7 @@ class AgentConnection:
             if alone:
                 connection.close()
 
-    async def _connected(self) -> _Outgoing:
+    async def _shared_connection(self) -> _Outgoing:
         async with self._connecting:
             if self._connection is None or not self._connection.is_open:
                 self._connection = await self._new()
@@ -187,7 +187,7 @@ class AgentConnection:
             async with asyncio.timeout(CONNECT_WITHIN):
                 with short_path(Path(self._path).parent, Path(self._path).name) as path:
                     _, connection = await self.loop.create_unix_connection(lambda: _Outgoing(alone=alone), path)
-                await connection.welcomed(Hello(self.token, self._caller))
+                await connection.introduce(Hello(self.token, self._caller))
         except (OSError, TimeoutError) as error:
             why = getattr(error, "strerror", None) or "it does not answer"
             raise CallFailed(None, f"the node's agent: {why}", started=False) from None
@@ -208,7 +208,7 @@ class _Outgoing(Framed):
         self._asked: dict[int, asyncio.Queue[Result | Item | End | CallFailed]] = {}
         self._last = 0
 
-    async def welcomed(self, hello: Hello) -> None:
+    async def introduce(self, hello: Hello) -> None:
         """Identify the caller. CallFailed: the agent refuses it."""
         self.send(_encode(hello))
         try:

@@ -72,7 +72,7 @@ def enter(plan: str) -> None:
 def _new_root(plan: Confinement) -> None:
     real = {path: os.path.realpath(path) for path in (*VISIBLE, *plan.readable, plan.work, plan.temporary)}
     real[plan.gateway] = os.path.realpath(plan.gateway)
-    concealed, too_many = _concealed(plan)
+    concealed, too_many = _concealed_paths(plan)
     base = Path("/proc")  # any folder that always exists: it is covered temporarily
     _mount("tmpfs", base, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
     for name in ("old", "new"):
@@ -146,7 +146,7 @@ def _private_folders(plan: Confinement) -> None:
             _mount(plan.temporary, Path(path), None, _MS_BIND)
 
 
-def _concealed(plan: Confinement) -> tuple[list[str], list[str]]:
+def _concealed_paths(plan: Confinement) -> tuple[list[str], list[str]]:
     """Return what is below `PRIVATE` that we can read and others cannot; and the folders of `PRIVATE` to leave out.
 
     What the worker needs stays visible, because it may be installed so that only its own user can read it.

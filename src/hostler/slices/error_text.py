@@ -27,7 +27,7 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
-def named(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the class of an error, and its message if it has one."""
     said = message_of(error)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
@@ -38,10 +38,10 @@ def log_raised(log: logging.Logger, what: str, error: BaseException) -> None:
     try:
         log.error("%s raised", what, exc_info=error)
     except BaseException:  # noqa: BLE001 - its own __str__ may raise anything, and not all log handlers expect that
-        log.error("%s raised %s", what, named(error))
+        log.error("%s raised %s", what, describe_error(error))
 
 
-def packed(message: msgspec.Struct) -> bytes:
+def encode_message(message: msgspec.Struct) -> bytes:
     """Encode a message of the slice's process. Characters that cannot be encoded become escape sequences."""
     try:
         return _encode(message)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hostler.ports.slices import Life
 from hostler.ports.worker_protocol import State
-from hostler.slices.error_text import MAX_TOLD, log_raised, named
+from hostler.slices.error_text import MAX_TOLD, describe_error, log_raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ class Instance:
         """Activate the instance. NotDone: it cannot be activated."""
         if self._activating is None:
             self._activating = asyncio.create_task(self._activate(), name="activating")
-            self._activating.add_done_callback(self._activated)
+            self._activating.add_done_callback(self._note_activation)
         try:
             await asyncio.shield(self._activating)
         except asyncio.CancelledError:
@@ -75,7 +75,7 @@ class Instance:
         if self._life is Life.ACTIVE or self._is_started:
             await self.deactivate(grace)
 
-    def _activated(self, _done: asyncio.Task[None]) -> None:
+    def _note_activation(self, _done: asyncio.Task[None]) -> None:
         self._activating = None
 
     async def _activate(self) -> None:
@@ -96,7 +96,7 @@ class Instance:
             self._life, self._detail = Life.ACTIVE, ""
             self._calls.is_active = True
             self._watching = asyncio.create_task(self._watch(), name="healthy")
-            self._watching.add_done_callback(self._watched)
+            self._watching.add_done_callback(self._note_check_end)
 
     async def deactivate(self, grace: float) -> None:
         """Deactivate the instance. NotDone: `stop` raised; the instance is inactive anyway."""
@@ -125,7 +125,7 @@ class Instance:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
             log_raised(_LOG, name, error)
-            raise NotDone(f"{name} raised {named(error)}") from None
+            raise NotDone(f"{name} raised {describe_error(error)}") from None
 
     async def _stop_quietly(self) -> None:
         if self._is_started:
@@ -158,12 +158,12 @@ class Instance:
             failed = failed + 1 if why else 0
         return why
 
-    def _watched(self, done: asyncio.Task[str]) -> None:
+    def _note_check_end(self, done: asyncio.Task[str]) -> None:
         """Handle the end of the health checks: without them the instance is unhealthy, unless it is being stopped."""
         if done is not self._watching:
             return
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        why = done.result() if error is None else f"the health checks ended with {named(error)}"
+        why = done.result() if error is None else f"the health checks ended with {describe_error(error)}"
         _LOG.error("unhealthy: %s", why)
         self._life, self._detail = Life.ENDED, f"unhealthy: {why}"
         self._calls.is_active, self._calls.why_not = False, self._detail
@@ -180,7 +180,7 @@ class Instance:
         try:
             return "" if found is None or found else f"healthy returned {found!r}"[:MAX_TOLD]
         except BaseException as error:  # noqa: BLE001 - a value of the slice's own types may raise anything
-            return f"what healthy returned raised {named(error)}"
+            return f"what healthy returned raised {describe_error(error)}"
 
 
 def _is_being_cancelled() -> bool:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from hostler.ports.slices import Method
-from hostler.slices.error_text import named
+from hostler.slices.error_text import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +120,7 @@ class Signature:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is one of them
             raise BadArguments(f"{self._name}: {_said(str(error))}") from None
         except BaseException as error:  # noqa: BLE001 - types of the slice may raise anything
-            raise BadArguments(f"{self._name}: {named(error)}") from None
+            raise BadArguments(f"{self._name}: {describe_error(error)}") from None
         if self._has_defaults:
             return {name: value for name, value in found.items() if value is not UNSET}
         return found
@@ -142,14 +142,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def call_plain(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> T:
+def call_plain(function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> T:
     """Call the function in a thread. StopIteration and GeneratorExit become RuntimeError, as in generators.
 
     A future cannot hold StopIteration: its awaiter would wait forever. GeneratorExit from a future closes everything
     that awaits it, without a chance to report the error.
     """
     try:
-        return function(*arguments, **named)
+        return function(*arguments, **keywords)
     except (StopIteration, GeneratorExit) as error:
         name = getattr(function, "__name__", type(function).__name__)
         raise RuntimeError(f"{name} raised {type(error).__name__}") from error
@@ -164,7 +164,7 @@ def show_as(names: Mapping[str, str]) -> None:
     class Loader(SourceFileLoader):
         def get_code(self, fullname: str) -> CodeType | None:
             code = super().get_code(fullname)
-            return None if code is None else _renamed(code, _shown(self.path, names))
+            return None if code is None else _with_file(code, _public_path(self.path, names))
 
     make = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES),
@@ -173,22 +173,22 @@ def show_as(names: Mapping[str, str]) -> None:
     )
 
     def hook(path: str) -> object:
-        if _shown(path, names) == path:
+        if _public_path(path, names) == path:
             raise ImportError("its path is shown unchanged", path=path)
         return make(path)
 
     sys.path_hooks.insert(0, hook)  # type: ignore[arg-type]
 
 
-def _shown(path: str, names: Mapping[str, str]) -> str:
+def _public_path(path: str, names: Mapping[str, str]) -> str:
     for folder, shown in names.items():
         if path == folder or path.startswith(f"{folder}/"):
             return shown + path[len(folder) :]
     return path
 
 
-def _renamed(code: CodeType, file: str) -> CodeType:
-    inner = tuple(_renamed(one, file) if isinstance(one, CodeType) else one for one in code.co_consts)
+def _with_file(code: CodeType, file: str) -> CodeType:
+    inner = tuple(_with_file(one, file) if isinstance(one, CodeType) else one for one in code.co_consts)
     return code.replace(co_filename=file, co_consts=inner)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from hostler.kit.connections import AcceptLoop, ConnectionLimits, address_of, listen, open_file_limit
 from hostler.kit.frames import MAX_FRAME
 from hostler.ports.calls import PROTOCOL, Call, Cancel, Denied, Failed, Fault, FromCaller, Hello, Welcome
-from hostler.slices.error_text import packed
+from hostler.slices.error_text import encode_message
 from hostler.slices.framing import Framed
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Connection(Framed):
         self._timer = self._loop.call_later(HELLO_WITHIN, self.cut)
 
     def lost(self) -> None:
-        self._known()
+        self._stop_timer()
         self._serving.connections.discard(self)
         for work in list(self._works.values()):
             work.stop()
@@ -106,7 +106,7 @@ class Connection(Framed):
             self._hello(message)
 
     def answer(self, message: Result | Item | End | Failed) -> None:
-        self.send(packed(message))
+        self.send(encode_message(message))
 
     def done(self, number: int) -> None:
         self._works.pop(number, None)
@@ -136,13 +136,13 @@ class Connection(Framed):
             why = f"{here.artifact}#{here.instance} has {MAX_CONNECTIONS} connections already"
         else:
             self._token, self.limit = token, MAX_FRAME
-            self._known()
-            self.send(packed(Welcome(here.artifact, here.instance)))
+            self._stop_timer()
+            self.send(encode_message(Welcome(here.artifact, here.instance)))
             return
-        self.send(packed(Denied(why)))
+        self.send(encode_message(Denied(why)))
         self.close()
 
-    def _known(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

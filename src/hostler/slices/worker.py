@@ -46,7 +46,7 @@ from hostler.ports.worker_protocol import (
 from hostler.slices import client, module
 from hostler.slices.calls import Calls
 from hostler.slices.client import Context, context, set_instance
-from hostler.slices.error_text import message_of, named, packed
+from hostler.slices.error_text import describe_error, encode_message, message_of
 from hostler.slices.lifecycle import Instance, NotDone
 from hostler.slices.module import show_as
 from hostler.slices.serving import Serving
@@ -159,7 +159,7 @@ def main() -> NoReturn:
     code = 1
     try:
         # Not asyncio.run: at its end it waits for cancelled tasks, and a slice may wait forever.
-        code = asyncio.new_event_loop().run_until_complete(_run(order, *_imported(order.module)))
+        code = asyncio.new_event_loop().run_until_complete(_run(order, *_import_slice(order.module)))
     except BaseException:  # noqa: BLE001 - only the log is left to report it
         traceback.print_exc()
     sys.stdout.flush()
@@ -167,7 +167,7 @@ def main() -> NoReturn:
     os._exit(code)  # threads of the slice may never end
 
 
-def _imported(name: str) -> tuple[SliceModule | None, str]:
+def _import_slice(name: str) -> tuple[SliceModule | None, str]:
     """Return the slice; or None, and why it cannot be imported."""
     try:
         found = module.load(name)
@@ -175,7 +175,7 @@ def _imported(name: str) -> tuple[SliceModule | None, str]:
         traceback.print_exc()
         if isinstance(error, TypeError) and message_of(error).startswith((f"{name}:", "method ")):
             return None, message_of(error)
-        return None, f"import {name}: {named(error)}"
+        return None, f"import {name}: {describe_error(error)}"
     gc.collect()
     gc.freeze()
     return found, ""
@@ -199,7 +199,7 @@ async def _tell(order: Order, why: str) -> int:
         with suppress(FrameError, OSError, msgspec.DecodeError):
             while (payload := await read_frame(reader, limit=MAX_CONTROL)) is not None:
                 question = msgspec.msgpack.decode(payload, type=FromAgent)
-                writer.write(frame(packed(Problem(question.number, why[:4000]))))
+                writer.write(frame(encode_message(Problem(question.number, why[:4000]))))
                 await writer.drain()
                 told.set()
 
@@ -236,7 +236,7 @@ class Worker:
                 order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}"
             )
             client.connect(self._line)
-        self._instance = Instance(order, self._found, self._calls, address, self._changed)
+        self._instance = Instance(order, self._found, self._calls, address, self._publish_state)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
         server = await asyncio.start_unix_server(self._heard, sock=socket.socket(fileno=order.control), **LEAVE_FILE)
         alone = asyncio.create_task(self._until_alone(), name="alone")
@@ -295,7 +295,7 @@ class Worker:
             answer = Problem(question.number, str(error)[:4000])
         self._say(writer, answer)
 
-    def _changed(self) -> None:
+    def _publish_state(self) -> None:
         assert self._instance is not None  # noqa: S101 - it is the caller
         for writer in self._writers:
             self._say(writer, self._instance.state())
@@ -303,7 +303,7 @@ class Worker:
     @staticmethod
     def _say(writer: asyncio.StreamWriter, answer: State | Problem) -> None:
         if not writer.is_closing():
-            writer.write(frame(packed(answer)))
+            writer.write(frame(encode_message(answer)))
 
 
 if __name__ == "__main__":

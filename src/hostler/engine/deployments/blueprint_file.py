@@ -40,7 +40,7 @@ from hostler.model.http_route import parse_route
 from hostler.model.name import fold
 from hostler.model.record import SAYS, Record
 from hostler.model.rollout import BLUEPRINT_NAME
-from hostler.settings.toml import parsed
+from hostler.settings.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -159,7 +159,7 @@ def _tree(text: str, file: str) -> Any:
         tree = _json(text)
     else:
         try:
-            tree = parsed(file, text)
+            tree = parse_toml(file, text)
         except Invalid as error:
             raise _Wrong(str(error).removeprefix(f"{file}: ")) from None
     _check_tree(tree)

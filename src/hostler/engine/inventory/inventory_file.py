@@ -31,7 +31,7 @@ from hostler.model.inventory import Blade, Capacity, Condition, Pdu, Port, Rack,
 from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER
 from hostler.model.name import fold
 from hostler.model.node import node_id
-from hostler.model.vm import advertised
+from hostler.model.vm import hardware_labels
 from hostler.settings.quantity import mebibytes_of
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ def _size(piece: Piece, least: int, most: int, *, unit: int = 1) -> int:
 
 
 def _labels(fields: dict[str, Piece]) -> dict[str, str]:
-    has = advertised(fields["arch"].text(most=32) if "arch" in fields else "", *accelerators_and_volumes(fields))
+    has = hardware_labels(fields["arch"].text(most=32) if "arch" in fields else "", *accelerators_and_volumes(fields))
     if "labels" not in fields:
         return has
     found = {name: piece.text(most=255) for name, piece in fields["labels"].fields().items()}

@@ -30,7 +30,7 @@ from hostler.entry.cli.plane_options import (
 )
 from hostler.entry.cli.store_option import chosen, complete
 from hostler.entry.cli.value import accelerators
-from hostler.model.vm import advertised
+from hostler.model.vm import hardware_labels
 
 MAX_ADDRESS = 255
 
@@ -135,7 +135,7 @@ def agent(
     from hostler.entry.server.logs import configure
     from hostler.settings import load
 
-    has = advertised("", accelerators(accelerator), volume)
+    has = hardware_labels("", accelerators(accelerator), volume)
     if has:
         labels = (*labels, *(f"{name}={value}" for name, value in has.items()))
     settings = load({**given, "labels": labels or None})

@@ -88,10 +88,10 @@ def whatif(
 
 
 async def _copied(url: str, ticker: Ticker) -> Copied:
-    from hostler.sim.whatif import copied
+    from hostler.sim.whatif import copy_records
 
     async with opened(url, create=False) as store:
-        return await copied(store, lambda family, count: ticker.tell(f"{count} of {family}"))
+        return await copy_records(store, lambda family, count: ticker.tell(f"{count} of {family}"))
 
 
 def fault(text: str) -> Fault:

@@ -40,7 +40,7 @@ from hostler.entry.leader import look
 from hostler.entry.process import examine_open_files
 from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.keys.families import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, LOCK, MEMBER, REPLICA
-from hostler.keys.namespace import enter, maintained
+from hostler.keys.namespace import enter, maintained_store
 from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized
@@ -242,7 +242,7 @@ async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | Non
     )
     size = f"{sized(status.size_bytes)}, revision {status.revision:,}"
     told = Finding("store", Level.OK, f"{shown}: {status.engine} {status.version}, {size}")
-    refused = "" if maintained(store) is None else await _write_refused(store)
+    refused = "" if maintained_store(store) is None else await _write_refused(store)
     if refused:
         said, _, advice = refused.partition("; ")
         told = Finding("store", Level.FAIL, f"{shown} refuses writes: {said}", advice or REPAIR)
@@ -274,7 +274,7 @@ async def identity(store: Store, memory: Memory | None) -> list[Finding]:
 
 async def _members(store: Store) -> list[Finding]:
     """Check the members of a store cluster; report by name those that do not answer."""
-    kept = maintained(store)
+    kept = maintained_store(store)
     members = () if kept is None else await kept.members()
     dead = [one for one in members if not one.answers]
     if not dead:

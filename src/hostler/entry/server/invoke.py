@@ -17,7 +17,7 @@ from hostler.entry.server.protocol import cut
 from hostler.entry.server.response import COMMON
 from hostler.entry.server.route import Answer, Asked, Route
 from hostler.errors import HostlerError, Invalid, Unavailable
-from hostler.model.http_route import METHODS, RESERVED, decoded, merge_arguments
+from hostler.model.http_route import METHODS, RESERVED, decode_segments, merge_arguments
 from hostler.model.resources.operation import Access, Parameter
 from hostler.model.slice_api import Arguments
 
@@ -51,7 +51,7 @@ async def routed(asked: Asked) -> Answer | None:
     verb = asked.route.method
     raw_path = asked.raw.scope["raw_path"].decode("ascii", "replace")
     segments = raw_path.split("/")[4:]
-    match = _calls(asked).route(asked.parts["blueprint"], verb, [] if segments == [""] else decoded(segments))
+    match = _calls(asked).route(asked.parts["blueprint"], verb, [] if segments == [""] else decode_segments(segments))
     if match.target is None:
         allowed = ", ".join(match.verbs)
         message = f"method {verb}: not allowed on {raw_path[:200]!r}; use {allowed}"

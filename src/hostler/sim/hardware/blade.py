@@ -126,17 +126,17 @@ def step(state: BladeState, event: BladeEvent, *, now: float, rng: random.Random
     """Return the next state of the blade and the timers to set."""
     match event:
         case Supply():
-            return _supplied(state, event, now, rng)
+            return _apply_supply(state, event, now, rng)
         case Due(epoch=epoch):
             return _due(state, now) if epoch == state.epoch else (state, ())
         case Crash(lasting=lasting):
             broken = _with(state, broken=state.broken or lasting)
             down = state.life in (Life.DOWN, Life.FAULTED)
-            return (broken, ()) if down else (_failed(broken), ())
+            return (broken, ()) if down else (_fail(broken), ())
         case Start():
-            return _started(state, now, rng)
+            return _start(state, now, rng)
         case Stop():
-            return _stopped(state, now, rng)
+            return _stop(state, now, rng)
         case Repair():
             repaired = _with(state, broken=False, failures=0)
             down = state.powered and state.life in (Life.DOWN, Life.FAULTED)
@@ -149,29 +149,29 @@ def step(state: BladeState, event: BladeEvent, *, now: float, rng: random.Random
             return _booting(fresh, now, rng) if state.powered else (fresh, ())
 
 
-def _supplied(state: BladeState, supply: Supply, now: float, rng: random.Random) -> Outcome:
+def _apply_supply(state: BladeState, supply: Supply, now: float, rng: random.Random) -> Outcome:
     after = _with(state, powered=supply.powered, connected=supply.connected)
     if supply.powered is state.powered:
         return after, ()
-    return _booting(after, now, rng) if supply.powered else (_turned(after, Life.DOWN), ())
+    return _booting(after, now, rng) if supply.powered else (_with_life(after, Life.DOWN), ())
 
 
 def _due(state: BladeState, now: float) -> Outcome:
     match state.life:
         case Life.BOOTING if state.broken:
-            return _failed(state), ()
+            return _fail(state), ()
         case Life.BOOTING:
-            up = _turned(state, Life.UP)
+            up = _with_life(state, Life.UP)
             return up, ((Timer(now + PROVEN, up.epoch),) if up.failures else ())
         case Life.STOPPING:
-            return _turned(state, Life.DOWN), ()
+            return _with_life(state, Life.DOWN), ()
         case Life.UP:
             return _with(state, failures=0), ()
         case _:
             return state, ()
 
 
-def _started(state: BladeState, now: float, rng: random.Random) -> Outcome:
+def _start(state: BladeState, now: float, rng: random.Random) -> Outcome:
     if not state.powered:
         return state, (Ignored("it has no power"),)
     if state.life is Life.FAULTED:
@@ -179,25 +179,25 @@ def _started(state: BladeState, now: float, rng: random.Random) -> Outcome:
     return _booting(state, now, rng) if state.life is Life.DOWN else (state, ())
 
 
-def _stopped(state: BladeState, now: float, rng: random.Random) -> Outcome:
+def _stop(state: BladeState, now: float, rng: random.Random) -> Outcome:
     if state.life is Life.FAULTED:
         return state, (Ignored("it is faulted and ignores commands"),)
     if state.life not in (Life.UP, Life.BOOTING):
         return state, ()
-    stopping = _turned(state, Life.STOPPING)
+    stopping = _with_life(state, Life.STOPPING)
     return stopping, (Timer(now + TICK * rng.randint(*STOP_TICKS), stopping.epoch),)
 
 
 def _booting(state: BladeState, now: float, rng: random.Random) -> Outcome:
-    booting = _turned(state, Life.BOOTING)
+    booting = _with_life(state, Life.BOOTING)
     return booting, (Timer(now + TICK * rng.randint(*BOOT_TICKS), booting.epoch),)
 
 
-def _failed(state: BladeState) -> BladeState:
-    return _turned(_with(state, failures=min(state.failures + 1, ENOUGH)), Life.FAULTED)
+def _fail(state: BladeState) -> BladeState:
+    return _with_life(_with(state, failures=min(state.failures + 1, ENOUGH)), Life.FAULTED)
 
 
-def _turned(state: BladeState, life: Life) -> BladeState:
+def _with_life(state: BladeState, life: Life) -> BladeState:
     return _with(state, life=life, epoch=state.epoch + 1)
 
 

@@ -87,7 +87,7 @@ def _about(racks: Racks, wiring: Wiring, address: str) -> Proposal | None:
 
 
 def _pdu(wiring: Wiring, address: str, pdu: PduState) -> Proposal | None:
-    name = _called(wiring, address)
+    name = _full_name(wiring, address)
     if pdu.stuck:
         where = "" if pdu.carries else ", and it is off" if pdu.joined else ", and it has no feed"
         return _ask("fix", address, f"fix {name}", f"it ignores commands{where}")
@@ -97,7 +97,7 @@ def _pdu(wiring: Wiring, address: str, pdu: PduState) -> Proposal | None:
 
 
 def _tor(wiring: Wiring, address: str, tor: TorState) -> Proposal | None:
-    name = _called(wiring, address)
+    name = _full_name(wiring, address)
     if tor.stuck:
         where = "" if tor.joined else ", and its uplink is down"
         return _ask("fix", address, f"fix {name}", f"it ignores commands{where}")
@@ -107,7 +107,7 @@ def _tor(wiring: Wiring, address: str, tor: TorState) -> Proposal | None:
 
 
 def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Proposal | None:
-    item, port = _called(wiring, cable.item), f"port {cable.port} of {_name(cable.source)}"
+    item, port = _full_name(wiring, cable.item), f"port {cable.port} of {_name(cable.source)}"
     what = "power" if cable.power else "network"
     if state.stuck:
         where = f"stuck at {'on' if state.on else 'off'}" if state.joined else "stuck, and its cable is unplugged"
@@ -123,7 +123,7 @@ def _cable(racks: Racks, wiring: Wiring, cable: Cable, state: CableState) -> Pro
 
 
 def _blade(racks: Racks, wiring: Wiring, address: str, blade: BladeState) -> Proposal | None:
-    name = _called(wiring, address)
+    name = _full_name(wiring, address)
     if blade.life is Life.DOWN and blade.powered:
         return _do("start", address, f"start {name}", "it has power, but is stopped", Start(address))
     if blade.life is not Life.FAULTED:
@@ -160,7 +160,7 @@ def _id(kind: RepairKind, address: str) -> str:
     return f"{kind}~{address.replace('/', '~').replace(':', '~')}"
 
 
-def _called(wiring: Wiring, address: str) -> str:
+def _full_name(wiring: Wiring, address: str) -> str:
     return f"{wiring.kinds[address]} {_name(address)} in rack {wiring.plan.name}"
 
 

@@ -55,9 +55,9 @@ def step(state: SwitchT, event: SwitchEvent) -> tuple[SwitchT, tuple[Ignored, ..
     """Return the next state of the component. No event sets a timer."""
     match event:
         case PowerOff() | Disconnect():
-            return _switched(state, on=False)
+            return _set_on(state, on=False)
         case PowerOn() | Connect():
-            return _switched(state, on=True)
+            return _set_on(state, on=True)
         case Cut():
             return _with(state, joined=False), ()
         case Join():
@@ -70,7 +70,7 @@ def step(state: SwitchT, event: SwitchEvent) -> tuple[SwitchT, tuple[Ignored, ..
             return _with(state, on=True, joined=True, stuck=False), ()
 
 
-def _switched(state: SwitchT, *, on: bool) -> tuple[SwitchT, tuple[Ignored, ...]]:
+def _set_on(state: SwitchT, *, on: bool) -> tuple[SwitchT, tuple[Ignored, ...]]:
     if state.on is on:
         return state, ()
     if state.stuck:

@@ -202,9 +202,9 @@ def affected_components(event: Event, address: str, wiring: Wiring) -> tuple[str
     found: tuple[str, ...] = ()
     match event:
         case PowerOff() | PowerOn():
-            found = _powered(address, kind, wiring)
+            found = _power_ports(address, kind, wiring)
         case Connect() | Disconnect():
-            found = _connected(address, kind, wiring)
+            found = _network_ports(address, kind, wiring)
         case Cut() | Join() | Stick() | Unstick():
             found = (address,) if kind in ("pdu", "tor", "cable") else ()
         case Crash() | Start() | Stop():
@@ -216,7 +216,7 @@ def affected_components(event: Event, address: str, wiring: Wiring) -> tuple[str
     return found
 
 
-def _powered(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
+def _power_ports(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
     if kind == "rack":
         return tuple(wiring.of("pdu"))
     if kind == "cable":
@@ -224,7 +224,7 @@ def _powered(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
     return (address,) if kind == "pdu" else tuple(cable.address for cable in wiring.power_to(address))
 
 
-def _connected(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
+def _network_ports(address: str, kind: str, wiring: Wiring) -> tuple[str, ...]:
     if kind == "cable":
         return () if wiring.cables[address].power else (address,)
     cables = wiring.ports[address] if kind == "tor" else wiring.network_to(address)

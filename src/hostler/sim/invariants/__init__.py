@@ -267,7 +267,7 @@ class Invariants:
         if event.type == "delete":
             self._told_nodes.get(vm, {}).pop(node, None)
             if self._rules is not None:
-                self._rules.taken(vm, node)
+                self._rules.note_removal(vm, node)
             return
         if event.previous is not None:
             return
@@ -281,9 +281,9 @@ class Invariants:
             if command.fence != self._fence:
                 self._stale(f"vm {vm}", f"node {node} was commanded to run it", command.fence)
             if self._duty is not None:
-                self.look("inventory_heeded", self._duty.placed(vm, node))
+                self.look("inventory_heeded", self._duty.check_placement(vm, node))
         if self._rules is not None:
-            self.look("rules_kept", self._rules.placed(vm, node))
+            self.look("rules_kept", self._rules.check_placement(vm, node))
 
     def _stale(self, component: str, what: str, fence: int) -> None:
         who = "there is no leader" if self._fence is None else f"the leader has fence {self._fence}"
@@ -326,12 +326,12 @@ class Invariants:
             if parts["org"] == ORG:
                 self._labs.get(project, set()).discard(id_)
             if self._rules is not None:
-                self._rules.unwished(id_, key)
+                self._rules.forget_vm(id_, key)
             return
         self._vms[id_] = key
         self._gone.pop(id_, None)
         if self._rules is not None:
-            self._rules.wished(id_, key, event.kv.value)
+            self._rules.take_vm(id_, key, event.kv.value)
         if parts["org"] == ORG and event.previous is None and LAB_LABEL in _read(_Vm, event.kv.value).labels:
             having = self._labs.setdefault(project, set())
             having.add(id_)

@@ -59,7 +59,7 @@ async def unmet(world: World) -> list[Unmet]:
     """Return everything that does not match its spec."""
     state = await _State.read(world)
     found = [*_machines(state), *_leftovers(state), *_nodes(state), *_workloads(state), *_labs(state)]
-    return [*found, *await _retained(world)]
+    return [*found, *await _unknown_retained(world)]
 
 
 async def unmet_now(world: World) -> list[Unmet]:
@@ -68,7 +68,7 @@ async def unmet_now(world: World) -> list[Unmet]:
     return [*_machines(state), *_workloads(state), *_labs(state)]
 
 
-async def _retained(world: World) -> list[Unmet]:
+async def _unknown_retained(world: World) -> list[Unmet]:
     """Return retained machines without a record in the store."""
     kept = [(node, name) for node, host in world.blades.items() if host.runs for name in host.place.contents.kept]
     if not kept or world.plan.agents == "light":  # light agents do not publish them
@@ -81,7 +81,7 @@ async def _retained(world: World) -> list[Unmet]:
     ]
 
 
-async def unshown(world: World) -> list[Unmet]:
+async def unlisted_disks(world: World) -> list[Unmet]:
     """Return retained disks of VMs that `vm show` does not list."""
     vms = {parts["vm"]: vm for parts, vm in await every(world, VM)}
     found: list[Unmet] = []
@@ -89,7 +89,7 @@ async def unshown(world: World) -> list[Unmet]:
         vm = vms.get(kept.vm)
         if vm is None:
             continue
-        view = await world.ask(lambda doors, vm=vm: doors.vms.get(HOSTLER, vm.org, vm.project, vm.id))  # type: ignore[misc]
+        view = await world.ask(lambda services, vm=vm: services.vms.get(HOSTLER, vm.org, vm.project, vm.id))  # type: ignore[misc]
         if not any((each.node, each.name) == (parts["node"], kept.name) for each in view.retained):
             text = f"its disk {kept.name} is retained on node {parts['node']}, but the VM does not list it"
             found.append(Unmet(f"vm {vm.id}", text, invariant="data_kept"))
@@ -170,7 +170,7 @@ def _machines(state: _State) -> Iterator[Unmet]:
     for id_, vm in state.vms.items():
         component, handle = f"vm {vm.org}/{vm.project}/{vm.name} ({id_})", state.handles.get(id_)
         if vm.deleting:
-            yield Unmet(component, f"it is still being deleted; {_seen(handle)}")
+            yield Unmet(component, f"it is still being deleted; {_observed_text(handle)}")
         elif vm.expires_at is not None and state.wall > vm.expires_at + LATE:
             yield Unmet(component, "it has expired, but is not being deleted")
         elif handle is None:
@@ -184,9 +184,9 @@ def _machines(state: _State) -> Iterator[Unmet]:
 def _unlike(state: _State, vm: VirtualMachine, handle: VmHandle) -> str | None:
     there, commands = state.there.get(vm.id, []), state.commands.get(vm.id, {})
     if list(commands) != [handle.node] or vm.id in state.arrivals:
-        return f"{', '.join(commands) or 'no node'} should have it; {_seen(handle)}"
+        return f"{', '.join(commands) or 'no node'} should have it; {_observed_text(handle)}"
     if [node for node, _ in there] != [handle.node]:
-        return f"it is on {', '.join(node for node, _ in there) or 'no node'}; {_seen(handle)}"
+        return f"it is on {', '.join(node for node, _ in there) or 'no node'}; {_observed_text(handle)}"
     if handle.ended:
         return None  # in accordance with its restart policy
     power, member = vm.power, state.members.get(handle.node)
@@ -195,7 +195,7 @@ def _unlike(state: _State, vm: VirtualMachine, handle: VmHandle) -> str | None:
     wanted = MachineState.RUNNING if power is Power.ON else MachineState.STOPPED
     row = there[0][1]
     if handle.state is not wanted or row.state is not wanted:
-        return f"it should be {wanted}; the machine is {row.state}, and {_seen(handle)}"
+        return f"it should be {wanted}; the machine is {row.state}, and {_observed_text(handle)}"
     if handle.generation != vm.generation:
         return f"the status is of generation {handle.generation}, but the spec has {vm.generation}"
     return None
@@ -281,13 +281,13 @@ def _instance(state: _State, workload: Any, which: str, instance: Any) -> Iterat
     if actual is None:
         yield Unmet(component, "its node has not reported its state")
     elif (actual.node, actual.state) != (handle.node, handle.state):
-        yield Unmet(component, f"{actual.node} observed {actual.state}; {_seen(handle)}")
+        yield Unmet(component, f"{actual.node} observed {actual.state}; {_observed_text(handle)}")
 
 
 def _labs(state: _State) -> Iterator[Unmet]:
-    door = state.world.door
+    redis = state.world.lab_redis
     for user, record in state.labs.items():
-        component, lab, shown = f"lab of {user}", record.lab, door.records.get(user)
+        component, lab, shown = f"lab of {user}", record.lab, redis.records.get(user)
         if lab is None:
             if shown is not None:
                 yield Unmet(component, "it is gone, but still shown")
@@ -299,7 +299,7 @@ def _labs(state: _State) -> Iterator[Unmet]:
             yield Unmet(component, f"it is shown as {shown}, but is {lab.server(user)}")
 
 
-def _seen(handle: VmHandle | None) -> str:
+def _observed_text(handle: VmHandle | None) -> str:
     if handle is None:
         return "no observed state"
     detail = f" ({handle.detail})" if handle.detail else ""

@@ -83,7 +83,7 @@ class DiskWatch:
         """Deleted disks and when; checked after all events of that instant."""
         self._last: dict[str, _Last] = {}
         if deleted is not None:
-            world.disks.listen(self._deleted)
+            world.disks.listen(self._note_deletion)
 
     def heard(self, event: Event) -> None:
         """Handle a change in the store."""
@@ -109,7 +109,7 @@ class DiskWatch:
 
     # Deleted disks
 
-    def _deleted(self, node: str, row: Row, kept: Kept | None) -> None:
+    def _note_deletion(self, node: str, row: Row, kept: Kept | None) -> None:
         if not row.writes:
             return
         self.looks["disks_kept"] += 1

@@ -61,7 +61,7 @@ class Endpoints:
 
     def _look(self) -> None:
         world, now = self._world, self._world.clock.now()
-        shown = [user for user, record in world.door.records.items() if record.available]
+        shown = [user for user, record in world.lab_redis.records.items() if record.available]
         hindered = is_hindered(world)
         there = self._reachable() if shown else set()
         unreachable = {user for user in shown if user not in there}

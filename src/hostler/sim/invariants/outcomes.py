@@ -84,9 +84,9 @@ class Asked:
         """Machines whose deletion was requested, acknowledged or not."""
 
     @contextmanager
-    def asking(self, wishes: Mapping[Subject, Any]) -> Iterator[None]:
+    def asking(self, wanted: Mapping[Subject, Any]) -> Iterator[None]:
         """Record a request while it runs: these subjects should get these values."""
-        lasts = [(self._last.setdefault(subject, _Last()), value) for subject, value in wishes.items()]
+        lasts = [(self._last.setdefault(subject, _Last()), value) for subject, value in wanted.items()]
         for last, _ in lasts:
             last.begin()
         try:
@@ -121,7 +121,7 @@ class Asked:
         name = msgspec.json.encode(user)
         return any(
             name in raw
-            for queue in self._world.door.queues.values()
+            for queue in self._world.lab_redis.queues.values()
             for raw in (*queue.waiting, *(taken.raw for held in queue.processing.values() for taken in held))
         )
 

@@ -65,7 +65,7 @@ class Rollouts:
             if (instance := value_of(INSTANCE, event)) is not None:
                 self._instances[parts["workload"]][parts["instance"]] = instance
         elif (parts := WORKLOAD.match(key)) is not None:
-            self._wished(parts["workload"], value_of(WORKLOAD, event))
+            self._take_workload(parts["workload"], value_of(WORKLOAD, event))
         elif (parts := MEMBER.match(key)) is not None:
             self._away.pop(parts["node"], None)
             if (member := value_of(MEMBER, event)) is not None and member.lifecycle is not Lifecycle.ON_DUTY:
@@ -93,7 +93,7 @@ class Rollouts:
             self._violated(f"workload {name}", text, None)
             del self._updates[name]
 
-    def _wished(self, name: str, workload: Workload | None) -> None:
+    def _take_workload(self, name: str, workload: Workload | None) -> None:
         before = self._workloads.pop(name, None)
         update = self._updates.pop(name, None)
         if workload is None:

@@ -159,14 +159,14 @@ class SliceWatch:
         for number in dict.fromkeys((*old, *new)):
             before, after = old.get(number), new.get(number)
             if before != after:
-                self._moved(_Move(node, artifact, number, before, after))
+                self._check_move(_Move(node, artifact, number, before, after))
         if new:
             records[artifact], self._methods[here] = dict(new), methods
         else:
             records.pop(artifact, None)
             self._methods.pop(here, None)
 
-    def _moved(self, move: _Move) -> None:
+    def _check_move(self, move: _Move) -> None:
         node, artifact, number, old, new = move
         was, now = None if old is None else old.state, None if new is None else new.state
         self._touched[artifact, number] = None

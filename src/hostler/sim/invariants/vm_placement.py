@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.sim.world import World
 
 
-class _Wish(msgspec.Struct):
+class _VmRules(msgspec.Struct):
     affinity: tuple[Affinity, ...] = ()
     labels: dict[str, str] = {}
     node_labels: dict[str, str] = {}
@@ -35,7 +35,7 @@ class _Wish(msgspec.Struct):
         return [rule for rule in self.affinity if rule.required]
 
 
-_wish = msgspec.json.Decoder(_Wish)
+_decoder = msgspec.json.Decoder(_VmRules)
 
 
 class Rules:
@@ -43,7 +43,7 @@ class Rules:
 
     def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
         self._world, self._violated = world, violated
-        self._wishes: dict[str, _Wish] = {}
+        self._specs: dict[str, _VmRules] = {}
         self._project: dict[str, str] = {}
         self._ruled: defaultdict[str, dict[str, None]] = defaultdict(dict)
         """By project, the machines with rules."""
@@ -51,30 +51,30 @@ class Rules:
         """By project, the nodes of its machines."""
         self._nodes: dict[str, str] = {}
 
-    def wished(self, vm: str, key: str, record: bytes) -> None:
+    def take_vm(self, vm: str, key: str, record: bytes) -> None:
         """Handle a new or changed VM record."""
         try:
-            wish = _wish.decode(record)
+            vm_rules = _decoder.decode(record)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return
-        self.unwished(vm, self._project.get(vm, ""))
+        self.forget_vm(vm, self._project.get(vm, ""))
         project = key.rpartition("/")[0]
-        self._wishes[vm], self._project[vm] = wish, project
-        if wish.required:
+        self._specs[vm], self._project[vm] = vm_rules, project
+        if vm_rules.required:
             self._ruled[project][vm] = None
         if vm in self._nodes:
             self._placed[project][vm] = self._nodes[vm]
 
-    def unwished(self, vm: str, key: str) -> None:
+    def forget_vm(self, vm: str, key: str) -> None:
         """Handle the deletion of the VM record under this key."""
         project = self._project.get(vm)
         if project is not None and key.startswith(project):
             del self._project[vm]
-            self._wishes.pop(vm, None)
+            self._specs.pop(vm, None)
             self._ruled[project].pop(vm, None)
             self._placed[project].pop(vm, None)
 
-    def placed(self, vm: str, node: str) -> int:
+    def check_placement(self, vm: str, node: str) -> int:
         """Check the placement of a VM on a node. Return the number of rules checked."""
         self._nodes[vm] = node
         project = self._project.get(vm)
@@ -82,29 +82,29 @@ class Rules:
             return 0
         placed, ruled = self._placed[project], self._ruled[project]
         placed[vm] = node
-        looked = self._labelled(vm, node)
+        looked = self._check_labels(vm, node)
         if not ruled:
             return looked
-        for rule in self._wishes[vm].required:
+        for rule in self._specs[vm].required:
             looked += 1
-            if (what := self._broken(rule, vm, node, placed)) is not None:
+            if (what := self._violation(rule, vm, node, placed)) is not None:
                 self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
-        labels = self._wishes[vm].labels
+        labels = self._specs[vm].labels
         for other in ruled:
             where = placed.get(other)
             if other == vm or where is None:
                 continue
-            for rule in self._wishes[other].required:
+            for rule in self._specs[other].required:
                 if not rule.together and rule.labels.items() <= labels.items():
                     looked += 1
-                    if (shared := self._shared(rule.level, node, where)) is not None:
+                    if (shared := self._shared_domain(rule.level, node, where)) is not None:
                         what = f"{other} on {where} must not share a {rule.level} with it, but shares {shared}"
                         self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
         return looked
 
-    def _labelled(self, vm: str, node: str) -> int:
+    def _check_labels(self, vm: str, node: str) -> int:
         """Check whether the node has the required labels. Return the number of checks."""
-        host, wanted = self._world.blades.get(node), self._wishes[vm].node_labels
+        host, wanted = self._world.blades.get(node), self._specs[vm].node_labels
         if host is None or not wanted:
             return 0
         having = {**host.blade.labels, "node": node, "rack": host.blade.rack}
@@ -114,29 +114,29 @@ class Rules:
                 self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
         return 1
 
-    def taken(self, vm: str, node: str) -> None:
+    def note_removal(self, vm: str, node: str) -> None:
         """Handle the removal of a VM from a node. After a migration, another node already has it."""
         if self._nodes.get(vm) == node:
             del self._nodes[vm]
             self._placed[self._project.get(vm, "")].pop(vm, None)
 
-    def _broken(self, rule: Affinity, vm: str, node: str, placed: dict[str, str]) -> str | None:
+    def _violation(self, rule: Affinity, vm: str, node: str, placed: dict[str, str]) -> str | None:
         others = [
             (other, where)
             for other, where in placed.items()
-            if other != vm and rule.labels.items() <= self._wishes[other].labels.items()
+            if other != vm and rule.labels.items() <= self._specs[other].labels.items()
         ]
         if rule.together:
-            if not others or any(self._shared(rule.level, node, where) is not None for _, where in others):
+            if not others or any(self._shared_domain(rule.level, node, where) is not None for _, where in others):
                 return None
             names = ", ".join(sorted(other for other, _ in others))
             return f"it shares no {rule.level} with any of {names}, against its rule"
         for other, where in others:
-            if (shared := self._shared(rule.level, node, where)) is not None:
+            if (shared := self._shared_domain(rule.level, node, where)) is not None:
                 return f"it shares {shared} with {other} on {where}, against its rule"
         return None
 
-    def _shared(self, level: Level, one: str, other: str) -> str | None:
+    def _shared_domain(self, level: Level, one: str, other: str) -> str | None:
         mine = dict.fromkeys(self._domains(level, one))
         return next((domain for domain in self._domains(level, other) if domain in mine), None)
 
@@ -190,7 +190,7 @@ class Duty:
         else:
             self._off[key] = self._off.get(key, (self._world.clock.now(), ""))[0], why
 
-    def placed(self, vm: str, node: str) -> int:
+    def check_placement(self, vm: str, node: str) -> int:
         """Check the placement of a new machine on a node. Return how many checks were made."""
         if not self._off or is_hindered(self._world):
             return 0

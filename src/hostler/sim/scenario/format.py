@@ -65,7 +65,7 @@ def read_scenario(
     return scenario
 
 
-def written(scenario: Scenario) -> str:
+def scenario_text(scenario: Scenario) -> str:
     """Return the scenario as a file."""
     text: str = yaml.safe_dump(
         scenario.document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None

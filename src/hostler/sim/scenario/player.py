@@ -100,11 +100,11 @@ class Hands:
         if isinstance(what, actions.LabStart):
             for user in what.labs.users:
                 self.asked.lab(user, what.labs.lab_id)
-                self._world.door.push("provision", LabRequest(webuserid=user, lab_id=what.labs.lab_id).encode())
+                self._world.lab_redis.push("provision", LabRequest(webuserid=user, lab_id=what.labs.lab_id).encode())
             return
         for user in what.users:
             self.asked.lab(user, None)
-            self._world.door.push("decommission", LabDecommission(webuserid=user).encode())
+            self._world.lab_redis.push("decommission", LabDecommission(webuserid=user).encode())
 
     async def _recover(self, what: actions.Backup | actions.Restore) -> None:
         if isinstance(what, actions.Backup):
@@ -140,29 +140,29 @@ class Hands:
             self.promised[subject] = None
 
     async def _change_workload(self, what: actions.Apply | actions.Scale | actions.Delete, within: float) -> None:
-        def do(doors: ReplicaServices) -> Awaitable[Any]:
+        def do(services: ReplicaServices) -> Awaitable[Any]:
             match what:
                 case actions.Apply(workload=wanted):
-                    return doors.workloads.apply(doors.request, wanted)
+                    return services.workloads.apply(services.request, wanted)
                 case actions.Scale(workload=name, instances=number):
-                    return doors.workloads.scale(doors.request, name, WorkloadScale(instances=number))
+                    return services.workloads.scale(services.request, name, WorkloadScale(instances=number))
                 case actions.Delete(workload=name):
-                    return doors.workloads.delete(doors.request, name)
+                    return services.workloads.delete(services.request, name)
 
-        with self.asked.asking(_wished(what)):
+        with self.asked.asking(_workload_facts(what)):
             await self._world.ask(do, within=within)
 
     async def _change_blueprint(
         self, what: actions.ApplyBlueprint | actions.DeleteBlueprint | actions.RollbackBlueprint, within: float
     ) -> None:
-        def do(doors: ReplicaServices) -> Awaitable[Any]:
+        def do(services: ReplicaServices) -> Awaitable[Any]:
             match what:
                 case actions.ApplyBlueprint(name=name, blueprint=wanted):
-                    return doors.blueprints.apply(doors.request, name, wanted)
+                    return services.blueprints.apply(services.request, name, wanted)
                 case actions.DeleteBlueprint(name=name):
-                    return doors.blueprints.delete(doors.request, name)
+                    return services.blueprints.delete(services.request, name)
                 case actions.RollbackBlueprint(name=name, to=to):
-                    return doors.blueprints.rollback(doors.request, name, to)
+                    return services.blueprints.rollback(services.request, name, to)
 
         there = not isinstance(what, actions.DeleteBlueprint)
         with self.asked.asking({("blueprint", what.name, "there"): there} | _slices(what)):
@@ -181,8 +181,8 @@ class Hands:
             condition=UNSET if what.condition is None else what.condition,
         )
 
-        def do(doors: ReplicaServices) -> Awaitable[Any]:
-            request, inventory, (first, _, second) = doors.request, doors.inventory, what.on.partition("/")
+        def do(services: ReplicaServices) -> Awaitable[Any]:
+            request, inventory, (first, _, second) = services.request, services.inventory, what.on.partition("/")
             match what.level:
                 case "region":
                     return inventory.set_region(request, first, change)
@@ -211,14 +211,14 @@ class Hands:
     async def _change_node(
         self, what: actions.DrainNodes | actions.ActivateNodes | actions.ConfirmOff, node: str, end: float
     ) -> None:
-        def do(doors: ReplicaServices) -> Awaitable[Any]:
+        def do(services: ReplicaServices) -> Awaitable[Any]:
             match what:
                 case actions.DrainNodes(mode=mode):
-                    return doors.nodes.drain(doors.request, node, Drain(mode=mode))
+                    return services.nodes.drain(services.request, node, Drain(mode=mode))
                 case actions.ActivateNodes():
-                    return doors.nodes.activate(doors.request, node)
+                    return services.nodes.activate(services.request, node)
                 case actions.ConfirmOff():
-                    return doors.nodes.confirm_off(doors.request, node)
+                    return services.nodes.confirm_off(services.request, node)
 
         duty: dict[Subject, Any] = {}
         if not isinstance(what, actions.ConfirmOff):
@@ -242,7 +242,7 @@ def _slices(what: actions.ApplyBlueprint | actions.DeleteBlueprint | actions.Rol
     return {("blueprint", what.name, "said"): UNKNOWN}
 
 
-def _wished(what: actions.Apply | actions.Scale | actions.Delete) -> dict[Subject, Any]:
+def _workload_facts(what: actions.Apply | actions.Scale | actions.Delete) -> dict[Subject, Any]:
     """Return the state of a workload after the request."""
     match what:
         case actions.Delete(workload=name):
@@ -331,7 +331,7 @@ class Player:
             if world.chronicle.revision != seen or now >= look_at or now >= end:
                 seen, look_at = world.chronicle.revision, now + AGAIN_EVERY
                 found = [*await unmet(world), *await self.hands.asked.unmet()]
-                left = _judged(found, pending) + await unmet_blueprints(world, self._scenario.given_up)
+                left = _without_waiting(found, pending) + await unmet_blueprints(world, self._scenario.given_up)
                 if (not left and not self._asking) or now >= end:
                     break
             await world.sleep(LOOK_EVERY)
@@ -366,14 +366,14 @@ class Player:
     def _ask(self, what: Act, text: str) -> None:
         self.asked += 1
         self._world.log.add("asked", text, "should be refused" if what.refused else "")
-        task = self._world.spawn(self._answered(what, text), f"act: {text}")
+        task = self._world.spawn(self._perform(what, text), f"act: {text}")
         self._asking[task] = text
         task.add_done_callback(lambda done: self._asking.pop(done, None))
 
-    async def _answered(self, what: Act, text: str) -> None:
+    async def _perform(self, what: Act, text: str) -> None:
         try:
             if isinstance(what, actions.Expect):
-                found = _judged(await unmet_now(self._world), what.pending)
+                found = _without_waiting(await unmet_now(self._world), what.pending)
                 for difference in [*found, *await unmet_blueprints(self._world, what.given_up)]:
                     self._missed(difference)
             else:
@@ -388,7 +388,7 @@ class Player:
                 self._wrong(text, "it succeeded, but should have been refused")
 
 
-def _judged(found: list[Unmet], pending: int) -> list[Unmet]:
+def _without_waiting(found: list[Unmet], pending: int) -> list[Unmet]:
     """Remove what waits for capacity, if the number is as expected."""
     waiting = sum(difference.waits for difference in found)
     if waiting == pending:

@@ -47,7 +47,7 @@ def seconds(piece: Piece, *, least: float = 0.0, most: float = 7 * 86400.0) -> f
     return found
 
 
-def converted(piece: Piece, kind: type[T], otherwise: T) -> T:
+def parse_record(piece: Piece, kind: type[T], otherwise: T) -> T:
     """Parse a record. An error is reported at its position; the result is then `otherwise`."""
     try:
         return msgspec.convert(piece.plain(), kind)
@@ -73,7 +73,7 @@ def vms_of(piece: Piece) -> RequestedVm:
     """Parse an item of `vms`: one machine, or `count` machines called NAME-1, NAME-2, …"""
     fields = piece.fields("name", "count", "org", "project", "power", "expires", *_SHAPE, *_PLACING)
     name = name_in(piece, fields, most=MAX_NAME - 7)
-    names = numbered(fields, name)
+    names = numbered_names(fields, name)
     labels = _labels(fields, "labels")
     return RequestedVm(
         org=fields["org"].text(least=1, most=255) if "org" in fields else ORG,
@@ -99,7 +99,7 @@ def vm_names(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, str, tuple
     return (
         fields["org"].text(least=1, most=255) if "org" in fields else ORG,
         fields["project"].text(least=1, most=255) if "project" in fields else PROJECT,
-        numbered(fields, name_in(piece, fields)),
+        numbered_names(fields, name_in(piece, fields)),
     )
 
 
@@ -116,12 +116,12 @@ def users_of(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, ...]:
         check_user(user or "nobody")
     except Invalid as error:
         fields["user"].doubt(str(error))
-    return numbered(fields, user)
+    return numbered_names(fields, user)
 
 
 def catalogue_of(piece: Piece) -> LabCatalogue:
     """Parse `catalogue`: the configuration of labs. Durations are seconds."""
-    return converted(piece, LabCatalogue, LabCatalogue())
+    return parse_record(piece, LabCatalogue, LabCatalogue())
 
 
 def blueprint_of(piece: Piece) -> Blueprint:
@@ -130,7 +130,7 @@ def blueprint_of(piece: Piece) -> Blueprint:
     Its needs are checked when it is applied.
     """
     nothing = Blueprint(slices=())
-    found = converted(piece, Blueprint, nothing)
+    found = parse_record(piece, Blueprint, nothing)
     if found is not nothing:
         for fault in faults(found):
             piece.doubt(fault.what, field=fault.place)
@@ -152,7 +152,7 @@ def base_of(piece: Piece) -> str:
     return text
 
 
-def numbered(fields: Mapping[str, Piece], name: str) -> tuple[str, ...]:
+def numbered_names(fields: Mapping[str, Piece], name: str) -> tuple[str, ...]:
     """Return NAME; with a `count` NAME-1, NAME-2, …"""
     if "count" not in fields:
         return (name,)

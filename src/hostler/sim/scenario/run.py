@@ -12,11 +12,11 @@ import msgspec
 from hostler.kit.plural import counted
 from hostler.kit.virtual_loop import ProcessLoop, run_virtual
 from hostler.sim.invariants import Invariants, Verdict, Violation
-from hostler.sim.invariants.converged import lost, unshown
+from hostler.sim.invariants.converged import lost, unlisted_disks
 from hostler.sim.invariants.labs import Ends
 from hostler.sim.invariants.rollout import Rollouts
 from hostler.sim.scenario.player import Player, plan_of
-from hostler.sim.scenario.scenario import drawn
+from hostler.sim.scenario.scenario import draw_moments
 from hostler.sim.world import Factories, World
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Run:
         self._enough = False
         self._task: asyncio.Task[Any] | None = None
         """The task that plays the scenario, while it does."""
-        self._moments = drawn(scenario, seed)
+        self._moments = draw_moments(scenario, seed)
         self._loop = ProcessLoop(seed)
         self._world = World(plan_of(scenario), seed=seed, loop=self._loop, parts=parts, tell=tell)
         self._invariants: Invariants | None = None
@@ -108,9 +108,9 @@ class _Run:
         try:
             run_virtual(self._main, loop=self._loop)
         except Exception as error:  # noqa: BLE001 - a run that ends with an error is a violation
-            self._broken("the run", error)
+            self._note_error("the run", error)
         for name, failure in self._world.failures:
-            self._broken(name, failure)
+            self._note_error(name, failure)
         return Outcome(
             scenario=self._scenario.name,
             seed=self._seed,
@@ -132,10 +132,10 @@ class _Run:
         async with world:
             # The store's first events are the inventory, which affects no invariant.
             invariants = self._invariants = Invariants(
-                world, (*self._scenario.invariants, "requests_answered"), told=self._told
+                world, (*self._scenario.invariants, "requests_answered"), told=self._log_violation
             )
             try:
-                await self._played(invariants)
+                await self._play(invariants)
             except asyncio.CancelledError:
                 if not self._enough or task is None:
                     raise
@@ -143,7 +143,7 @@ class _Run:
             finally:
                 invariants.stop()
 
-    async def _played(self, invariants: Invariants) -> None:
+    async def _play(self, invariants: Invariants) -> None:
         def wrong(request: str, text: str) -> None:
             invariants.violated("requests_answered", request, text)
 
@@ -159,7 +159,7 @@ class _Run:
         await player.play()
         left = await player.settle()
         if not left:
-            left = await unshown(world)
+            left = await unlisted_disks(world)
         self._task = None
         for stop in stops:
             stop()
@@ -180,13 +180,13 @@ class _Run:
             invariants.violated(left[SHOWN].invariant, "the world", f"and {len(left) - SHOWN} more")
         invariants.check_runs()
 
-    def _told(self, violation: Violation) -> None:
+    def _log_violation(self, violation: Violation) -> None:
         self._world.log.add("violation", violation.component, f"{violation.invariant}: {violation.text}")
         if violation.invariant == self._until and not self._enough and self._task is not None:
             self._enough = True
             self._task.cancel()
 
-    def _broken(self, component: str, error: Exception) -> None:
+    def _note_error(self, component: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
         at = round(self._loop.time(), 6)
         self._broke.append(Violation(invariant="nothing_broke", at=at, component=component, text=text))

@@ -216,7 +216,7 @@ MOST = 10_000
 """Most faults that one chance draws in a run."""
 
 
-def drawn(scenario: Scenario, seed: int) -> tuple[Moment, ...]:
+def draw_moments(scenario: Scenario, seed: int) -> tuple[Moment, ...]:
     """Return all events of a run with this seed, by time: the timeline, and one moment for each drawn fault."""
     moments = list(scenario.timeline)
     for number, chance in enumerate(scenario.chances):

@@ -188,11 +188,11 @@ class _Shrinking:
         complete = self._leave_out_specs() and complete
         self._simplify()
         self._length()
-        best, outcome, first = self._proven()
+        best, outcome, first = self._proof()
         self._told(f"{counted(before, 'event')} → {len(best.timeline)}, in {counted(self._asked, 'try', 'tries')}")
         return Smallest(scenario=best, outcome=outcome, tries=self._asked, complete=complete and first)
 
-    def _proven(self) -> tuple[Scenario, Outcome, bool]:
+    def _proof(self) -> tuple[Scenario, Outcome, bool]:
         """Return the smallest candidate that fails with its full time to settle, and its outcome.
 
         The third item is whether it was the first candidate tried.

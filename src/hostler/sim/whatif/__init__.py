@@ -8,6 +8,6 @@ The copied store is only read, so its users are not affected.
 """
 
 from hostler.sim.whatif.question import Affected, Answer, Fate, Question, ask
-from hostler.sim.whatif.snapshot import Copied, copied
+from hostler.sim.whatif.snapshot import Copied, copy_records
 
-__all__ = ["Affected", "Answer", "Copied", "Fate", "Question", "ask", "copied"]
+__all__ = ["Affected", "Answer", "Copied", "Fate", "Question", "ask", "copy_records"]

@@ -109,7 +109,7 @@ def ask(copy: Copied, question: Question, tell: Callable[[str], None] = lambda _
     plan = world_plan(copy, boot_time=question.boot_time, power=question.power, brake_share=question.brake_share)
     world = World(plan, seed=question.seed, loop=loop)
     left_out = furnish(world, copy)
-    nodes = _drained(copy, question.drain, world)
+    nodes = _nodes_of(copy, question.drain, world)
 
     async def main() -> Answer:
         async with world:
@@ -154,13 +154,13 @@ class _Asking:
             world.inject(fault)
         for node in self._nodes:
             self._tell(f"drained: {node}")
-            await world.ask(lambda doors, node=node: doors.nodes.drain(doors.request, node, Drain()))  # type: ignore[misc]
+            await world.ask(lambda services, node=node: services.nodes.drain(services.request, node, Drain()))  # type: ignore[misc]
         settled, took = await self._quiet(question.within)
         for node in self._nodes:
             for entry in (await COMMAND.list(world.store, node=node, strict=False)).entries:
                 told = [reason.why for reason in entry.value.reasons if reason.subject == DRAIN]
                 self._stuck[entry.value.vm] = "; ".join(told)
-        answer = self._told(before, ran, await self._machines(), began=began, took=took, settled=settled)
+        answer = self._answer(before, ran, await self._machines(), began=began, took=took, settled=settled)
         slices = () if self._slices is None else await self._slices.fates()
         return msgspec.structs.replace(answer, slices=slices)
 
@@ -189,7 +189,7 @@ class _Asking:
         found = {entry.key.removeprefix(VM.prefix()): entry.value for entry in vms}
         return {name: (vm, handles.get(name)) for name, vm in found.items()}
 
-    def _told(
+    def _answer(
         self,
         before: dict[str, tuple[VirtualMachine, VmHandle | None]],
         ran: frozenset[str],
@@ -214,7 +214,7 @@ class _Asking:
                 unaffected += found is None
             elif name not in ran:
                 waiting += 1
-            elif (found := self._affected(name, vm, handle, after.get(name, (vm, None))[1], began)) is None:
+            elif (found := self._effect_on(name, vm, handle, after.get(name, (vm, None))[1], began)) is None:
                 unaffected += 1
             else:
                 affected.append(found)
@@ -238,7 +238,7 @@ class _Asking:
         runs = host.intervals(name.rpartition("/")[2])
         return bool(runs) and runs[-1][1] is None
 
-    def _affected(
+    def _effect_on(
         self, name: str, vm: VirtualMachine, old: VmHandle | None, new: VmHandle | None, began: float
     ) -> Affected | None:
         here, there = "" if old is None else fold(old.node), "" if new is None else fold(new.node)
@@ -297,7 +297,7 @@ class _Asking:
         return round(away + max(0.0, now - until), 3)
 
 
-def _drained(copy: Copied, names: Sequence[str], world: World) -> tuple[str, ...]:
+def _nodes_of(copy: Copied, names: Sequence[str], world: World) -> tuple[str, ...]:
     """Return the nodes that these names mean. NotFound: a name means none."""
     nodes: dict[str, None] = {}
     for name in names:

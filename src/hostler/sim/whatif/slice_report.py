@@ -67,7 +67,7 @@ class SliceMoves:
         """Return the slices of which an instance moved, or of which fewer served for some time."""
         self._end()
         old, new = _places(self._before), _places(self._records)
-        requested = await self._requested()
+        requested = await self._requested_instances()
         found = []
         for base in dict.fromkeys((*requested, *(base_of(artifact) for artifact in (*old, *new)))):
             artifacts = [name for name in dict.fromkeys((*old, *new)) if base_of(name) == base]
@@ -104,7 +104,7 @@ class SliceMoves:
         if base in self._least:
             self._least[base] = min(self._least[base], self._ready[base])
 
-    async def _requested(self) -> dict[str, int]:
+    async def _requested_instances(self) -> dict[str, int]:
         store = self._world.store
         scaled = {
             DEPLOYMENT.parse(entry.key)["base"]: entry.value.scale

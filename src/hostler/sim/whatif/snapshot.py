@@ -118,7 +118,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """Keys with unreadable values, which are left out."""
 
 
-async def copied(store: Store, tell: Callable[[str, int], None] = lambda *_: None) -> Copied:
+async def copy_records(store: Store, tell: Callable[[str, int], None] = lambda *_: None) -> Copied:
     """Copy the records of a store. `tell` is called with the progress. Conflict: its history is compacted too fast."""
     for _ in range(TRIES):
         try:

@@ -131,7 +131,7 @@ class BladeHost(Host):
     async def run_agent(self, life: Life, machines: SimulatedMachines) -> None:
         """Run the agent on its machines until it is killed."""
         world = self.world
-        env = life.env(lambda text: world.told(self, text))
+        env = life.env(lambda text: world.log_line(self, text))
         ports = NodePorts(machines=machines, peers=self._peers(), slices=self._slices(life))
         await world.parts.agent(life.wire, env, ports, self.agent_plan()).run()
 

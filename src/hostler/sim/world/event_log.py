@@ -151,14 +151,14 @@ class EventLog:
             try:
                 async with self._world.store.watch("", start_revision=start) as events:
                     async for event in events:
-                        self._happened(event)
+                        self._take_event(event)
             except Lagged as error:
                 start = error.revision
             except Closed:
                 return
             await asyncio.sleep(0)
 
-    def _happened(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         revision = event.kv.mod_revision
         if revision != self.revision:
             self._tell()

@@ -137,7 +137,7 @@ class LightBlade(BladeHost):
         self.place.hold(self.clock.now() - ago + plan.fencing_time, self.clock.now())
         self.let_lapse()
         if self._alive:
-            self._lapse = loop.call_later(plan.node_ttl - ago, self._lapsed, context=outside())
+            self._lapse = loop.call_later(plan.node_ttl - ago, self._end_lease, context=outside())
 
     def _be_heard(self) -> None:
         if self._reachable.is_set():
@@ -153,7 +153,7 @@ class LightBlade(BladeHost):
             self._lapse = None
         self.place.hold(FOR_EVER, self.clock.now())
 
-    def _lapsed(self) -> None:
+    def _end_lease(self) -> None:
         lease, self._lease, self._lapse, self._alive = self._lease, None, None, 0
         if lease is not None:
             deliver(lease.revoke)
@@ -253,7 +253,7 @@ class LightBlade(BladeHost):
             return True
         own = entry.value.reinstate == ""
         leftover = seen is not None and self._made.get(vm) != entry.create_revision and not own
-        step = decide(entry.value, seen, settled=_settled(entry.value, seen), leftover=leftover)
+        step = decide(entry.value, seen, settled=_settled_restore(entry.value, seen), leftover=leftover)
         if step is NOTHING or step.action is Action.SEND:
             return await self._tell(entry, seen)
         creates = step.action is Action.CREATE
@@ -325,7 +325,7 @@ class LightBlade(BladeHost):
             node=self.node,
             driver="simulated",
             at=self.clock.wall(),
-            settled=_settled(command, seen),
+            settled=_settled_restore(command, seen),
             detail=refused,
             refused=bool(refused),
         )
@@ -336,7 +336,7 @@ class LightBlade(BladeHost):
         when = [
             COMMAND.unchanged(entry),
             ModRevision(ALIVE.fill(node=self.node)) == self._alive,
-            _unchanged(command, stands),
+            _same_handle(command, stands),
         ]
         put = HANDLE.put(handle, org=command.org, project=command.project, vm=command.vm)
         result = await store.txn(when, [put, *actual(command, handle)])
@@ -366,12 +366,12 @@ class Exchange:
                 blade.heard_slice(parts["artifact"], event)
 
 
-def _unchanged(command: VmCommand, stands: Entry[VmHandle] | None) -> Comparison:
+def _same_handle(command: VmCommand, stands: Entry[VmHandle] | None) -> Comparison:
     key = HANDLE.fill(org=command.org, project=command.project, vm=command.vm)
     return ModRevision(key) == (0 if stands is None else stands.mod_revision)
 
 
-def _settled(command: VmCommand, seen: Machine | None) -> int:
+def _settled_restore(command: VmCommand, seen: Machine | None) -> int:
     """Return the number of the restore if there is nothing to restore, as for a machine that is created again."""
     if command.restore is None:
         return 0

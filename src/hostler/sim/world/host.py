@@ -140,9 +140,9 @@ class RatedClock:
             raise ValueError(f"rate {rate}: must be above 0")
         if rate != self._rate:
             self._bends.append((self.now(), self._clock.now(), rate))
-            self._rate, self.now = rate, self._reckoned
+            self._rate, self.now = rate, self._own_time
 
-    def _reckoned(self) -> float:
+    def _own_time(self) -> float:
         own, since, rate = self._bends[-1]
         return own + (self._clock.now() - since) * rate
 
@@ -209,7 +209,7 @@ class Life:
         """Run something in the process for a caller outside. Unavailable: the process died or did not answer."""
         if self.dead:
             raise Unavailable(f"{self.host.name}: not running")
-        asked = self.host.world.loop.launch(self.process, _answered(work))  # type: ignore[arg-type]
+        asked = self.host.world.loop.launch(self.process, _answer_of(work))  # type: ignore[arg-type]
         try:
             await asyncio.wait((asked,), timeout=within)
         finally:
@@ -233,7 +233,7 @@ class _Answer(NamedTuple):
     error: Exception | None = None
 
 
-async def _answered(work: Callable[[], Awaitable[Any]]) -> _Answer:
+async def _answer_of(work: Callable[[], Awaitable[Any]]) -> _Answer:
     try:
         return _Answer(await work())
     except Exception as error:  # noqa: BLE001 - raised in the caller

@@ -56,7 +56,7 @@ class Injection:
 
     def inject(self, fault: Fault) -> str:
         """Inject a fault now; return its id. Invalid, NotFound: it names nothing that it could affect."""
-        hosts, lines = self._checked(fault)
+        hosts, lines = self._targets(fault)
         self._count += 1
         id_ = f"fault-{self._count}"
         self._world.log.add("fault", fault.on or fault.name, f"{id_}: {fault.told()}", id=id_)
@@ -105,9 +105,9 @@ class Injection:
                     host.wake(id_)
             elif host.held.pop(id_, "") is None:
                 host.start(id_)
-        self._meet(self._concerned(fault))
+        self._meet(self._hosts_of(fault))
 
-    def mended(self, component: str) -> None:
+    def note_repair(self, component: str) -> None:
         """Handle a manual repair or replacement: no fault keeps the component broken any more.
 
         A fault that affected nothing else is over.
@@ -141,7 +141,7 @@ class Injection:
 
     # Affected hosts and components
 
-    def _checked(self, fault: Fault) -> tuple[Sequence[Host], Sequence[str]]:
+    def _targets(self, fault: Fault) -> tuple[Sequence[Host], Sequence[str]]:
         """Return the hosts and components that a fault affects. Invalid, NotFound: there are none."""
         if isinstance(fault, LeaderPaused | LeaderKilled) and not fault.on:
             leader = self._world.leader()
@@ -165,13 +165,13 @@ class Injection:
                 self._racks.cable(on)
                 return (), (fold(on),)
             case _:
-                return self._concerned(fault, strictly=True), ()
+                return self._hosts_of(fault, strictly=True), ()
 
     @property
     def _racks(self) -> Racks:
         return self._world.hardware.racks
 
-    def _concerned(self, fault: Fault, *, strictly: bool = False) -> Sequence[Host]:
+    def _hosts_of(self, fault: Fault, *, strictly: bool = False) -> Sequence[Host]:
         """Return the hosts that a fault affects. NotFound, with `strictly`: a name matches no host."""
         if isinstance(fault, PowerFault | NetworkFault | PduStuck | TorStuck | CableStuck):
             return ()
@@ -180,7 +180,7 @@ class Injection:
             return [host for host in self._world.hosts.values() if _concerns(fault, host)]
         found: dict[Host, None] = {}
         for name in names:
-            hosts = [host for host in self._world.called(name) if _concerns(fault, host)]
+            hosts = [host for host in self._world.hosts_named(name) if _concerns(fault, host)]
             if strictly and not hosts:
                 raise NotFound(f"fault {fault.name}: {name}: no such {_or(fault.place)}")
             found |= dict.fromkeys(hosts)

@@ -227,7 +227,7 @@ class LightSlices:
         if do is Do.RESTART:
             known.falls.append(now)
             known.due_at = now + min(AGAIN[1], AGAIN[0] * 2 ** len(known.falls))
-        why = _refused(blade.conditions.refuses, artifact, do, life)
+        why = _refusal(blade.conditions.refuses, artifact, do, life)
         if why:
             if do is not Do.RESTART:
                 known.failed = why
@@ -371,7 +371,7 @@ def _parts(changes: dict[int, SliceInstance | None]) -> list[dict[int, SliceInst
     return [dict(items[at : at + most]) for at in range(0, len(items), most)]
 
 
-def _refused(refuses: tuple[SliceRefuses, ...], artifact: str, do: Do, life: Process) -> str:
+def _refusal(refuses: tuple[SliceRefuses, ...], artifact: str, do: Do, life: Process) -> str:
     """Return why a step fails permanently; empty: it does not."""
     steps = {"load": (Do.LOAD,), "activate": (Do.ACTIVATE, Do.RESTART)}
     for fault in refuses:

@@ -150,12 +150,12 @@ class ReplicaHost(Host):
 
     async def main(self, life: Life) -> None:
         world = self.world
-        env = life.env(lambda text: world.told(self, text))
+        env = life.env(lambda text: world.log_line(self, text))
         async with AsyncExitStack() as stack:
-            board = await stack.enter_async_context(MemoryLabRecords(world.door)) if world.plan.labs else None
+            board = await stack.enter_async_context(MemoryLabRecords(world.lab_redis)) if world.plan.labs else None
             plane = world.parts.plane(life.wire, env, PORTS, config_of(world.plan))
             tasks = [asyncio.create_task(plane.view.run(), name=f"{self.name}: view")]
-            stack.push_async_callback(_ended, tasks)
+            stack.push_async_callback(_cancel_all, tasks)
             await plane.view.ready()
             plane.holder = life.new_id()  # until it stands for leadership
             self.plane = plane
@@ -170,7 +170,7 @@ class ReplicaHost(Host):
     async def _work(self, plane: ControlPlane) -> None:
         """Take lab requests from the queues."""
         env = replace(plane.env, tell=say_nothing, warn=say_nothing)
-        async with MemoryInbox(self.world.door) as inbox:
+        async with MemoryInbox(self.world.lab_redis) as inbox:
             await plane.lab_worker(inbox, env, self.name).run()
 
     async def _stand(self, life: Life, plane: ControlPlane, board: LabRecords | None) -> None:
@@ -249,7 +249,7 @@ class HostKiller:
             await clock.sleep(max(0.001, min(left, leadership.ttl / GRACE / 4)))
 
 
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
     for task in reversed(tasks):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -70,14 +70,14 @@ class StoreLink(FaultyLink):
 
     async def _call(self, do: Verb, *, writes: bool = True, prompt: bool = True) -> Any:
         if self.silent and not self._healed.is_set() and not self.dead:
-            await self._unanswered(do, writes=writes)
+            await self._wait_for_link(do, writes=writes)
         answer = await super()._call(do, writes=writes, prompt=prompt)
         if self.silent and not self._healed.is_set() and not self.dead:  # cut while the answer was in flight
             await asyncio.sleep(DEADLINE)
             raise _no_answer(writes=writes)
         return answer
 
-    async def _unanswered(self, do: Verb, *, writes: bool) -> None:
+    async def _wait_for_link(self, do: Verb, *, writes: bool) -> None:
         """Wait until the connection returns. Uncertain, Unavailable: not before the deadline."""
         arrives_late = writes and self._rng.random() < 0.5
         try:

@@ -54,7 +54,7 @@ PATIENCE = 600.0
 class World:
     """A simulated datacenter. Enter it inside a `ProcessLoop`. Times are virtual seconds.
 
-    Public parts: `clock`, `store`, `racks`, `log`, `replicas` and `blades` by name, `door` (queues and records of
+    Public parts: `clock`, `store`, `racks`, `log`, `replicas` and `blades` by name, `lab_redis` (queues and records of
     labs), `faults` (the active faults, by id); `ask`, `inject`, `lift`.
     """
 
@@ -72,7 +72,7 @@ class World:
         self.log = Log(loop.time, tell=tell)
         self.rng = chance(seed, "world")
         self.store = MemoryStore(clock=self.clock, rng=chance(seed, "store"))
-        self.door = MemoryRedis(wall=self.clock.wall)
+        self.lab_redis = MemoryRedis(wall=self.clock.wall)
         self.disks = Disks()
         self.recovery = Recovery(self)
         self.hardware = Hardware(self)
@@ -153,7 +153,7 @@ class World:
     ) -> T:
         """Run a client's request on a live replica, with one Idempotency-Key until it is answered.
 
-        `do` finds the key in `doors.request`. A refusal is raised. Unavailable: no answer `within` that time.
+        `do` finds the key in `services.request`. A refusal is raised. Unavailable: no answer `within` that time.
         """
         self._asked += 1
         request = Request(caller, key=f"key-{self._asked}", fingerprint=f"print-{self._asked}")
@@ -199,7 +199,7 @@ class World:
         """
         changes = self.hardware.apply(event, cause=cause)
         if isinstance(event, Repair | Replace):
-            self._injection.mended(fold(event.on))
+            self._injection.note_repair(fold(event.on))
         return changes
 
     def revise(self, inventory: Inventory) -> None:
@@ -237,7 +237,7 @@ class World:
             raise NotFound(f"{name}: no such replica or blade")
         return found
 
-    def called(self, name: str) -> Sequence[Host]:
+    def hosts_named(self, name: str) -> Sequence[Host]:
         """Return the replica or blade of that name, or the blades of that rack."""
         rack = self._in_rack.get(fold(name))
         if rack is not None:
@@ -287,7 +287,7 @@ class World:
         """Return whether the network connects two blades."""
         return one.connected and other.connected and self._injection.together(one, other)
 
-    def told(self, host: Host, text: str) -> None:
+    def log_line(self, host: Host, text: str) -> None:
         """Log a line that a process writes to its own log."""
         self.log.add("told", host.component, text)
 

@@ -226,9 +226,9 @@ def _save(found: Smallest | None, broken: str, asked: _Asked) -> None:
     if found is None:
         note(f"{asked.save}: not written, because nothing was shrunk")
         return
-    from hostler.sim.scenario.format import written
+    from hostler.sim.scenario.format import scenario_text
 
-    asked.save.write_text(written(found.scenario), encoding="utf-8")
+    asked.save.write_text(scenario_text(found.scenario), encoding="utf-8")
     verdict = "fails in the same way" if broken in found.outcome.broken else "does not fail in the same way"
     note(f"{asked.save}: {verdict}; hostler sim run {asked.save}")
 

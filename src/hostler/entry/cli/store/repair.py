@@ -11,7 +11,7 @@ from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.store_option import chosen, complete, opened, redacted, store_option
 from hostler.errors import Compacted, Unavailable
-from hostler.keys.namespace import maintained
+from hostler.keys.namespace import maintained_store
 from hostler.kit.plural import counted, sized
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def repair(force: bool, yes: bool, store_url: str | None) -> None:
 
 async def _repair(url: str, *, force: bool, yes: bool) -> None:
     async with opened(url, create=False) as store:
-        kept = maintained(store)
+        kept = maintained_store(store)
         if kept is None:
             engine = (await store.status()).engine
             note(f"{redacted(url)}: the engine {engine} frees space by itself; nothing to repair")
