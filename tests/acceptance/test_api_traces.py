@@ -10,6 +10,7 @@ from api_server import Api, serving
 
 import hostler
 from hostler.engine.decision_recorder import Tracer
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.errors import NotFound
 from hostler.keys.families import VM
 from hostler.kit.clock import SystemClock
@@ -31,7 +32,7 @@ async def decided(api: Api) -> str:
     assert wish is not None
     then: list[Any] = [VM.put(wish.value, org="acme", project="web", vm=made["id"])]
     Tracer(SystemClock(), lambda: "a", "machines").add(
-        then, what="place", subject=wish.key, why="placed on r1-b2: score 71.2", read=[wish], fence=3
+        then, Why(what="place", why="placed on r1-b2: score 71.2", read=(wish,)), subject=wish.key, fence=3
     )
     await api.store.txn([], then)
     return str(made["id"])

@@ -23,6 +23,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.runtime.env import ControllerEnv
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.engine.view import View
 from hostler.keys.families import AUDIT, TRACE
 from hostler.kit.clock import SystemClock
@@ -62,7 +63,7 @@ class Work:
             puts = [
                 Put(subject, b"x" * 1500),
                 AUDIT.put(audit, day=day, write=f"{instant}-{number:032x}"),
-                self._tracer.put(what="place", subject=subject, why="most free memory: 24,105 MiB", fence=3),
+                self._tracer.put(Why(what="place", why="most free memory: 24,105 MiB"), subject=subject, fence=3),
             ]
             await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
             await self._store.txn([], puts)

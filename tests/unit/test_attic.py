@@ -14,6 +14,7 @@ from hostler.engine.controllers.garbage_collection import BATCH, RECOUNT_EVERY, 
 from hostler.engine.controllers.janitor import Janitor, RetentionLimits
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.runtime.env import ControllerEnv, say_nothing
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.keys.families import SILENT, TRACE
 from hostler.model.trace import Silent
 
@@ -50,7 +51,9 @@ async def filled(world: World, ago: float, number: int) -> None:
     """So many traces of so long ago."""
     tracer = Tracer(Earlier(world, ago), ids(), "machines")
     for start in range(0, number, 100):
-        await world.raw.txn([], [tracer.put(what="w", subject="/s") for _ in range(start, min(number, start + 100))])
+        await world.raw.txn(
+            [], [tracer.put(Why(what="w", why=""), subject="/s") for _ in range(start, min(number, start + 100))]
+        )
 
 
 async def kept(world: World) -> list[Any]:
@@ -145,7 +148,7 @@ def test_what_came_late_and_stands_before_the_counted_ones_is_counted_in_the_end
             await filled(world, 0.0, 1)
             await asyncio.sleep(70)
             late = Tracer(Earlier(world, 200.0), lambda: f"late{random.random()}", "machines")
-            await world.raw.txn([], [late.put(what="late", subject="/s") for _ in range(40)])
+            await world.raw.txn([], [late.put(Why(what="late", why=""), subject="/s") for _ in range(40)])
         await asyncio.sleep(2 * RECOUNT_EVERY)
         assert len(await kept(world)) <= 200
         assert janitor.counters["forgotten_traces"] >= 300

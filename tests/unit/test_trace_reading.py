@@ -15,6 +15,7 @@ from hostler.engine.decision_recorder import Tracer
 from hostler.engine.history_reader import LOOKED_AT, WITHIN, HistoryReader
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.request import Caller
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Unavailable
 from hostler.keys.families import (
     AUDIT,
@@ -360,7 +361,18 @@ def test_why_follows_its_records_back_to_the_wish_and_knows_agents_by_what_they_
         handle = await scene.seen(vm)
         there = await HANDLE.get(scene.raw, **ids)
         then: list[Operation] = [HANDLE.put(handle, **ids)]
-        tracer.add(then, what="release", subject=wish.key, why="gone", read=[wish, there])
+        tracer.add(
+            then,
+            Why(
+                what="release",
+                why="gone",
+                read=(
+                    wish,
+                    there,
+                ),
+            ),
+            subject=wish.key,
+        )
         await scene.raw.txn([], then)
         await scene.seen(vm)
         await scene.settle()
@@ -382,7 +394,7 @@ def test_what_is_gone_is_remembered_by_its_id() -> None:
         vm = await scene.made("www")
         key = VM.fill(org=ORG, project=PROJECT, vm=vm.id)
         gone: list[Operation] = [Delete(key)]
-        Tracer(scene.clock, scene.new_id, "machines").add(gone, what="forget", subject=key, why="it is gone")
+        Tracer(scene.clock, scene.new_id, "machines").add(gone, Why(what="forget", why="it is gone"), subject=key)
         await scene.raw.txn([], gone)
         await scene.settle()
         why = await service(scene).why(MEMBER_OF_ACME, f"vm/{ORG}/{PROJECT}/{vm.id}")

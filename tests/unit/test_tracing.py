@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from hostler.engine.decision_recorder import MAX_BYTES, Tracer, id_of
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.keys.entry import Entry
 from hostler.keys.families import AUDIT, COMMAND, HANDLE, MEMBER, TRACE, VM
 from hostler.model.access import Audit
@@ -50,7 +51,7 @@ def test_what_is_written_deleted_and_only_read_is_told_with_the_revisions_it_had
     then.append(DeletePrefix("/whole/"))
     then.append(AUDIT.put(Audit(who="ada", verb="x", subject="/y", at=0.0), day="2026-11-15", write="w"))
     entries = [entry(VM_KEY, 10), None, entry(HANDLE_KEY, 12), entry("/gone", 7)]
-    tracer().add(then, what="place", subject=VM_KEY, why="placed", read=entries, fence=3)
+    tracer().add(then, Why(what="place", why="placed", read=entries), subject=VM_KEY, fence=3)
     trace = read(then[-1])
     assert trace.touches == (
         Touch(key=COMMAND_KEY, impact=Impact.CREATE),
@@ -65,7 +66,7 @@ def test_what_is_written_deleted_and_only_read_is_told_with_the_revisions_it_had
 
 def test_its_id_is_the_end_of_its_key_and_stands_in_order_of_time() -> None:
     made = tracer(1763200000.25, 1763200000.999999, 1763200001.0, 1763286399.5, 1763286400.0)
-    puts = [made.put(what="w", subject="/s") for _ in range(5)]
+    puts = [made.put(Why(what="w", why=""), subject="/s") for _ in range(5)]
     assert [put.key for put in puts] == sorted(put.key for put in puts)
     for put in puts:
         assert TRACE.match(put.key) is not None
@@ -75,16 +76,16 @@ def test_its_id_is_the_end_of_its_key_and_stands_in_order_of_time() -> None:
 
 
 def test_a_cause_is_an_id_or_the_revision_of_what_was_read() -> None:
-    assert read(tracer().put(what="w", subject="/s", cause="2026-11-15/x")).cause == "2026-11-15/x"
+    assert read(tracer().put(Why(what="w", why="", cause="2026-11-15/x"), subject="/s")).cause == "2026-11-15/x"
     member = entry(MEMBER.fill(node="r1-b1"), 44)
-    trace = read(tracer().put(what="w", subject="/s", cause=member))
+    trace = read(tracer().put(Why(what="w", why="", cause=member), subject="/s"))
     assert trace.cause == "@44"
     assert trace.touches == (Touch(key=member.key, impact=Impact.READ, revision=44),)
 
 
 def test_where_none_are_kept_nothing_is_added() -> None:
     then: list[Operation] = [Put(VM_KEY, b"")]
-    tracer(kept=False).add(then, what="w", subject="/s")
+    tracer(kept=False).add(then, Why(what="w", why=""), subject="/s")
     assert then == [Put(VM_KEY, b"")]
 
 
@@ -94,7 +95,7 @@ def test_it_stays_small_and_keeps_what_it_is_linked_by(length: int, writes: int)
     then: list[Operation] = [Put(f"/k/{number}", b"") for number in range(writes)]
     reasons = [Reason(subject="n" * length, why="w" * length) for _ in range(9)]
     entries = [entry(f"/k/{number}", number) for number in range(writes)] + [entry("/newest", 9_999)]
-    put = tracer().put(what="w", subject="/k/3", why="y" * length, reasons=reasons, read=entries, then=then)
+    put = tracer().put(Why(what="w", why="y" * length, reasons=tuple(reasons), read=entries), subject="/k/3", then=then)
     trace = read(put)
     assert len(put.value) <= MAX_BYTES
     assert len(trace.reasons) <= 3

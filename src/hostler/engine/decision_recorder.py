@@ -1,12 +1,14 @@
 """Recorder of decisions: each decision is written by the transaction that carries it out, as one additional Put.
 
     then = [COMMAND.put(command, node=node, vm=vm), HANDLE.put(handle, **ids)]
-    tracer.add(then, what="place", subject=vm_key, why="placed on r1-b2: …", reasons=…, read=[vm, handle], fence=fence)
+    why = Why(what="place", why="placed on r1-b2: …", reasons=…, read=(vm, handle))
+    tracer.add(then, why, subject=vm_key, fence=fence)
     await store.txn(when, then)
 
-`read` lists the records that the decision is based on. The newest of them becomes the cause of the decision, because
-the writer of that revision also wrote a decision or an audit entry in it. Records that were only compared are left out.
-`cause` names a different cause, or one that was not read: an entry, or the id of a decision.
+`Why.read` lists the records that the decision is based on. The newest of them becomes the cause of the decision,
+because the writer of that revision also wrote a decision or an audit entry in it. Records that were only compared are
+left out.
+`Why.cause` names a different cause, or one that was not read: an entry, or the id of a decision.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from hostler.model.trace import Impact, Reason, Touch, Trace
 from hostler.ports.store import Delete, DeletePrefix, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
+    from hostler.engine.runtime.guarded_writer import Why
     from hostler.kit.clock import Clock
     from hostler.ports.store import Operation
 
@@ -46,61 +49,28 @@ class Tracer:
         self._clock, self._new_id, self.actor, self.kept = clock, new_id, actor, kept
         self._second, self._said = -1, ""
 
-    def add(
-        self,
-        then: list[Operation],
-        *,
-        what: str,
-        subject: str,
-        why: str = "",
-        reasons: Sequence[Reason] = (),
-        read: Iterable[Entry[Any] | None] = (),
-        cause: str | Entry[Any] = "",
-        fence: int = 0,
-    ) -> None:
+    def add(self, then: list[Operation], why: Why, *, subject: str, fence: int = 0) -> None:
         """Append a decision record to the transaction that does `then`. Call it last, and once. See `put`."""
         if self.kept:
-            then.append(
-                self.put(
-                    what=what,
-                    subject=subject,
-                    why=why,
-                    reasons=reasons,
-                    read=read,
-                    then=then,
-                    cause=cause,
-                    fence=fence,
-                )
-            )
+            then.append(self.put(why, subject=subject, then=then, fence=fence))
 
-    def put(
-        self,
-        *,
-        what: str,
-        subject: str,
-        why: str = "",
-        reasons: Sequence[Reason] = (),
-        read: Iterable[Entry[Any] | None] = (),
-        then: Iterable[Operation] = (),
-        cause: str | Entry[Any] = "",
-        fence: int = 0,
-    ) -> Put:
+    def put(self, why: Why, *, subject: str, then: Iterable[Operation] = (), fence: int = 0) -> Put:
         """Return the record of a decision about the object at `subject`, which does `then`. Independent of `kept`.
 
-        `read` lists the records that the decision is based on; None stands for a record that did not exist. It should
-        contain every record that `then` overwrites or deletes: a record that is missing there counts as new.
+        `why.read` lists the records that the decision is based on; None stands for a record that did not exist. It
+        should contain every record that `then` overwrites or deletes: a record that is missing there counts as new.
         """
-        at = self._clock.wall()
+        at, cause = self._clock.wall(), why.cause
         id_ = f"{self._instant(at)}-{self._new_id()}"
         trace = Trace(
             id=id_,
             cause=f"@{cause.mod_revision}" if isinstance(cause, Entry) else cause,
             actor=self.actor,
-            what=what,
+            what=why.what,
             subject=subject,
-            why=clipped(why, MAX_WHY),
-            reasons=tuple(map(_short, reasons[:MAX_REASONS])),
-            touches=_touches(subject, (*read, cause) if isinstance(cause, Entry) else read, then),
+            why=clipped(why.why, MAX_WHY),
+            reasons=tuple(map(_short, why.reasons[:MAX_REASONS])),
+            touches=_touches(subject, (*why.read, cause) if isinstance(cause, Entry) else why.read, then),
             fence=fence,
             at=at,
         )

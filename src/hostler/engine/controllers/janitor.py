@@ -14,7 +14,7 @@ from hostler.engine.controllers.garbage_collection import DecisionRetention
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.runtime.controller import LeaderService
-from hostler.engine.runtime.guarded_writer import Txn
+from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.families import (
     ALIVE,
@@ -435,7 +435,9 @@ class Janitor(LeaderService):
         self, then: list[Operation], what: str, subject: str, why: str, *, read: Sequence[Entry[Any]] = ()
     ) -> None:
         if self._tracer is not None:
-            self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=self._writing.fence())
+            self._tracer.add(
+                then, Why(what=what, why=why, read=tuple(read)), subject=subject, fence=self._writing.fence()
+            )
 
     async def _write(self, when: list[Comparison], then: list[Operation]) -> bool:
         """Return False if the records have changed. LeadershipLost: another process leads."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.decision_recorder import id_of
+from hostler.engine.runtime.guarded_writer import Why
 from hostler.keys.families import ALIVE, MEMBER, SILENT
 from hostler.model.node import Lifecycle
 from hostler.model.trace import Silent
@@ -103,7 +104,7 @@ class LostNodes:
         why = f"it became unreachable: no heartbeat came before its lease ended, {lasted:.0f} s ago"
         if others := self._common.with_node(member):
             why = f"{why}; {others}"
-        trace = self._tracer.put(what="silent", subject=member.key, why=why, fence=fence)
+        trace = self._tracer.put(Why(what="silent", why=why), subject=member.key, fence=fence)
         at = self._clock.wall()
         record = Silent(registered_at=member.value.registered_at, trace=id_of(trace), at=at)
         when = [MEMBER.unchanged(member), ALIVE.absent(node=node), self._as_seen(node, told)]
@@ -121,11 +122,13 @@ class LostNodes:
         then: list[Operation] = [Delete(told.key)]
         self._tracer.add(
             then,
-            what="returned",
+            Why(
+                what="returned",
+                why=f"it sends heartbeats again, {max(0.0, self._clock.wall() - told.value.at):.0f} s later",
+                read=(told,),
+                cause=told.value.trace,
+            ),
             subject=member.key,
-            why=f"it sends heartbeats again, {max(0.0, self._clock.wall() - told.value.at):.0f} s later",
-            read=[told],
-            cause=told.value.trace,
             fence=fence,
         )
         return News("returned", [ALIVE.exists(node=node), SILENT.unchanged(told)], then)

@@ -182,16 +182,7 @@ class GuardedWriter:
 
     def _record(self, subject: str, txn: Txn, why: Why | None) -> None:
         if self._tracer is not None and why is not None:
-            self._tracer.add(
-                txn.then,
-                what=why.what,
-                subject=subject,
-                why=why.why,
-                reasons=why.reasons,
-                read=why.read,
-                cause=why.cause,
-                fence=self.fence(),
-            )
+            self._tracer.add(txn.then, why, subject=subject, fence=self.fence())
 
     async def _send(self, name: str, txn: Txn, why: Why | None, otherwise: tuple[Operation, ...]) -> int:
         guard = self.guard()
