@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 from urllib.parse import urlsplit
 
-from hostler.entry.cli.store_option import local_path
+from hostler.entry.cli.options import local_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -22,8 +22,8 @@ import click
 import msgspec
 
 from bench.child import child_environ
+from hostler.entry.cli.options import path_url
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import path_url
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.wiring import open_ttl_storage
 

@@ -12,8 +12,8 @@ import msgspec
 from bench import labs_claim, labs_live, labs_queue, labs_sweep
 from bench.options import images_option, parts_option, report_options
 from bench.report import report
+from hostler.entry.cli.options import complete, path_url, redacted
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import complete, path_url, redacted
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.ports.url import extra

@@ -22,7 +22,7 @@ from bench import labs_peers
 from bench.labs_worker import PATIENCE, Pace, at_work, drained, left
 from bench.plane_http import until
 from bench.report import Row
-from hostler.entry.cli.store_option import path_url
+from hostler.entry.cli.options import path_url
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.lab import LabNames
 from hostler.model.lab import LabDecommission, LabRequest

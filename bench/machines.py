@@ -14,8 +14,8 @@ from bench import machines_bare, machines_many, machines_start, machines_warm
 from bench.machines_plane import MEMORY_MIB, real_plane
 from bench.options import images_option, parts_option, report_options
 from bench.report import report
+from hostler.entry.cli.options import complete
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import complete
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import msgspec
 from bench import plane_create, plane_get, plane_help, plane_many, plane_place, plane_wake
 from bench.options import parts_option, report_options
 from bench.report import report
+from hostler.entry.cli.options import complete, path_url, redacted
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import complete, path_url, redacted
 from hostler.errors import Invalid
 from hostler.keys.families import FENCE, LEADER
 from hostler.wiring import open_store

@@ -10,7 +10,7 @@ from bench.plane_fill import fill, first_path
 from bench.plane_http import MeasuredServer, get, lines
 from bench.plane_process import replica, started, token_kept
 from bench.report import Row
-from hostler.entry.cli.store_option import path_url
+from hostler.entry.cli.options import path_url
 from hostler.entry.store_benchmark import ROUND
 
 if TYPE_CHECKING:

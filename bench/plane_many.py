@@ -12,7 +12,7 @@ from bench.plane_fill import IN_PROJECT, ORG, fill, project_of
 from bench.plane_http import get, lines, until
 from bench.plane_process import replica, token_kept
 from bench.report import Row
-from hostler.entry.cli.store_option import path_url
+from hostler.entry.cli.options import path_url
 from hostler.errors import Unavailable
 from hostler.model.vm_api import VmPage
 

@@ -14,7 +14,7 @@ import click
 from bench.bare import open_bare
 from bench.many_keys import million, million_pairs
 from hostler.entry.cli.bench import Supplement, measure_store, store_options
-from hostler.entry.cli.store_option import path_url
+from hostler.entry.cli.options import path_url
 from hostler.entry.store_benchmark import KEYS, VALUE, key, three_keys
 from hostler.errors import Invalid
 

@@ -11,7 +11,7 @@ from doubles import DoorMachines
 from terminal_guest import ShellGuest
 
 from hostler.entry.server.services import ServerConfig
-from hostler.entry.ssh_key import terminal_key
+from hostler.entry.ssh import terminal_key
 from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser

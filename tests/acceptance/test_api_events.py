@@ -17,8 +17,8 @@ from dose import dose
 from harness.pace import within
 
 import hostler
+from hostler.entry.server.concurrency_limits import kept, share
 from hostler.entry.server.services import ServerConfig
-from hostler.entry.server.stream_quota import kept, share
 from hostler.keys.families import HANDLE, VM
 from hostler.keys.namespace import Namespace, NamespacedStore
 from hostler.model.access import Role

@@ -18,7 +18,7 @@ from hostler.engine.access.rate_limits import BudgetConfig
 from hostler.engine.request import Caller
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import GUESSES, RelayApp
-from hostler.entry.server import long_reads, protocol
+from hostler.entry.server import concurrency_limits, protocol
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerConfig
 from hostler.keys.families import CLUSTER
@@ -316,7 +316,7 @@ async def test_an_administrator_of_one_org_can_disable_an_account_after_the_othe
 async def test_long_reads_of_an_account_wait_for_each_other_and_those_of_administrators_for_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(long_reads, "WITHIN", 0.05)
+    monkeypatch.setattr(concurrency_limits, "WITHIN", 0.05)
     under_way: list[str] = []
     most: list[list[str]] = []
     go_on = asyncio.Event()

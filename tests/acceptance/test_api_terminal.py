@@ -18,7 +18,7 @@ from terminal_place import Place, placed, until
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import RelayApp
 from hostler.entry.server.serve import Server
-from hostler.entry.ssh_key import terminal_key
+from hostler.entry.ssh import terminal_key
 from hostler.entry.terminal import machine, session, sessions
 from hostler.keys.families import MEMBER
 from hostler.keys.lab import LAB

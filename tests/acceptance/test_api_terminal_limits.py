@@ -15,7 +15,7 @@ from harness.pace import within
 from terminal_guest import Browser, browse
 from terminal_place import Place, placed, until
 
-from hostler.entry.server import serve, websocket_input
+from hostler.entry.server import serve, websocket
 from hostler.entry.terminal import protocol, session
 from hostler.model.access import Role
 from hostler.model.lab import LabPhase
@@ -138,7 +138,7 @@ async def test_a_shell_that_takes_no_input_holds_up_the_browser_and_not_the_serv
     await newer.until(kind="connected")
     pasted.cancel()
     await asyncio.wait((pasted,))
-    monkeypatch.setattr(websocket_input, "TYPED_WITHIN", 0.05)
+    monkeypatch.setattr(websocket, "TYPED_WITHIN", 0.05)
     await newer.type("z" * 1024)
     await newer.until(kind="error", said="the shell accepts none")
     await newer.leave()

@@ -20,10 +20,10 @@ from hostler import Client
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import ProcessPeers, RelayApp
-from hostler.entry.server import serve, vm_websockets, websocket_input
+from hostler.entry.server import serve, vm_channels, websocket
+from hostler.entry.server.concurrency_limits import share
 from hostler.entry.server.pin import pin_of
 from hostler.entry.server.serve import Server
-from hostler.entry.server.stream_quota import share
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.keys.families import MEMBER, TICKET
 from hostler.kit.clock import SystemClock
@@ -169,7 +169,7 @@ async def test_only_who_may_change_a_machine_gets_a_ticket_for_it() -> None:
 async def test_what_a_ticket_opened_ends_with_the_token_and_the_right_that_it_stands_on(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vm_websockets, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(vm_channels, "LOOK_EVERY", 0.05)
     async with placed() as place:
         await place.api.user(Role.MEMBER, "acme", name="ann")
         issued = (await place.api.call("POST", "/v1/users/ann/tokens", json={})).json
@@ -301,7 +301,7 @@ class DeafChannel(SocketChannel):
 async def test_a_machine_that_takes_nothing_keeps_no_place_for_ever(
     stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket_input, "TAKEN_WITHIN", 0.3)
+    monkeypatch.setattr(websocket, "TAKEN_WITHIN", 0.3)
     async with placed() as place:
         place.doubles.channel = lambda vm, door: DeafChannel(place.doubles.ports[vm, door])  # type: ignore[method-assign]
         socket = await place.opened(await place.ticket())

@@ -16,7 +16,7 @@ from blueprint_scene import SaidArtifacts
 
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli import main
-from hostler.entry.cli.blueprint import status
+from hostler.entry.cli.blueprint import rollout
 from hostler.keys.families import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.model.deployment import AlertMetric, AlertRule, SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Alert, AlertState, Deployment, Phase, Retries, RolloutControl
@@ -204,13 +204,13 @@ def test_a_blueprint_from_its_file_to_nothing(place: Place, tmp_path: Path, monk
     assert place.hostler("blueprint", "delete", "shop", "--yes")[0] == "shop: deleted; its slices end\n"
     out, _ = place.hostler("blueprint", "status", "shop")
     assert "removing: it was deleted; 1 slice still to go" in out
-    tell = status._Watched.tell
+    tell = rollout._Watched.tell
 
-    def told(watched: status._Watched, now: Any) -> None:
+    def told(watched: rollout._Watched, now: Any) -> None:
         tell(watched, now)
         place.do(gone)
 
-    monkeypatch.setattr(status._Watched, "tell", told)
+    monkeypatch.setattr(rollout._Watched, "tell", told)
     out, _ = place.hostler("blueprint", "status", "shop", "--watch")
     first, *_, last = out.splitlines()
     assert first.endswith("ready: it was deleted; 1 slice still to go")

@@ -25,7 +25,7 @@ from doubles import DoorMachines, Guest
 from harness import pace
 
 from hostler.drivers.machines.simulated import MemoryHost, SimulatedMachines
-from hostler.entry.ssh_key import own_key, own_public, public_text, terminal_key
+from hostler.entry.ssh import own_key, own_public, public_text, terminal_key
 from hostler.keys.families import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabPhase

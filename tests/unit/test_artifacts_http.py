@@ -283,8 +283,8 @@ async def test_hostlers_own_server_takes_shows_and_gives_artifacts(tmp_path: Pat
 
 
 async def test_files_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hostler.entry.server.artifacts.COMING", 2)
-    monkeypatch.setattr("hostler.entry.server.artifacts.GOING", 3)
+    monkeypatch.setattr("hostler.entry.server.deployments.COMING", 2)
+    monkeypatch.setattr("hostler.entry.server.deployments.GOING", 3)
     source = tmp_path / "greeting.py"
     source.write_bytes(CODE)
     async with (
@@ -294,8 +294,8 @@ async def test_files_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.Mon
         names = [f"org.example:greeting:{number}" for number in range(10)]
         await asyncio.gather(*(client.artifacts.publish(name, source) for name in names))
         await asyncio.gather(*(client.artifacts.fetch(name, tmp_path / name) for name in names))
-        monkeypatch.setattr("hostler.entry.server.artifacts.WAIT_WITHIN", 0.05)
-        monkeypatch.setattr("hostler.entry.server.artifacts.GOING", 0)
+        monkeypatch.setattr("hostler.entry.server.deployments.WAIT_WITHIN", 0.05)
+        monkeypatch.setattr("hostler.entry.server.deployments.GOING", 0)
         with pytest.raises(Unavailable, match="in progress"):
             await client.artifacts.fetch(names[0], tmp_path)
 
@@ -317,7 +317,7 @@ async def _unread(api: Api, token: str) -> socket.socket:
 async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "hostler.entry.server.artifacts."
+    module = "hostler.entry.server.deployments."
     monkeypatch.setattr(module + "GOING", 2)
     monkeypatch.setattr(module + "WAIT_WITHIN", 60.0)
     source = tmp_path / "greeting.py"
@@ -353,7 +353,7 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
 async def test_what_comes_to_the_server_is_looked_at_before_it_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hostler.entry.server.artifacts.LARGEST", 100_000)
+    monkeypatch.setattr("hostler.entry.server.deployments.LARGEST", 100_000)
     folder = FolderArtifacts(tmp_path / "artifacts")
     kind = {"Content_Type": "application/octet-stream"}
     path = "/v1/artifacts/{}/file?name={}"

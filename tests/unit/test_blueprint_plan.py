@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hostler.engine.deployments import autoscale
 from hostler.engine.deployments.plan import MOST, Placed, about, slice_plan
 from hostler.engine.deployments.views import InstanceGroup, SliceFacts, blueprint_status, slice_status
-from hostler.entry.cli.blueprint.render import _inside
+from hostler.entry.cli.blueprint.read import _inside
 from hostler.model.blueprint_api import BlueprintPhase, SliceChange
 from hostler.model.deployment import (
     Autoscale,

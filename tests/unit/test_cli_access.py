@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from hostler.entry.cli.vm.change import ssh_keys
 from hostler.entry.cli.vm.copy import _get_where, _split
-from hostler.entry.cli.vm.create import ssh_keys
-from hostler.entry.cli.vm.remote import Escape
+from hostler.entry.cli.vm.ssh import Escape
 from hostler.entry.cli.vm.wait import Steps, described, goes_on, step_of
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.ssh import logged_in
-from hostler.entry.ssh_key import key_file
+from hostler.entry.ssh import key_file, logged_in
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.model.vm import Access, OnNodeLoss, Power, Readiness, Step, VmSpec
 from hostler.model.vm_api import VmPhase, VmView

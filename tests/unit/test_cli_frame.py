@@ -12,7 +12,7 @@ import pytest
 from hostler import errors
 from hostler.entry.cli import main
 from hostler.entry.cli.failure import describe, exit_code, run
-from hostler.entry.cli.store_option import local_path, path_url, redacted
+from hostler.entry.cli.options import local_path, path_url, redacted
 from hostler.entry.server.problem import tell
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import pytest
 
 from hostler.drivers.redis_client import RedisLink
 from hostler.engine.control_plane import LabCaches
-from hostler.entry.cli import main, server_options
+from hostler.entry.cli import main, options
 from hostler.entry.cli.failure import NotYet
-from hostler.entry.cli.lab import change, read, render
+from hostler.entry.cli.lab import change, read
 from hostler.entry.cli.lab.change import Minutes
-from hostler.entry.cli.value import natural
+from hostler.entry.cli.show import natural
 from hostler.entry.control_plane import config_of
 from hostler.entry.labs import own_catalogue
 from hostler.errors import Invalid, NotFound, Unavailable
@@ -69,7 +69,7 @@ async def test_a_lab_that_ended_while_it_was_waited_for_says_what_to_do_and_wher
 
     client: Any = SimpleNamespace(labs=SimpleNamespace(wait=wait))
     with pytest.raises(NotYet, match="start it again, or see what happened to it: hostler lab events w1"):
-        await render.until(client, "w1", gone=False, lab_id=None, within=1.0)
+        await read.until(client, "w1", gone=False, lab_id=None, within=1.0)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ async def test_a_lab_that_ended_while_it_was_waited_for_says_what_to_do_and_wher
     ],
 )
 def test_a_lab_is_told_of_in_a_line(view: LabView, text: str) -> None:
-    assert render.described(view) == text
+    assert read.described(view) == text
 
 
 def test_how_long_it_still_lives() -> None:
-    assert not render.left(VIEW)
-    assert render.left(seen(expires_at=time.time() + 90.5)) == "1 min 30 s"
-    assert render.left(seen(expires_at=time.time() - 1)) == "expired"
+    assert not read.left(VIEW)
+    assert read.left(seen(expires_at=time.time() + 90.5)) == "1 min 30 s"
+    assert read.left(seen(expires_at=time.time() - 1)) == "expired"
 
 
 def test_news_on_a_line() -> None:
     news = LabNews(number=1, at=0.0, event=LabEvent.REFUSED, lab_id=9, reason="there is no lab 9")
-    assert render.news_line(news).endswith("  refused lab 9: there is no lab 9")
-    assert render.news_line(LabNews(number=2, at=0.0, event=LabEvent.IGNORED)).endswith("  ignored")
+    assert read.news_line(news).endswith("  refused lab 9: there is no lab 9")
+    assert read.news_line(LabNews(number=2, at=0.0, event=LabEvent.IGNORED)).endswith("  ignored")
 
 
 def test_what_is_shown_moves_no_cursor() -> None:
@@ -146,7 +146,7 @@ def test_what_is_no_extension_is_refused(text: str) -> None:
 def test_what_cannot_be_is_refused_before_anybody_is_asked(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (change, read, server_options):
+    for module in (change, read, options):
         monkeypatch.setattr(module, "chosen_server", lambda: pytest.fail("somebody was asked"))
     assert main(arguments) == 2
     assert capsys.readouterr().err
@@ -175,8 +175,8 @@ def test_an_outage_does_not_end_a_watch(
         yield type("Client", (), {"labs": Labs()})()
 
     monkeypatch.setattr(read, "LOOK_EVERY", 0.001)
-    monkeypatch.setattr(server_options, "reached", reached)
-    monkeypatch.setattr(server_options, "chosen_server", lambda: None)
+    monkeypatch.setattr(options, "reached", reached)
+    monkeypatch.setattr(options, "chosen_server", lambda: None)
     assert main(["lab", "watch", "ada"]) == 0
     told = capsys.readouterr()
     assert "no answer; retrying" in told.err

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.cli import events, main, server_options
+from hostler.entry.cli import events, main, options
 from hostler.model.control_api import Sort, TracePage, TraceView, WhyView
 
 
@@ -48,7 +48,7 @@ def run(server: Server, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     async def reached(_: object) -> AsyncIterator[Any]:
         yield server
 
-    for module in (events, server_options):
+    for module in (events, options):
         monkeypatch.setattr(module, "reached", reached)
         monkeypatch.setattr(module, "chosen_server", lambda: None)
     assert main([*words]) == 0

@@ -22,12 +22,11 @@ from harness.pace import check, patience
 from hostler.engine.self_fencing import GRACE
 from hostler.engine.service import Pipeline
 from hostler.entry.cli import main
-from hostler.entry.cli.server_options import Server, chosen_server, server_options
-from hostler.entry.cli.value import Duration, Mebibytes, labels, size
+from hostler.entry.cli.options import Server, chosen_server, server_options
+from hostler.entry.cli.show import Duration, Mebibytes, labels, size
 from hostler.entry.control_plane import OPEN_METRICS, check_listen
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.process import RotatingFile
-from hostler.entry.watchdog import Watchdog
+from hostler.entry.process import RotatingFile, Watchdog
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, Unauthenticated
 from hostler.kit.clock import SystemClock
 from hostler.settings import load

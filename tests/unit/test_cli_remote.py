@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from hostler.entry.cli.vm.remote import Session, _caught
+from hostler.entry.cli.vm.ssh import Session, _caught
 
 
 class Told:

@@ -16,7 +16,7 @@ from hostler.engine.elections import Elections
 from hostler.engine.replica_records import Presence
 from hostler.entry.campaign import CampaignConfig, Leading, stand
 from hostler.entry.cli import main
-from hostler.entry.cli.value import span
+from hostler.entry.cli.show import span
 from hostler.entry.leader import look, takeovers
 from hostler.entry.replica import count
 from hostler.errors import Conflict, LeadershipLost, Unavailable

@@ -279,8 +279,8 @@ def test_a_repair_forgets_history_only_where_etcd_is_full_or_it_was_asked_for(  
         async with etcd:
             yield etcd
 
-    monkeypatch.setattr("hostler.entry.cli.store.repair.opened", opened)
-    monkeypatch.setattr("hostler.entry.cli.confirm.can_ask", lambda: bool(terminal))
+    monkeypatch.setattr("hostler.entry.cli.store.write.opened", opened)
+    monkeypatch.setattr("hostler.entry.cli.progress.can_ask", lambda: bool(terminal))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(terminal.encode())))
     refused = terminal.startswith("n") and not did
     cli("repair", *options, code=130 if refused else 0)

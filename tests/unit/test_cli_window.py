@@ -11,7 +11,7 @@ import termios
 
 import pytest
 
-from hostler.entry.cli.vm.remote import Session
+from hostler.entry.cli.vm.ssh import Session
 
 
 class Shell:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.cli import main, server_options
+from hostler.entry.cli import main, options
 from hostler.entry.cli.workload import change, read
 from hostler.errors import NotFound, Unavailable
 from hostler.model.trace import Reason
@@ -135,7 +135,7 @@ def test_rules_are_told_in_words() -> None:
 def test_what_cannot_be_is_refused_before_anybody_is_asked(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (change, read, server_options):
+    for module in (change, read, options):
         monkeypatch.setattr(module, "chosen_server", lambda: pytest.fail("somebody was asked"))
     assert main(arguments) == 2
     assert capsys.readouterr().err
@@ -182,7 +182,7 @@ def workloads(monkeypatch: pytest.MonkeyPatch) -> Workloads:
     async def reached(_: object) -> AsyncIterator[object]:
         yield type("Client", (), {"workloads": found})()
 
-    for module in (change, read, server_options):
+    for module in (change, read, options):
         monkeypatch.setattr(module, "chosen_server", lambda: None)
         monkeypatch.setattr(module, "reached", reached)
     monkeypatch.setattr(read, "LOOK_EVERY", 0.0)

@@ -18,7 +18,7 @@ from harness.pace import patience
 
 import hostler
 from hostler.client import Client, transport, wait
-from hostler.client.sse import MOST, Parser
+from hostler.client.events import MOST, Parser
 from hostler.errors import (
     Closed,
     Conflict,

@@ -17,7 +17,7 @@ from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.drivers.machines.qemu.folder import NodeFolder
 from hostler.drivers.machines.simulated import SimulatedMachines
 from hostler.drivers.watchdog import GET_TIMEOUT, WatchdogDevice
-from hostler.entry import watchdog
+from hostler.entry import process as entry_process
 from hostler.entry.doctor.host import watchdog as examined
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.clock import SystemClock
@@ -78,8 +78,8 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     def opened(path: Path, *, timeout: float) -> WatchdogDevice:
         return WatchdogDevice(path, timeout=timeout, ioctl=made.ioctl)
 
-    monkeypatch.setattr(watchdog, "open_watchdog", opened)
-    monkeypatch.setattr(watchdog, "FEEDS", 100)  # every 10 ms
+    monkeypatch.setattr(entry_process, "open_watchdog", opened)
+    monkeypatch.setattr(entry_process, "FEEDS", 100)  # every 10 ms
     yield made
     made.close()
 
@@ -90,7 +90,7 @@ def settings(device: Device) -> Settings:
 
 
 def watched(settings: Settings, machines: Any, told: list[str] | None = None) -> Any:
-    return watchdog.watched_host(settings, [machines], SystemClock(), [].append if told is None else told.append)
+    return entry_process.watched_host(settings, [machines], SystemClock(), [].append if told is None else told.append)
 
 
 async def test_it_is_fed_while_all_is_well_and_disarmed_at_an_orderly_end(device: Device, settings: Settings) -> None:

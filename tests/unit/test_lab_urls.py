@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from hostler.drivers.inbox.redis import RedisInbox, RedisLabRecords
-from hostler.entry.cli.store_option import redacted
+from hostler.entry.cli.options import redacted
 from hostler.errors import Closed, Invalid
 from hostler.keys.lab import LabNames
 from hostler.wiring import open_board, open_inbox

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from hostler.entry.server.body import named_parts
-from hostler.entry.server.docs_page import PAGE
-from hostler.entry.server.openapi import document
+from hostler.entry.server.openapi import PAGE, document
 from hostler.entry.server.route import Answer, Asked
 from hostler.entry.server.table import table
 from hostler.model.resources.operation import Access

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hostler.entry.server.proxy import HOPS, Proxies
+from hostler.entry.server.authentication import HOPS, Proxies
 from hostler.settings import load
 
 TRUSTED = ("127.0.0.1/32", "10.0.0.0/8", "fd00::/8")

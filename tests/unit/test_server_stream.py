@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.server import shell, terminal
-from hostler.entry.server.stream import joined
-from hostler.entry.server.websocket_input import AHEAD, LAST_WORDS, TAKEN_WITHIN, WebSocketInput
+from hostler.entry.server import terminal, vm_channels
+from hostler.entry.server.websocket import AHEAD, LAST_WORDS, TAKEN_WITHIN, WebSocketInput, joined
 from hostler.entry.terminal.session import first
 from hostler.testing import run_virtual
 
@@ -83,7 +82,7 @@ def test_a_shell_that_echoes_gets_what_was_typed_last() -> None:
 
         async def served() -> int | None:
             return await first(
-                shell._out(raw, guest), hearing.passed_to(lambda said: guest.write(getattr(said, "data", "")))
+                vm_channels._out(raw, guest), hearing.passed_to(lambda said: guest.write(getattr(said, "data", "")))
             )
 
         assert await first(served(), hearing.until_gone(), for_ever()) is None

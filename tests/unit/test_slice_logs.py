@@ -23,7 +23,7 @@ from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.request import Caller
 from hostler.engine.slices import logs as printed
 from hostler.engine.slices.logs import NodeDoors, ask, told
-from hostler.entry.cli.slice.logs import LogFilter, Source, _first, _follow, _show
+from hostler.entry.cli.slice.read import LogFilter, Source, _first, _follow, _show
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.families import RETRIES, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.entry.cli import main
-from hostler.entry.cli.slice.run import given
+from hostler.entry.cli.slice.project import given
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.server.websocket_input import (
+from hostler.entry.server.websocket import (
     AHEAD,
     LAST_WORDS,
     MISTAKES,

@@ -23,7 +23,7 @@ from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot, SignIn
 
 from hostler.entry.server.services import ServerConfig
-from hostler.entry.ssh_key import terminal_key
+from hostler.entry.ssh import terminal_key
 from hostler.entry.terminal import protocol
 from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB

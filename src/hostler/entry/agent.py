@@ -15,14 +15,20 @@ from hostler.engine.control_plane import NodePorts, build_agent
 from hostler.engine.labs.catalogue import MACHINES_LABEL
 from hostler.engine.slices.logs import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
-from hostler.entry.cli.store_option import redacted
+from hostler.entry.cli.options import redacted
 from hostler.entry.control_plane import check_address, environment, peer_tickets, slice_limits
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.process import asked_to_end, on_hangup, raise_open_files, reload_certificates, run_unless_asked
+from hostler.entry.process import (
+    asked_to_end,
+    on_hangup,
+    raise_open_files,
+    reload_certificates,
+    run_unless_asked,
+    watched_host,
+)
 from hostler.entry.relay import ProcessPeers, relaying
 from hostler.entry.router_process import Calling
 from hostler.entry.shared_artifacts import open_shared
-from hostler.entry.watchdog import watched_host
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.name import fold

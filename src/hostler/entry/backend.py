@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from hostler.engine.cluster_id import StoreGuard, moved_away
 from hostler.engine.transfer.import_keys import MARKER, check_complete
-from hostler.entry.cli.store_option import local_path, redacted
+from hostler.entry.cli.options import local_path, redacted
 from hostler.entry.data_dir import DataFolder
 from hostler.errors import Damaged, HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.families import MOVED

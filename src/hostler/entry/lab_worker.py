@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.control_plane import LabCaches, build_lab_worker
 from hostler.entry.backend import opened_backend
-from hostler.entry.cli.store_option import local_path
+from hostler.entry.cli.options import local_path
 from hostler.entry.control_plane import config_of, environment
 from hostler.entry.labs import door_in, opened_door
 from hostler.entry.process import asked_to_end, run_unless_asked

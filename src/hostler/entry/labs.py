@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.entry.cli.store_option import redacted
+from hostler.entry.cli.options import redacted
 from hostler.entry.server.logs import logger
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.families import MEMBER
@@ -59,7 +59,7 @@ def own_catalogue(settings: Settings) -> LabCatalogue | None:
 
 def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]:
     """Return the public part of the terminal's key, which is created if it does not exist."""
-    from hostler.entry.ssh_key import terminal_key
+    from hostler.entry.ssh import terminal_key
 
     try:
         return (terminal_key(settings.lab_key)[1],)

@@ -33,7 +33,7 @@ from hostler.entry.server.protocol import CONNECTION
 from hostler.entry.server.response import refuse
 from hostler.entry.server.route import Raw
 from hostler.entry.server.serve import Server
-from hostler.entry.server.stream import GOING_AWAY, joined
+from hostler.entry.server.websocket import GOING_AWAY, joined
 from hostler.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.keys.families import MEMBER
 from hostler.kit.clock import SystemClock

@@ -32,15 +32,16 @@ from hostler.entry.data_dir import DataFolder
 from hostler.entry.labs import door_in, lab_network
 from hostler.entry.process import (
     RotatingFile,
+    Watchdog,
     asked_to_end,
     on_hangup,
     raise_open_files,
     reload_certificates,
     run_unless_asked,
+    watched_host,
 )
 from hostler.entry.relay import relaying
 from hostler.entry.server.logs import configure, logger
-from hostler.entry.watchdog import Watchdog, watched_host
 from hostler.errors import HostlerError, Unavailable
 from hostler.keys.families import LEADER
 from hostler.kit.clock import SystemClock

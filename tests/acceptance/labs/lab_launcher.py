@@ -44,7 +44,7 @@ LATER = (
     "hostler.drivers.store.etcd",
     "hostler.engine.labs.worker",
     "hostler.drivers.inbox.redis",
-    "hostler.entry.ssh_key",
+    "hostler.entry.ssh",
     "redis.asyncio",
 )
 WORKER_TTL, RECLAIM_EVERY = 1.5, 0.3

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hostler.entry.cli.store_option import complete, local_path, path_url, redacted
+from hostler.entry.cli.options import complete, local_path, path_url, redacted
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:

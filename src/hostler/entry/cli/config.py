@@ -11,7 +11,7 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.store_option import complete, redacted, store_option
+from hostler.entry.cli.options import complete, redacted, store_option
 
 COMMANDS = {
     "show": (__name__, "show_", "Show each setting and its source."),

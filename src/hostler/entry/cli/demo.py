@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
+from hostler.entry.cli.options import complete, path_url
 from hostler.entry.cli.plane_options import called
-from hostler.entry.cli.store_option import complete, path_url
 from hostler.kit.plural import counted
 from hostler.ports.store import Put, Version
 from hostler.wiring import open_store

@@ -13,16 +13,19 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import (
+from hostler.entry.cli.options import (
     PAGE,
     chosen_server,
+    complete,
+    opened,
     project_options,
     reached,
+    redacted,
     server_options,
     show_all,
+    store_option,
     with_client,
 )
-from hostler.entry.cli.store_option import complete, opened, redacted, store_option
 from hostler.errors import Damaged, HostlerError
 from hostler.kit.plural import counted
 from hostler.model.control_api import Sort, TracePage
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.access_api import AuditElsewhere, AuditView
     from hostler.model.control_api import EventView, TraceView, WhyView
     from hostler.ports.audit_files import DayFile

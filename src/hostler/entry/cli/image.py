@@ -9,11 +9,10 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import Duration, Mebibytes, size
+from hostler.entry.cli.options import complete
+from hostler.entry.cli.progress import Ticker, ask_if_seen, yes_option
+from hostler.entry.cli.show import Duration, Mebibytes, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,10 +9,9 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.confirm import ask, yes_option
+from hostler.entry.cli.options import chosen_server, complete, reached, read, server_options, with_client
+from hostler.entry.cli.progress import ask, yes_option
 from hostler.entry.cli.rack import racks, runs, standing
-from hostler.entry.cli.server_options import chosen_server, reached, read, server_options, with_client
-from hostler.entry.cli.store_option import complete
 from hostler.errors import Conflict, Invalid
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from hostler.client import Client
     from hostler.engine.inventory.inventory_file import Inventory
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.inventory_api import HardwareView, InventoryChange, InventoryDocument, InventoryPlan, RackView
 
 _HERE = __name__

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import Duration
+from hostler.entry.cli.options import chosen_server, complete, reached, server_options
+from hostler.entry.cli.show import Duration
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
 
 MAX_WITHIN = 3600.0
 

@@ -11,16 +11,15 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
-from hostler.entry.cli.store_option import chosen, complete, local_path, redacted
-from hostler.entry.cli.value import span
+from hostler.entry.cli.options import chosen, chosen_server, complete, local_path, reached, redacted, server_options
+from hostler.entry.cli.show import span
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
 from hostler.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.entry.leader import Holder, LeaderScreen
     from hostler.model.control_api import ControlSeen, Overview, TakeoverView
     from hostler.model.replica import LeaderRecord, Takeover

@@ -11,11 +11,19 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.confirm import ask, ask_if_seen, check_can_ask, yes_option
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all, with_client
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import capacity, label_text, moment, span
+from hostler.entry.cli.options import (
+    all_of,
+    chosen_server,
+    complete,
+    reached,
+    read,
+    server_options,
+    show_all,
+    with_client,
+)
+from hostler.entry.cli.progress import ask, ask_if_seen, check_can_ask, yes_option
+from hostler.entry.cli.show import capacity, label_text, moment, span
 from hostler.entry.cli.vm.retained import given_up
 from hostler.entry.cli.vm.wait import PhaseProgress, wait_options
 from hostler.errors import Unavailable
@@ -26,7 +34,7 @@ from hostler.model.node import DrainMode, Lifecycle
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.inventory_api import NodeView
     from hostler.model.vm_api import RetainedView, VmView
 

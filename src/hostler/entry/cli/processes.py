@@ -10,6 +10,7 @@ import click
 
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import one_line, tell
+from hostler.entry.cli.options import chosen, complete
 from hostler.entry.cli.plane_options import (
     AGENT_LISTEN,
     CERT,
@@ -28,8 +29,7 @@ from hostler.entry.cli.plane_options import (
     machines_option,
     plane_options,
 )
-from hostler.entry.cli.store_option import chosen, complete
-from hostler.entry.cli.value import accelerators
+from hostler.entry.cli.show import accelerators
 from hostler.model.vm import hardware_labels
 
 MAX_ADDRESS = 255

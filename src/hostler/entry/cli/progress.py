@@ -1,17 +1,24 @@
-"""Progress of long operations on stderr: a live line on a terminal, otherwise a plain line every few seconds."""
+"""What a command asks before it acts, and what it shows while it waits."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from hostler.entry.cli.failure import note
+import click
+
+from hostler.entry.cli.failure import NotYet, note
+from hostler.entry.cli.show import span
+from hostler.entry.cli.vm.wait import PhaseProgress
+from hostler.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from rich.status import Status
+
 
 EVERY = 5.0
 
@@ -46,3 +53,68 @@ class Ticker:
         elif time.monotonic() - self._last >= EVERY:
             self._last = time.monotonic()
             note(line)
+
+
+V = TypeVar("V")
+
+
+async def settled(
+    kind: str,
+    name: str,
+    wait: Callable[..., Awaitable[V | None]],
+    described: Callable[[V], str],
+    *,
+    gone: bool,
+    within: float,
+) -> V | None:
+    """Wait until the object matches its spec, or with `gone` until it is deleted (None), and print the progress.
+
+    `wait` is the method of the client. NotYet: not in time, or the object was deleted.
+    """
+    with PhaseProgress(name) as telling:
+        last = ""
+
+        def changed(view: V) -> None:
+            nonlocal last
+            last = described(view)
+            telling.tell(last)
+
+        try:
+            return await wait(name, settled=not gone, gone=gone, within=within, on_change=changed)
+        except NotFound:
+            raise NotYet(f"{kind} {name}: deleted while waiting; nothing is left of it") from None
+        except Unavailable:
+            raise NotYet(
+                f"{kind} {name}: not ready after {span(within)} ({last}); work continues: hostler {kind} status {name}"
+            ) from None
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def can_ask() -> bool:
+    """Return whether standard input is a terminal, so that a user can answer."""
+    return sys.stdin.isatty()
+
+
+def ask_if_seen(question: str, *, yes: bool) -> None:
+    """Ask if there is a terminal. For an object that was named explicitly, or that can be restored."""
+    if not yes and can_ask():
+        click.confirm(question, abort=True, err=True)
+
+
+def ask(question: str, *, yes: bool, otherwise: str = "") -> None:
+    """Ask; without a terminal, refuse. For an operation that affects more than was named, or needs responsibility.
+
+    `otherwise`: an alternative that the refusal suggests.
+    """
+    check_can_ask(yes=yes, question=question, otherwise=otherwise)
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def check_can_ask(*, yes: bool, question: str, otherwise: str = "") -> None:
+    """Refuse in the same cases as `ask`, before the caller looks up what the question needs."""
+    if not yes and not can_ask():
+        ways = f"add --yes if you are sure{otherwise and f', or {otherwise}'}"
+        raise click.UsageError(f"{question} Cannot ask: standard input is not a terminal; {ways}")

@@ -9,21 +9,21 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.server_options import (
+from hostler.entry.cli.options import (
     chosen_server,
+    complete,
     org_option,
     project_options,
     reached,
     server_options,
     with_client,
 )
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import Mebibytes, moment, size
+from hostler.entry.cli.show import Mebibytes, moment, size
 from hostler.model.access_api import QuotaSet
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.access_api import QuotaView
 
 

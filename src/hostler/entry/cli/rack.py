@@ -9,8 +9,8 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.server_options import all_of, read, show_all, with_client
-from hostler.entry.cli.value import capacity, moment, size
+from hostler.entry.cli.options import all_of, read, show_all, with_client
+from hostler.entry.cli.show import capacity, moment, size
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
 from hostler.model.name import fold

@@ -15,9 +15,9 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import one_line
+from hostler.entry.cli.options import complete
 from hostler.entry.cli.plane_options import AGENT_LISTEN, called, machines_option, plane_options
 from hostler.entry.cli.plane_options import flags as flag_options
-from hostler.entry.cli.store_option import complete
 from hostler.errors import HostlerError, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _ready(now: Ready, settings: Settings) -> None:
 async def _first(now: Ready, settings: Settings) -> None:
     """Create the first machine through the public API."""
     from hostler.client import Client
-    from hostler.entry.cli.vm.create import own_keys
+    from hostler.entry.cli.vm.change import own_keys
     from hostler.entry.cli.vm.wait import Steps, described
     from hostler.errors import Conflict, HostlerError
     from hostler.model.vm import VmSpec

@@ -13,11 +13,20 @@ from msgspec import UNSET
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import Server, chosen_server, reached, server_options, with_client
-from hostler.entry.cli.store_option import complete, local_path, redacted, store_option
-from hostler.entry.cli.value import Duration, moment
+from hostler.entry.cli.options import (
+    Server,
+    chosen_server,
+    complete,
+    local_path,
+    reached,
+    redacted,
+    server_options,
+    store_option,
+    with_client,
+)
+from hostler.entry.cli.progress import ask_if_seen, yes_option
+from hostler.entry.cli.show import Duration, moment
 from hostler.errors import NotFound
 from hostler.model.access import ROLES, Role
 from hostler.model.access_api import TokenCreate, UserCreate, UserUpdate

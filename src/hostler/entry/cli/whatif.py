@@ -10,9 +10,9 @@ import msgspec
 from hostler.engine.controllers.brake import SHARE
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
+from hostler.entry.cli.options import chosen, complete, opened
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import chosen, complete, opened
-from hostler.entry.cli.value import Duration, span
+from hostler.entry.cli.show import Duration, span
 from hostler.errors import Invalid
 from hostler.kit.plural import counted
 

@@ -21,7 +21,7 @@ import msgspec
 from hostler.engine.cluster_id import ACCEPT, moved_away, objection, read_identity
 from hostler.engine.overview import FILLING, REPAIR, fill_of
 from hostler.entry.backend import control_plane_of, is_cluster
-from hostler.entry.cli.store_option import local_path, redacted
+from hostler.entry.cli.options import local_path, redacted
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.doctor.host import (
     boards,

@@ -10,7 +10,7 @@ from hostler.engine.inventory.check import rack_faults
 from hostler.engine.inventory.export import inventory_from, natural
 from hostler.engine.inventory.plan import rack_of
 from hostler.engine.labs.catalogue import catalogue_problems
-from hostler.entry.cli.store_option import redacted
+from hostler.entry.cli.options import redacted
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.labs import own_catalogue
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable

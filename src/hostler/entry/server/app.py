@@ -22,9 +22,10 @@ from hostler.engine.access.rate_limits import Budget
 from hostler.engine.access.refusals import BUDGET, CREDENTIAL, RIGHT, SIGN_IN, Refusals
 from hostler.engine.request import Caller, Request
 from hostler.engine.serial_executor import Turn
+from hostler.entry.server import accounts
 from hostler.entry.server import body as incoming
-from hostler.entry.server import browser_session
 from hostler.entry.server.authentication import (
+    Proxies,
     bearer_of,
     check_one,
     needs_token,
@@ -32,14 +33,13 @@ from hostler.entry.server.authentication import (
     shows_ticket,
     token_of,
 )
+from hostler.entry.server.concurrency_limits import LongReads
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
-from hostler.entry.server.long_reads import LongReads
-from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
+from hostler.entry.server.monitoring import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
 from hostler.entry.server.protocol import CONNECTION
-from hostler.entry.server.proxy import Proxies
 from hostler.entry.server.response import COMMON, body_of, refuse
 from hostler.entry.server.response import send as send_answer
 from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
@@ -297,8 +297,8 @@ class App:
     async def _met(self, raw: Raw) -> Caller:
         """Return the caller, by the token in a header or in a browser's cookie."""
         source = source_of(raw.scope)
-        if browser_session.has_cookie(raw):
-            return await browser_session.met(self._services, raw, source)
+        if accounts.has_cookie(raw):
+            return await accounts.met(self._services, raw, source)
         raw.token = token_of(raw.headers)
         return await self._services.users.meet(raw.token, source)
 

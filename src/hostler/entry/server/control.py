@@ -1,4 +1,4 @@
-"""Routes of the control plane itself: leader, replicas, audit log, events, overview, and the decision log."""
+"""Routes of the control plane itself, of the decision log, and of a simulation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from hostler.engine.access.audit import AuditFilter, page
 from hostler.entry.server.events import streamed
 from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import Answer, Asked, Route, routes_of
+from hostler.errors import NotFound
 from hostler.keys.families import LEADER, REPLICA
 from hostler.model.control_api import EventView, LeaderView, ReplicaPage, ReplicaView
-from hostler.model.resources.control import ControlApi, TraceApi
+from hostler.model.resources.control import ControlApi, SimApi, TraceApi
 from hostler.model.resources.operation import Access, Parameter
+from hostler.model.sim_api import SimState
 
 if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.model.replica import LeaderRecord
+    from hostler.sim.simulation import Simulation
+
 
 POSITION = Parameter(
     "after",
@@ -134,4 +138,86 @@ _EVENTS = Route(
 ROUTES: tuple[Route, ...] = (
     *(_LEADER, _REPLICAS, _AUDIT, _EVENTS, _OVERVIEW),
     *routes_of(TraceApi, list=list_decisions, why=why),
+)
+
+
+ANSWER_WITHIN = 20.0
+"""Real seconds after which a step in progress is answered."""
+
+
+def _simulation(asked: Asked) -> Simulation:
+    found = asked.services.sim
+    if found is None:
+        raise NotFound("sim: not a simulation; hostler sim serve starts one")
+    return found
+
+
+async def show(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).view())
+
+
+async def set_mode(asked: Asked) -> Answer:
+    await _simulation(asked).change(asked.body)
+    return Answer(await _simulation(asked).view())
+
+
+async def step(asked: Asked) -> Answer:
+    """Advance time; 202: the step is still in progress."""
+    view = await _simulation(asked).step(asked.body, within=ANSWER_WITHIN)
+    return Answer(view, status=200 if view.done else 202)
+
+
+async def save(asked: Asked) -> Answer:
+    simulation = _simulation(asked)
+    file = await simulation.save()
+    return Answer(SimState(file=file.decode()))
+
+
+async def kinds(asked: Asked) -> Answer:
+    return Answer(_simulation(asked).kinds())
+
+
+async def inject(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).inject(asked.body))
+
+
+async def lift(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).lift(asked.parts["fault"]))
+
+
+async def command(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).command(asked.body))
+
+
+async def proposals(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).proposals())
+
+
+async def repair(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).repair(asked.parts["proposal"]))
+
+
+async def auto_repair(asked: Asked) -> Answer:
+    return Answer(await _simulation(asked).auto_repair(asked.body))
+
+
+async def log(asked: Asked) -> Answer:
+    after = int(asked.query["after"] or 0)
+    return Answer(await _simulation(asked).log(after=after, limit=asked.limit, last=asked.query["last"]))
+
+
+SIM_ROUTES = routes_of(
+    SimApi,
+    get=show,
+    mode=set_mode,
+    step=step,
+    state=save,
+    kinds=kinds,
+    inject=inject,
+    lift=lift,
+    command=command,
+    proposals=proposals,
+    auto_repair=auto_repair,
+    repair=repair,
+    log=log,
 )

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.entry.server.authentication import caller_of
+from hostler.entry.server.concurrency_limits import place_for
 from hostler.entry.server.feed import KINDS, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.entry.server.logs import logger
-from hostler.entry.server.stream_quota import place_for
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Protocol as Shape
 
 import uvicorn
 
+from hostler.entry.server.authentication import Proxies
 from hostler.entry.server.logs import logger
 from hostler.entry.server.pin import pin_of
 from hostler.entry.server.protocol import CONNECTION, Protocol, WebSocket
-from hostler.entry.server.proxy import Proxies
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.connections import AcceptLoop, ConnectionLimits, listen
 

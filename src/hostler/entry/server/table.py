@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.server import (
     accounts,
-    artifacts,
-    blueprints,
-    browser_session,
     control,
+    deployments,
     hardware,
-    health,
     invoke,
     machines,
-    shell,
-    sim,
+    monitoring,
     terminal,
-    vm_websockets,
+    vm_channels,
 )
 from hostler.entry.server.static_files import StaticFiles
 
@@ -26,22 +22,22 @@ if TYPE_CHECKING:
 
 API: tuple[Route, ...] = (
     *machines.VM_ROUTES,
-    *vm_websockets.ROUTES,
-    *shell.ROUTES,
+    *vm_channels.VM_CHANNEL_ROUTES,
+    *vm_channels.SHELL_ROUTES,
     *machines.LAB_ROUTES,
     *machines.WORKLOAD_ROUTES,
-    *blueprints.ROUTES,
+    *deployments.BLUEPRINT_ROUTES,
     *terminal.ROUTES,
     *hardware.NODE_ROUTES,
     *hardware.INVENTORY_ROUTES,
     *machines.RETAINED_ROUTES,
     *accounts.QUOTA_ROUTES,
     *accounts.USER_ROUTES,
-    *browser_session.ROUTES,
+    *accounts.SESSION_ROUTES,
     *control.ROUTES,
-    *sim.ROUTES,
+    *control.SIM_ROUTES,
     *invoke.ROUTES,
-    *artifacts.ROUTES,
+    *deployments.ARTIFACT_ROUTES,
 )
 """All routes below `/v1`."""
 
@@ -50,4 +46,4 @@ def table(
     openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False, site: StaticFiles | None = None
 ) -> tuple[Route, ...]:
     """Return every route of a server."""
-    return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics), *(site or StaticFiles()).routes())
+    return (*API, *monitoring.routes(openapi, metrics, open_metrics=open_metrics), *(site or StaticFiles()).routes())

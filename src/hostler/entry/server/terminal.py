@@ -14,11 +14,11 @@ from hostler.engine.labs.service import check_use
 from hostler.engine.tickets import TERMINAL, worthless
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.body import Disconnected
+from hostler.entry.server.concurrency_limits import place_for
 from hostler.entry.server.problem import INVALID, Refusal
 from hostler.entry.server.route import Route, routes_of, written
-from hostler.entry.server.stream_quota import place_for
-from hostler.entry.server.vm_websockets import TICKET, over
-from hostler.entry.server.websocket_input import WebSocketInput, send
+from hostler.entry.server.vm_channels import TICKET, over
+from hostler.entry.server.websocket import WebSocketInput, send
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.errors import Invalid, NotFound

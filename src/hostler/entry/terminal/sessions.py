@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.entry.server.logs import logger
-from hostler.entry.ssh_key import terminal_key
+from hostler.entry.ssh import terminal_key
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.machine import LabTerminalStatus
 from hostler.entry.terminal.session import Terminal

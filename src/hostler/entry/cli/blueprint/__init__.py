@@ -9,7 +9,7 @@ from hostler.entry.cli.app import LazyGroup
 _READ = "hostler.entry.cli.blueprint.read"
 _CHANGE = "hostler.entry.cli.blueprint.change"
 _ROLLOUT = "hostler.entry.cli.blueprint.rollout"
-_STATUS = "hostler.entry.cli.blueprint.status"
+_STATUS = "hostler.entry.cli.blueprint.rollout"
 
 COMMANDS = {
     "apply": (_CHANGE, "apply", "Apply a blueprint file, after showing its plan."),

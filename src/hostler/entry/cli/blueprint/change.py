@@ -9,17 +9,16 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.blueprint.render import SIGNS, described, plan_lines, plan_sum, until
-from hostler.entry.cli.confirm import ask_if_seen, can_ask, yes_option
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.blueprint.read import SIGNS, described, plan_lines, plan_sum, until
+from hostler.entry.cli.options import chosen_server, complete, reached, server_options
+from hostler.entry.cli.progress import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.blueprint_api import BlueprintPlan, BlueprintStatus
     from hostler.model.deployment import Blueprint
 

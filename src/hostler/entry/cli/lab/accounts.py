@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli import show
-from hostler.entry.cli.server_options import chosen_server, reached, server_options
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.options import chosen_server, complete, reached, server_options
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.access import Role
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Characters that are hard to confuse: no 0 and o, no 1, i and l, no capitals."""

@@ -7,7 +7,7 @@ import click
 from hostler.entry.cli.app import LazyGroup
 
 _LIVE = "hostler.entry.cli.sim.control"
-_BREAK = "hostler.entry.cli.sim.faults"
+_BREAK = "hostler.entry.cli.sim.control"
 _LIBRARY = "hostler.entry.cli.sim.library"
 
 COMMANDS = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.entry.cli.failure import one_line
+from hostler.entry.cli.options import complete
 from hostler.entry.cli.plane_options import CERT, FORMAT, KEY, LEVEL, LISTEN, called, flags, insecure_option
-from hostler.entry.cli.store_option import complete
 from hostler.model.sim_api import RATES, Mode
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from hostler.entry.cli.app import LazyGroup
 
 COMMANDS = {
     "new": ("hostler.entry.cli.slice.project", "new", "Create a folder with a working slice and its test."),
-    "run": ("hostler.entry.cli.slice.run", "run", "Run a slice locally, and call it."),
+    "run": ("hostler.entry.cli.slice.project", "run", "Run a slice locally, and call it."),
     "push": ("hostler.entry.cli.slice.project", "push", "Pack and publish a slice."),
     "artifacts": ("hostler.entry.cli.slice.read", "artifacts", "List the published artifacts."),
     "list": ("hostler.entry.cli.slice.read", "list_", "List the instances and their nodes."),
-    "logs": ("hostler.entry.cli.slice.logs", "logs", "Show the output of instances."),
+    "logs": ("hostler.entry.cli.slice.read", "logs", "Show the output of instances."),
 }
 
 

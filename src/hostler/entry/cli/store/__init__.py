@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.store_option import store_option
+from hostler.entry.cli.options import store_option
 
 _READ = "hostler.entry.cli.store.read"
 _WRITE = "hostler.entry.cli.store.write"
 _TRANSFER = "hostler.entry.cli.store.transfer"
-_REPAIR = "hostler.entry.cli.store.repair"
+_REPAIR = "hostler.entry.cli.store.write"
 
 COMMANDS = {
     "get": (_READ, "get", "Show one key."),

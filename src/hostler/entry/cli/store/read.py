@@ -11,7 +11,7 @@ import click
 from hostler.engine.transfer.scan import pages
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.store_option import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.options import chosen, complete, opened, redacted, store_option
 from hostler.errors import Damaged, Lagged, NotFound
 from hostler.kit.plural import counted
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostler.entry.cli.confirm import ask
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.store_option import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.options import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.progress import Ticker, ask
 from hostler.errors import Invalid
 from hostler.kit.plural import counted
 

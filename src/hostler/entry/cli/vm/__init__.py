@@ -7,7 +7,6 @@ import click
 from hostler.entry.cli.app import LazyGroup
 
 _READ = "hostler.entry.cli.vm.read"
-_CREATE = "hostler.entry.cli.vm.create"
 _CHANGE = "hostler.entry.cli.vm.change"
 _CONSOLE = "hostler.entry.cli.vm.console"
 _COPY = "hostler.entry.cli.vm.copy"
@@ -16,7 +15,7 @@ _RETAINED = "hostler.entry.cli.vm.retained"
 _SNAPSHOT = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
-    "create": (_CREATE, "create", "Create a machine."),
+    "create": (_CHANGE, "create", "Create a machine."),
     "list": (_READ, "list_", "List the machines of a project, or of all projects."),
     "show": (_READ, "show_", "Show one machine."),
     "why": (_READ, "why", "Explain the placement of a machine, or why it has no node."),

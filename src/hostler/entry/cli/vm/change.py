@@ -1,7 +1,8 @@
-"""`hostler vm update`, `start`, `stop`, `reset`, `delete`."""
+"""`hostler vm create`, `update`, `start`, `stop`, `reset`, `delete`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,21 +10,179 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.entry.cli import show
-from hostler.entry.cli.confirm import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import Duration, Mebibytes, labels
+from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
+from hostler.entry.cli.progress import ask_if_seen, can_ask, yes_option
+from hostler.entry.cli.show import Duration, Mebibytes, accelerators, labels
 from hostler.entry.cli.vm.wait import described, until_settled, wait_options
-from hostler.model.vm import OnNodeLoss
-from hostler.model.vm_api import VmUpdate
+from hostler.errors import Invalid
+from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec, architecture
+from hostler.model.vm_api import VmCreate, VmUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
-    from hostler.model.vm_api import VmCreate, VmView
+    from hostler.entry.cli.options import Server
+    from hostler.model.vm_api import VmView
+
+
+LEVELS = ", ".join(level.value for level in Level)
+_PLACE = "LEVEL:NAME=VALUE"
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--cpus", type=int, default=1, show_default=True, help="Cores.")
+@click.option("--memory", type=Mebibytes(), default="512M", show_default=True, help="Memory: 512M, 2G.")
+@click.option("--disk", type=int, default=0, show_default=True, metavar="GIB", help="The size of the disk.")
+@click.option("--image", default="", help="The image. Default: the default image of the node.")
+@click.option("--user", default="", help="The login user. Default: the user of the image.")
+@click.option("--user-data", "user_data", type=click.Path(path_type=Path), metavar="FILE", help="For the first boot.")
+@click.option("--network-config", type=click.Path(path_type=Path), metavar="FILE", help="For images with cloud-init.")
+@click.option("--ssh-key", "ssh_key", multiple=True, metavar="FILE", help="A public key; repeatable.")
+@click.option("--no-ssh-key", "bare", is_flag=True, help="Without Hostler's own key, which vm ssh uses.")
+@click.option("--cpu-share", type=int, default=100, show_default=True, help="CPU weight when cores are scarce.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="A label; repeatable.")
+@click.option("--expires", type=Duration(), help="Delete the machine after this time: 30m, 2h, 1d.")
+@click.option("--off", is_flag=True, help="Create the machine switched off.")
+@click.option(
+    "--on-node-loss",
+    type=click.Choice([each.value for each in OnNodeLoss]),
+    default=OnNodeLoss.WAIT.value,
+    show_default=True,
+    help="If its node is unreachable: wait keeps it there with its disk; fence stops it, and it returns with its disk"
+    " when the node is back; recreate stops it and starts it elsewhere with a NEW disk from its image. A node that is"
+    " confirmed off loses its machines: they start elsewhere with new disks, and the old disks are retained there.",
+)
+@click.option("--arch", default="", help="Only on nodes of this architecture: x86_64, aarch64.")
+@click.option("--accelerator", multiple=True, metavar="KIND[=N]", help="Only on nodes with N free ones of this kind.")
+@click.option("--volume", multiple=True, metavar="NAME", help="Only on nodes with this volume.")
+@click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
+@click.option("--together", multiple=True, metavar=_PLACE, help=f"Affinity to machines with a label; LEVEL: {LEVELS}.")
+@click.option("--apart", multiple=True, metavar=_PLACE, help="Anti-affinity to machines with a label.")
+@click.option("--prefer-together", multiple=True, metavar=_PLACE, help="Affinity, if possible.")
+@click.option("--prefer-apart", multiple=True, metavar=_PLACE, help="Anti-affinity, if possible.")
+@click.option("-f", "--file", type=click.File("rb"), help="The whole request as JSON; - is standard input.")
+@wait_options
+@show.output_option
+@project_options
+@server_options
+@click.pass_context
+def create(
+    ctx: click.Context, /, *, waiting: bool, within: float, output: str, org: str, project: str, **given: Any
+) -> None:
+    """Create the machine NAME.
+
+    \b
+    hostler vm create web --cpus 2 --memory 2G --label app=web --wait
+    hostler vm create db --apart node:app=db --label app=db --on-node-loss fence
+    hostler vm create lab --expires 30m
+    """
+
+    request = _from_file(ctx, given) if given["file"] is not None else _from_flags(given)
+    complete(created(chosen_server(), org, project, request, within=within if waiting else None, output=output))
+
+
+def _from_file(ctx: click.Context, given: dict[str, Any]) -> VmCreate:
+    import msgspec
+    from click.core import ParameterSource
+
+    others = [
+        name
+        for name in given
+        if name not in ("file", "name") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise click.UsageError(f"--file holds the whole request; leave out --{others[0].replace('_', '-')}")
+    data = given["file"].read()
+    if given["name"] is not None:
+        try:
+            plain = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"{given['file'].name}: not JSON: {error}") from None
+        if isinstance(plain, dict):
+            data = msgspec.json.encode(plain | {"name": given["name"]})
+    try:
+        return VmCreate.decode(data, strict=True)
+    except Invalid as error:
+        raise Invalid(f"{given['file'].name}: {error}") from None
+
+
+def _from_flags(given: dict[str, Any]) -> VmCreate:
+    if given["name"] is None:
+        raise click.UsageError("give the machine a NAME, or a --file")
+    affinity = [
+        *(_affinity(text, together=True, required=True) for text in given["together"]),
+        *(_affinity(text, together=False, required=True) for text in given["apart"]),
+        *(_affinity(text, together=True, required=False) for text in given["prefer_together"]),
+        *(_affinity(text, together=False, required=False) for text in given["prefer_apart"]),
+    ]
+    request = VmCreate(
+        name=given["name"],
+        spec=VmSpec(
+            cpus=given["cpus"],
+            memory_mib=given["memory"],
+            disk_gib=given["disk"],
+            image=given["image"],
+            user=given["user"],
+            user_data=text_of(given["user_data"]) if given["user_data"] is not None else "",
+            network_config=text_of(given["network_config"]) if given["network_config"] is not None else "",
+            ssh_keys=(*ssh_keys(given["ssh_key"]), *(() if given["bare"] else own_keys())),
+            cpu_share=given["cpu_share"],
+            arch=architecture(given["arch"]),
+            accelerators=accelerators(given["accelerator"]),
+            volumes=given["volume"],
+        ),
+        power=Power.OFF if given["off"] else Power.ON,
+        labels=labels(given["label"]),
+        on_node_loss=OnNodeLoss(given["on_node_loss"]),
+        affinity=tuple(affinity),
+        node_labels=labels(given["node_label"], "--node-label"),
+        expires_in=given["expires"],
+    )
+    request.encode()  # validate before anything is sent
+    return request
+
+
+def _affinity(text: str, *, together: bool, required: bool) -> Affinity:
+    level, colon, rest = text.partition(":")
+    if not colon or level not in {each.value for each in Level}:
+        raise click.BadParameter(f"{text!r}: write {_PLACE}, where LEVEL is one of {LEVELS}")
+    return Affinity(together=together, level=Level(level), labels=labels(rest.split(","), "LEVEL:"), required=required)
+
+
+def text_of(path: Path) -> str:
+    """Return the content of a text file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise Invalid(f"{path}: cannot be read: {reason}; name another file") from None
+
+
+def ssh_keys(given: Sequence[str]) -> tuple[str, ...]:
+    """Return public keys: given literally, or the lines of FILE or @FILE. Invalid: unreadable, or a private key."""
+    found: list[str] = []
+    for key in given:
+        lines = [key]
+        if key.startswith("@") or " " not in key.strip():
+            lines = text_of(Path(key.removeprefix("@")).expanduser()).splitlines()
+        if any("PRIVATE KEY" in line for line in lines):
+            raise Invalid(f"--ssh-key {key}: is a private key, which must stay secret; name the .pub file next to it")
+        found += [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return tuple(found)
+
+
+def own_keys() -> tuple[str, ...]:
+    """Return the command line's own key, or no key, with a note, if it cannot be stored."""
+    from hostler.entry.ssh import own_public
+
+    try:
+        return (own_public(),)
+    except Invalid as error:
+        note(f"note: Hostler's own key is not added: {error}")
+        return ()
 
 
 async def created(
@@ -116,7 +275,6 @@ async def _given_up(server: Server, org: str, project: str, vm: str) -> str:
 
 
 def _update(given: dict[str, Any]) -> VmUpdate:
-    from hostler.entry.cli.vm.create import ssh_keys
 
     if given["no_labels"] and given["label"]:
         raise click.UsageError("--label and --no-labels exclude each other")

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hostler.client import Channel
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
 
 ESCAPE = b"\x1d"
 """Ctrl-]"""

@@ -13,11 +13,9 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
+from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.vm.remote import write_all
-from hostler.entry.cli.vm.ssh import identity_options
+from hostler.entry.cli.vm.ssh import identity_options, write_all
 from hostler.errors import HostlerError, NotFound, Refused
 from hostler.kit.plural import counted
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
 
 CHUNK = 256 * 1024
 _KIND = "if [ -d {0} ]; then echo folder; elif [ -e {0} ]; then echo file; else echo none; fi"

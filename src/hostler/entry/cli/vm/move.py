@@ -9,9 +9,8 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options, with_client
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import Mebibytes
+from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options, with_client
+from hostler.entry.cli.show import Mebibytes
 from hostler.entry.cli.vm.change import ended
 from hostler.entry.cli.vm.wait import described, until_settled, wait_options
 from hostler.errors import Conflict, HostlerError
@@ -20,7 +19,7 @@ from hostler.model.vm import SnapshotState
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.vm_api import VmView
 
 

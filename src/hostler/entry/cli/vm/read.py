@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.server_options import (
+from hostler.entry.cli.options import (
     all_of,
     chosen_server,
+    complete,
     project_options,
     reached,
     read,
@@ -22,8 +23,7 @@ from hostler.entry.cli.server_options import (
     show_all,
     with_client,
 )
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import label_text, labels, moment, size, span
+from hostler.entry.cli.show import label_text, labels, moment, size, span
 from hostler.entry.cli.vm.wait import ready
 from hostler.errors import Unavailable
 from hostler.kit.plural import counted
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.vm import VmSpec
     from hostler.model.vm_api import VmView, Why
 

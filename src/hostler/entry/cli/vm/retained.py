@@ -9,10 +9,9 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.confirm import ask, yes_option
-from hostler.entry.cli.server_options import chosen_server, server_options, with_client
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import moment, size
+from hostler.entry.cli.options import chosen_server, complete, server_options, with_client
+from hostler.entry.cli.progress import ask, yes_option
+from hostler.entry.cli.show import moment, size
 from hostler.entry.cli.vm.change import changed
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Invalid, NotFound

@@ -9,10 +9,9 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.confirm import ask_if_seen, yes_option
-from hostler.entry.cli.server_options import chosen_server, project_options, read, server_options, with_client
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import moment
+from hostler.entry.cli.options import chosen_server, complete, project_options, read, server_options, with_client
+from hostler.entry.cli.progress import ask_if_seen, yes_option
+from hostler.entry.cli.show import moment
 from hostler.entry.cli.vm.change import changed
 from hostler.entry.cli.vm.wait import wait_options
 

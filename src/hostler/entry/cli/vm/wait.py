@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.value import Duration, span
+from hostler.entry.cli.show import Duration, span
 from hostler.errors import NotFound, Unavailable
 from hostler.model.vm import Step
 from hostler.model.vm_api import VmPhase

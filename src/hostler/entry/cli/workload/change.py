@@ -10,17 +10,15 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.confirm import ask_if_seen, yes_option
-from hostler.entry.cli.server_options import chosen_server, reached, server_options, with_client
-from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.options import chosen_server, complete, reached, server_options, with_client
+from hostler.entry.cli.progress import ask_if_seen, settled, yes_option
 from hostler.entry.cli.vm.wait import wait_options
-from hostler.entry.cli.wait import settled
 from hostler.entry.cli.workload.read import described
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.workload_api import WorkloadApply, WorkloadView
 
 

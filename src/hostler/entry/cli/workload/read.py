@@ -11,16 +11,24 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.server_options import all_of, chosen_server, reached, read, server_options, show_all, with_client
-from hostler.entry.cli.store_option import complete
-from hostler.entry.cli.value import moment, size
+from hostler.entry.cli.options import (
+    all_of,
+    chosen_server,
+    complete,
+    reached,
+    read,
+    server_options,
+    show_all,
+    with_client,
+)
+from hostler.entry.cli.show import moment, size
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.vm_api import VmPhase
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.server_options import Server
+    from hostler.entry.cli.options import Server
     from hostler.model.vm import Affinity, VmSpec
     from hostler.model.workload_api import InstanceView, WorkloadView
 

@@ -1,21 +1,65 @@
-"""Limits of concurrent streams: events, consoles, connections, shells and terminals share one count.
-
-Each stream needs memory and a file descriptor, so the total is limited. No account can use up all streams, and some are
-reserved for administrators, who must be able to connect while all others are in use.
-"""
+"""Limits of what one account may do at once: long reads, streams and channels."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from hostler.errors import Unavailable
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
+    from hostler.engine.request import Caller
     from hostler.entry.server.route import Asked
+
+
+AT_ONCE = 2
+"""Concurrent reads of all accounts except administrators."""
+WITHIN = 5.0
+"""Seconds that a read waits for its turn."""
+
+
+class LongReads:
+    """The limit of one server."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(AT_ONCE)
+        self._own: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, caller: Caller, what: str) -> AsyncIterator[None]:
+        """Wait for a turn and hold it; administrators need none. Unavailable: other reads take too long."""
+        if caller.is_administrator:
+            yield
+            return
+        own = self._own.setdefault(caller.name, asyncio.Lock())
+        try:
+            async with asyncio.timeout(WITHIN):
+                await own.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"{what}: another long read of {caller.name} is in progress; send one at a time"
+            ) from None
+        try:
+            await self._wait(what)
+            try:
+                yield
+            finally:
+                self._all.release()
+        finally:
+            own.release()
+
+    async def _wait(self, what: str) -> None:
+        try:
+            async with asyncio.timeout(WITHIN):
+                await self._all.acquire()
+        except TimeoutError:
+            raise Unavailable(f"{what}: too many long reads are in progress; try again in a moment") from None
+
 
 FEW = 50
 """Minimum share of an account, up to half of a small total: dozens of tabs with one or two streams each."""

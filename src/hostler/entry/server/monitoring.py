@@ -1,4 +1,4 @@
-"""Prometheus metrics. Counting a request costs two dictionary lookups; everything else is computed on request."""
+"""Liveness, readiness, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from hostler.engine.phase import phase
+from hostler.entry.server.openapi import PAGE, SCRIPT, STYLE
+from hostler.entry.server.problem import UNAVAILABLE, Refusal
+from hostler.entry.server.route import Answer, Asked, Route
+from hostler.entry.server.static_files import GUARDS, hashed, policy
 from hostler.keys.families import ALIVE, FENCING
+from hostler.model.resources.operation import Access
 from hostler.model.rollout import AlertState
 from hostler.ports.store import FULL
 
@@ -25,8 +30,87 @@ if TYPE_CHECKING:
 
     from hostler.engine.view import View
     from hostler.entry.server.feed import Feed
+    from hostler.entry.server.route import Handler
     from hostler.entry.server.services import Services
     from hostler.ports.store import Status
+
+
+HTML = b"text/html; charset=utf-8"
+_ALLOWED = policy(script=hashed(SCRIPT), style=hashed(STYLE))
+
+
+async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes it
+    """Answer if the process runs."""
+    return Answer(text=b"ok\n", media=b"text/plain; charset=utf-8")
+
+
+async def ready(asked: Asked) -> Answer:
+    """Answer if the store accepts writes, the cache follows it, and the process was not asked to end."""
+    if asked.services.stopping():
+        raise Refusal(UNAVAILABLE, "replica: shutting down; ask another one")
+    view = asked.services.view
+    if not asked.services.was_read():
+        raise Refusal(UNAVAILABLE, "view: the store has not been read yet; wait")
+    if problem := view.problem():
+        raise Refusal(UNAVAILABLE, problem)
+    return Answer(text=b"ready\n", media=b"text/plain; charset=utf-8")
+
+
+async def docs(asked: Asked) -> Answer:  # noqa: ARG001
+    return Answer(text=PAGE, media=HTML, headers=(_ALLOWED, *GUARDS))
+
+
+def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False) -> tuple[Route, ...]:
+    """Return the routes; `openapi` and `metrics` are handlers of the app."""
+    text = "text/plain"
+    figures = Access.NEARBY if open_metrics is None else Access.ANYONE if open_metrics else Access.LOGGED_IN
+    return (
+        Route(
+            method="GET",
+            path="/healthz",
+            name="health.alive",
+            summary="Liveness: the process runs",
+            handler=alive,
+            access=Access.ANYONE,
+            media=text,
+        ),
+        Route(
+            method="GET",
+            path="/readyz",
+            name="health.ready",
+            summary="Readiness: the store accepts writes, and was read",
+            handler=ready,
+            access=Access.ANYONE,
+            media=text,
+        ),
+        Route(
+            method="GET",
+            path="/metrics",
+            name="health.metrics",
+            summary="Prometheus metrics",
+            handler=metrics,
+            access=figures,
+            media=text,
+        ),
+        Route(
+            method="GET",
+            path="/openapi.json",
+            name="health.openapi",
+            summary="This API as an OpenAPI 3.1 document",
+            handler=openapi,
+            access=Access.ANYONE,
+        ),
+        Route(
+            method="GET",
+            path="/docs",
+            name="health.docs",
+            summary="This API as an HTML page",
+            handler=docs,
+            access=Access.ANYONE,
+            media="text/html",
+        ),
+    )
+
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS = tuple(str(bound) for bound in (*BOUNDS, "+Inf"))

@@ -1,15 +1,10 @@
-"""Input of a WebSocket client to a machine: JSON texts to a terminal or shell, bytes to a channel.
-
-Some input is read ahead of what the machine accepts, so that a disconnect is noticed while the machine accepts nothing.
-The machine must accept input within a time limit. After that, typed text is dropped. A byte stream with gaps is
-useless, so its channel is closed. The texts are those of `entry.terminal.protocol`.
-"""
+"""WebSockets: the messages that a client sends, and the bytes of a channel."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostler.entry.server import body as incoming
 from hostler.entry.terminal import protocol
@@ -19,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.entry.server.route import Raw
+    from hostler.ports.machines import Channel
+
 
 MISTAKES = 10
 """Invalid messages before the connection is closed."""
@@ -136,3 +133,46 @@ async def send(raw: Raw, what: str, **more: str | int) -> None:
 
 def _size(said: str | bytes) -> int:
     return _EACH + len(said)
+
+
+NORMAL, GOING_AWAY, NO_LONGER, FAILED = 1000, 1001, 1008, 1011
+LARGEST = 256 * 1024
+"""Largest message that the server sends, in bytes."""
+
+
+async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
+    """Copy data until the client disconnects, the machine's side ends, or `over` returns a close code."""
+    hearing = WebSocketInput(raw, last_words=None)  # `written_to` ends the stream if nothing is accepted
+    leaving = asyncio.create_task(hearing.until_gone(), name="stream: hearing")
+    taking = asyncio.create_task(hearing.written_to(channel.write), name="stream: input")
+    ending = asyncio.ensure_future(over)
+    tasks: list[asyncio.Future[Any]] = [leaving, taking, ending]
+    tasks.append(asyncio.create_task(_out(raw, channel), name="stream: output"))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        failed = any(task.exception() for task in done)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if leaving in done and not failed:
+        return
+    if failed:
+        code, why = FAILED, "the machine's side failed"
+    elif taking in done:
+        code, why = taking.result(), "the machine takes no input"
+    else:
+        code, why = ending.result() if ending in done else NORMAL, ""
+    with suppress(OSError, RuntimeError):  # uvicorn raises these for a client that has disconnected
+        await raw.send({"type": "websocket.close", "code": code, "reason": why})
+
+
+async def _out(raw: Raw, channel: Channel) -> None:
+    """Send the machine's output until it ends.
+
+    After the client disconnects nothing is sent, but its last input is still delivered (`WebSocketInput`).
+    """
+    while data := await channel.read():
+        for start in range(0, len(data), LARGEST):
+            with suppress(OSError, RuntimeError):  # as above
+                await raw.send({"type": "websocket.send", "bytes": data[start : start + LARGEST]})
