@@ -12,7 +12,7 @@ import pytest
 from api_server import VM_BODY, Api, Reply, serving
 
 from hostler.entry.server.app import build
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.entry.server.services import ServerConfig
 from hostler.errors import Invalid, Unavailable
 from hostler.keys.families import ANSWERED, AUDIT, NAME, VM
@@ -384,14 +384,14 @@ async def test_a_port_in_use_is_one_clear_sentence(api: Api) -> None:
     await api.listen()
     app = build(api.services, ServerConfig())
     with pytest.raises(Unavailable, match="port is in use; "):
-        async with Server(app, port=api.server.port):
+        async with Server(app, ListenAddress(port=api.server.port)):
             pass
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
 async def test_an_address_that_is_not_ours_is_one_clear_sentence(api: Api, host: str) -> None:
     with pytest.raises(Unavailable, match=f"listen {host}:0"):
-        async with Server(build(api.services), host=host):
+        async with Server(build(api.services), ListenAddress(host=host)):
             pass
 
 
@@ -399,10 +399,10 @@ async def test_a_certificate_that_is_none_is_one_clear_sentence(api: Api, tmp_pa
     cert = tmp_path / "cert.pem"
     cert.write_text("no certificate")
     with pytest.raises(Invalid, match="tls: .*cannot be used"):
-        async with Server(build(api.services), cert=cert, key=cert):
+        async with Server(build(api.services), ListenAddress(cert=cert, key=cert)):
             pass
     with pytest.raises(Invalid, match="tls: .*cannot be used"):
-        async with Server(build(api.services), cert=tmp_path / "none", key=cert):
+        async with Server(build(api.services), ListenAddress(cert=tmp_path / "none", key=cert)):
             pass
     with pytest.raises(Invalid, match="needs both"):
-        Server(build(api.services), cert=cert)
+        Server(build(api.services), ListenAddress(cert=cert))

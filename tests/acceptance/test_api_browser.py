@@ -19,7 +19,7 @@ from api_server import VM_BODY, Api, Reply, serving, stop_throttle
 from hostler.engine.request import HOSTLER, Request
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.model.access import Role
 from hostler.model.access_api import TokenCreate, UserUpdate
 
@@ -171,7 +171,7 @@ async def test_by_https_the_cookie_is_for_https_alone(api: Api) -> None:
     authority.configure_trust(client)
     with certificate.private_key_and_cert_chain_pem.tempfile() as pem:
         app = build(api.services)
-        async with Server(app, cert=Path(pem), key=Path(pem)) as server, aiohttp.ClientSession() as http:
+        async with Server(app, ListenAddress(cert=Path(pem), key=Path(pem))) as server, aiohttp.ClientSession() as http:
             body = {"name": "ann", "password": "password"}
             async with http.post(server.url + PATH, json=body, ssl=client) as answer:
                 assert answer.status == 201

@@ -20,7 +20,7 @@ from harness.pace import within
 import hostler
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.entry.server.services import ServerConfig
 from hostler.keys.families import ALERT
 from hostler.model.access import Role
@@ -244,7 +244,7 @@ async def test_tls(api: Api, tmp_path: Any) -> None:
         pem.write_to_path(tmp_path / "cert", append=number > 0)
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    async with Server(build(api.services), cert=tmp_path / "cert", key=tmp_path / "key") as server:
+    async with Server(build(api.services), ListenAddress(cert=tmp_path / "cert", key=tmp_path / "key")) as server:
         assert server.url.startswith("https://127.0.0.1:")
         async with api.http.get(f"{server.url}/healthz", ssl=context) as answer:
             assert await answer.text() == "ok\n"

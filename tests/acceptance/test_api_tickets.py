@@ -23,7 +23,7 @@ from hostler.entry.relay import ProcessPeers, RelayApp
 from hostler.entry.server import serve, vm_channels, websocket
 from hostler.entry.server.concurrency_limits import share
 from hostler.entry.server.pin import pin_of
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.keys.families import MEMBER, TICKET
 from hostler.kit.clock import SystemClock
@@ -367,7 +367,7 @@ async def elsewhere(**tls: Path) -> AsyncIterator[tuple[Api, ProcessPeers, Relay
         numbers = iter(range(1000))
         tickets = PeerTickets(api.store, clock=clock, secret=lambda: f"s{next(numbers)}", by="node:n1")
         relay = RelayApp(tickets, lambda node: doubles if node == "n1" else None)  # type: ignore[arg-type,return-value]
-        async with Server(relay, **tls) as server:  # type: ignore[arg-type]
+        async with Server(relay, ListenAddress(**tls)) as server:  # type: ignore[arg-type]
             await announce(api, server.url)
             yield api, api.services.peers, relay, doubles, vm  # type: ignore[misc]
 

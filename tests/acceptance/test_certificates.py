@@ -16,7 +16,7 @@ from up_process import HostlerProcess, token_told
 from hostler.client import Client
 from hostler.entry.relay import Relay
 from hostler.entry.server.pin import pin_of
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.errors import Invalid
 
 AUTHORITY = trustme.CA()
@@ -37,7 +37,7 @@ async def shown(port: int) -> str:
 
 async def test_a_server_takes_a_new_certificate_and_keeps_the_old_one_if_that_is_none(tmp_path: Path) -> None:
     cert, key = issue(tmp_path)
-    async with serving() as api, Server(Started(api.app), cert=cert, key=key) as server:
+    async with serving() as api, Server(Started(api.app), ListenAddress(cert=cert, key=key)) as server:
         relay = Relay(server)
         first, before = await shown(server.port), relay.address
         issue(tmp_path)
@@ -63,7 +63,7 @@ async def test_a_server_takes_a_new_certificate_and_keeps_the_old_one_if_that_is
 async def test_a_client_says_what_is_wrong_with_a_certificate(tmp_path: Path, name: str, words: str) -> None:
     cert, key = issue(tmp_path, name)
     AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
-    async with serving() as api, Server(Started(api.app), cert=cert, key=key) as server:
+    async with serving() as api, Server(Started(api.app), ListenAddress(cert=cert, key=key)) as server:
         ca = str(tmp_path / "ca.pem") if name == "b.example" else None
         async with Client(server.url, "hst_x", ca=ca) as client:
             with pytest.raises(Invalid, match=f"its certificate is not trusted .*{words}"):

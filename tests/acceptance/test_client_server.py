@@ -13,7 +13,7 @@ from up_process import hostler as command
 import hostler
 from hostler.client import Client
 from hostler.entry.server.app import build
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.errors import (
     Conflict,
     Forbidden,
@@ -319,7 +319,7 @@ async def test_no_event_is_missed_or_doubled_when_the_server_is_restarted() -> N
             for n in range(10, 20):
                 await _written(api, n, made)
             app = build(api.services)
-            async with Server(app, port=port):
+            async with Server(app, ListenAddress(port=port)):
                 made += [await _made(client, n) for n in range(20, 30)]
                 async with asyncio.timeout(90):
                     assert await following == made

@@ -13,6 +13,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.cluster_id import StoreGuard
 from hostler.entry import up
+from hostler.entry.campaign import Candidate
 from hostler.kit.clock import SystemClock
 from hostler.settings import load
 
@@ -33,8 +34,8 @@ async def test_a_disk_that_is_full_for_a_while_does_not_end_it(tmp_path: Path, m
             raise OSError(failures.pop(), "No space left on device")
         write(file, text)
 
-    async def stand(*_: Any, holder: str, asked: asyncio.Event, **__: Any) -> None:
-        stood.append(holder)
+    async def stand(*_: Any, candidate: Candidate, asked: asyncio.Event, **__: Any) -> None:
+        stood.append(candidate.holder)
         asked.set()
 
     monkeypatch.setattr(one._folder, "write", full)

@@ -17,8 +17,10 @@ from hostler.client.transport import HttpTransport
 from hostler.kit.tasks import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from typing import Unpack
 
+    from hostler.client.transport import TransportOptions
     from hostler.model.access_api import TokenIssued
 
 TIMEOUT = 30.0
@@ -47,15 +49,12 @@ class Client(Closing):
         *,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
-        ca: str | None = None,
         unix: str | None = None,
         insecure: bool = False,
-        on_slowed: Callable[[str], None] | None = None,
+        **options: Unpack[TransportOptions],
     ) -> None:
         address = Address(url, token=token is not None, unix=unix, insecure=insecure)
-        self._wire = HttpTransport(
-            address, token, timeout=timeout, retries=retries, ca=ca, unix=unix, on_slowed=on_slowed
-        )
+        self._wire = HttpTransport(address, token, timeout=timeout, retries=retries, unix=unix, **options)
         self.vms = Vms(self._wire, self.events)
         self.labs = Labs(self._wire, self.events)
         self.workloads = Workloads(self._wire)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
 
 from msgspec import UNSET, structs
 
@@ -44,6 +44,15 @@ if TYPE_CHECKING:
         Why,
     )
     from hostler.model.workload_api import InstancePage, InstanceView, WorkloadApply, WorkloadPage, WorkloadView
+
+
+class VmConditions(TypedDict, total=False):
+    """What can be waited for."""
+
+    phase: VmPhase | Collection[VmPhase] | None
+    settled: bool
+    available: bool
+    gone: bool
 
 
 class Vms:
@@ -199,12 +208,9 @@ class Vms:
         project: str,
         vm: str,
         *,
-        phase: VmPhase | Collection[VmPhase] | None = None,
-        settled: bool = False,
-        available: bool = False,
-        gone: bool = False,
         within: float = 300.0,
         on_change: Callable[[VmView], None] | None = None,
+        **until: Unpack[VmConditions],
     ) -> VmView | None:
         """Wait until the machine is in `phase` (or one of them), matches its spec (`settled`), is `available` (settled,
         and its user can log in), or is `gone` (returns None).
@@ -212,7 +218,8 @@ class Vms:
         `on_change` gets the first state, and the state after each change. NotFound: there is no such machine, or it was
         deleted while waiting for something else. Unavailable: not reached within `within` seconds.
         """
-        if phase is None and not (settled or available or gone):
+        aim = _Aim(**until)
+        if aim == _Aim():
             raise Invalid("wait: give phase, settled, available or gone")
         look = _Look(self, org, project, vm, on_change)
         events = self._events(org=org, project=project, kinds=("vm", "handle", "alive"))
@@ -221,10 +228,10 @@ class Vms:
                 try:
                     view = await look.now()
                 except NotFound:
-                    if gone:
+                    if aim.gone:
                         return None
                     raise
-                if not gone and _arrived(view, phase, settled=settled or available, available=available):
+                if not aim.gone and aim.is_reached(view):
                     return view
                 await look.changed()
 
@@ -246,13 +253,21 @@ class _Look(Wait[VmView]):
         return event.of == "alive" or event.type == "reset" or event.subject.endswith(f"/{self._vm}")
 
 
-def _arrived(view: VmView, phase: VmPhase | Collection[VmPhase] | None, *, settled: bool, available: bool) -> bool:
-    wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
-    # A machine that should be off never becomes available. Without a login, running is all that can be waited for.
-    tells = view.readiness is not None or view.access is not None
-    if available and not view.available and view.power is Power.ON and tells:
-        return False
-    return (not wanted or view.phase in wanted) and (not settled or view.settled)
+class _Aim(NamedTuple):
+    """What is waited for."""
+
+    phase: VmPhase | Collection[VmPhase] | None = None
+    settled: bool = False
+    available: bool = False
+    gone: bool = False
+
+    def is_reached(self, view: VmView) -> bool:
+        wanted = () if self.phase is None else (self.phase,) if isinstance(self.phase, str) else tuple(self.phase)
+        # A machine that should be off never becomes available. Without a login, running is all that can be waited for.
+        tells = view.readiness is not None or view.access is not None
+        if self.available and not view.available and view.power is Power.ON and tells:
+            return False
+        return (not wanted or view.phase in wanted) and (view.settled or not (self.settled or self.available))
 
 
 def _listed(org: str | None, project: str | None) -> tuple[Operation[VmPage], tuple[str, ...]]:

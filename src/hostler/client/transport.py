@@ -100,6 +100,15 @@ class StalePaging(Paging, total=False):
     stale: bool
 
 
+class TransportOptions(TypedDict, total=False):
+    """More options of a client."""
+
+    ca: str | None
+    """A file of certificates to trust."""
+    on_slowed: Callable[[str], None] | None
+    """Gets a message when a request waits for a rate limit."""
+
+
 class HttpTransport:
     """Sends requests. `retries` is how often a request is repeated at most."""
 
@@ -110,8 +119,8 @@ class HttpTransport:
         *,
         timeout: float,
         retries: int,
-        ca: str | None,
         unix: str | None,
+        ca: str | None = None,
         on_slowed: Callable[[str], None] | None = None,
     ) -> None:
         self._on_slowed = on_slowed or _log.warning

@@ -7,7 +7,7 @@ import ipaddress
 import os
 import platform
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hostler.engine.agent.config import AgentConfig
 from hostler.engine.agent.session import NOT_YET
@@ -121,6 +121,23 @@ def doors_in(agents: Mapping[str, Running]) -> Callable[[str], NodeChannels | No
     return doors_of
 
 
+class AgentParts(NamedTuple):
+    """What the agent of a node gets from its process."""
+
+    peers: Peers | None = None
+    """Reaches the machines of other nodes, for migration to them."""
+    nodes: int = 1
+    """The number of nodes that share this host."""
+    siblings: Path | None = None
+    """The folder that holds one subfolder for each of them."""
+    router: Router | None = None
+    """Handles calls made by the slices; without it slices cannot call others."""
+    artifacts: Artifacts | None = None
+    """The artifact repository; by default the one of the settings."""
+    accept_cluster: bool = False
+    """Whether to accept the control plane of this store even if the node belonged to another one before."""
+
+
 @asynccontextmanager
 async def running_agent(
     store: Store,
@@ -129,43 +146,44 @@ async def running_agent(
     folder: Path,
     clock: Clock,
     *,
-    peers: Peers | None = None,
-    nodes: int = 1,
-    siblings: Path | None = None,
-    router: Router | None = None,
-    artifacts: Artifacts | None = None,
-    accept_cluster: bool = False,
+    parts: AgentParts,
 ) -> AsyncIterator[Running]:
     """Run the agent of a node until the context ends.
 
-    On exit the agent deregisters the node, then stops its slices; machines keep running. `peers` reaches the machines
-    of other nodes, for migration to them. `nodes` is the number of nodes that share this host, and `siblings` the
-    folder that holds one subfolder for each of them. `router` handles calls made by the slices; without it slices
-    cannot call others. `artifacts` is the artifact repository; by default the one of the settings. `accept_cluster`
-    accepts the control plane of this store even if the node belonged to another one before.
+    On exit the agent deregisters the node, then stops its slices; machines keep running.
     """
+    router = parts.router
     check_slice_listen(settings)
     opened = open_machines(
         settings.machines,
         folder,
         clock=clock,
         settings=settings,
-        nodes=nodes,
-        siblings=siblings,
+        nodes=parts.nodes,
+        siblings=parts.siblings,
     )
     async with AsyncExitStack() as stack:
         machines = await stack.enter_async_context(opened)
         place = settings.data / "slices" / plan.node
         ask = None if router is None else router.ask
         slices = open_slices(
-            settings, place, artifacts or open_artifacts(settings, clock=clock), node=plan.node, clock=clock, ask=ask
+            settings,
+            place,
+            parts.artifacts or open_artifacts(settings, clock=clock),
+            node=plan.node,
+            clock=clock,
+            ask=ask,
         )
         await stack.enter_async_context(slices)
         if router is not None and isinstance(slices, CpuTimes):
             stack.enter_context(router.measures.cpu.counting(slices.cpu_seconds))
-        ports = NodePorts(machines=machines, peers=peers, slices=slices, memory=control_plane_of(settings, folder))
+        ports = NodePorts(
+            machines=machines, peers=parts.peers, slices=slices, memory=control_plane_of(settings, folder)
+        )
         agent = build_agent(
-            *(store, environment(clock), ports, plan), limits=slice_limits(settings), accept_cluster=accept_cluster
+            *(store, environment(clock), ports, plan),
+            limits=slice_limits(settings),
+            accept_cluster=parts.accept_cluster,
         )
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")
         try:
@@ -231,12 +249,14 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         async with (
             running_agent(
                 *(store, settings, plan, folder, clock),
-                peers=peers,
-                nodes=settings.nodes,
-                siblings=folder.parent,
-                router=calling.router,
-                artifacts=open_shared(store, settings, tickets, clock=clock),
-                accept_cluster=accept_cluster,
+                parts=AgentParts(
+                    peers=peers,
+                    nodes=settings.nodes,
+                    siblings=folder.parent,
+                    router=calling.router,
+                    artifacts=open_shared(store, settings, tickets, clock=clock),
+                    accept_cluster=accept_cluster,
+                ),
             ) as running,
             watched_host(settings, [running.machines], clock, tell),
         ):

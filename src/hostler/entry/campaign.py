@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -91,6 +91,16 @@ class Holding:
         pass
 
 
+class Candidate(NamedTuple):
+    """Who runs for leadership."""
+
+    holder: str
+    """The id of this candidacy."""
+    least_fence: Callable[[], int]
+    """A lower bound: every new fence of election key 1 is above it."""
+    killer: Killer | None = None
+
+
 async def stand(
     storage: TtlStorage,
     plan: CampaignConfig,
@@ -99,16 +109,14 @@ async def stand(
     leading: Leading,
     asked: asyncio.Event,
     tell: Callable[[str], None],
-    killer: Killer | None = None,
-    holder: str | None = None,
-    least_fence: Callable[[], int] = lambda: 0,
+    candidate: Candidate | None = None,
 ) -> Exception | None:
     """Run for leadership until `asked` is set or a problem occurs. Return the problem.
 
-    All leader work has stopped when this returns. `holder` identifies this candidacy; by default a new id.
-    `least_fence` is a lower bound: every new fence of election key 1 is above it.
+    All leader work has stopped when this returns. `candidate`: by default one with a new id.
     """
-    holder = holder or uuid.uuid4().hex
+    candidate = candidate or Candidate(uuid.uuid4().hex, lambda: 0)
+    holder = candidate.holder
     store = storage.store if isinstance(storage, StoreBacked) else None
     presence = None if store is None else _presence(store, holder, plan)
     present: tuple[Service, ...] = () if presence is None else (presence,)
@@ -119,8 +127,8 @@ async def stand(
         (*present, Holding(tell)),
         controllers=(*present, *told, *controllers, leading),
         holder=holder,
-        killer=killer,
-        least_fence=least_fence,
+        killer=candidate.killer,
+        least_fence=candidate.least_fence,
     )
     tell(f"replica {holder[:8]} at {plan.address}, ttl {plan.ttl:g} s")
     if presence is not None:

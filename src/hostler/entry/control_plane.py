@@ -34,7 +34,7 @@ from hostler.entry.relay import ProcessPeers
 from hostler.entry.router_process import Calling
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.entry.server.services import ServerConfig, Services
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Invalid
@@ -261,7 +261,6 @@ class ControlPlaneProcess:
     async def served(self) -> AsyncIterator[Server]:
         """Serve the API at the address of the settings."""
         host, port = check_listen(self.settings)
-        cert, key = self.settings.tls_cert, self.settings.tls_key
         plan = ServerConfig(
             open_metrics=OPEN_METRICS[_metrics(self.settings)],
             lab_key=self.settings.lab_key,
@@ -272,10 +271,7 @@ class ControlPlaneProcess:
         rate = None if self.services.sim is None else self.services.sim.rate
         async with Server(
             app,
-            host=host,
-            port=port,
-            cert=cert,
-            key=key,
+            ListenAddress(host, port, self.settings.tls_cert, self.settings.tls_key),
             wall=wall,
             rate=rate,
             limits=api_limits(self.settings),

@@ -32,7 +32,7 @@ from hostler.entry.server.problem import INVALID, NOT_FOUND, Refusal, tell
 from hostler.entry.server.protocol import CONNECTION
 from hostler.entry.server.response import refuse
 from hostler.entry.server.route import Raw
-from hostler.entry.server.serve import Server
+from hostler.entry.server.serve import ListenAddress, Server
 from hostler.entry.server.websocket import GOING_AWAY, joined
 from hostler.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.keys.families import MEMBER
@@ -274,6 +274,6 @@ async def relaying(
             " this host"
         )
     app = RelayApp(tickets, machines_of)
-    cert, key, limits = settings.tls_cert, settings.tls_key, relay_limits(settings)
-    async with Server(app, host=host, port=port, cert=cert, key=key, limits=limits) as server:
+    address = ListenAddress(host, port, settings.tls_cert, settings.tls_key)
+    async with Server(app, address, limits=relay_limits(settings)) as server:
         yield Relay(server)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.entry.backend import guarded_backend
-from hostler.entry.campaign import CampaignConfig, Leading, stand
+from hostler.entry.campaign import CampaignConfig, Candidate, Leading, stand
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.labs import door_in
 from hostler.entry.process import asked_to_end, on_hangup, raise_open_files, reload_certificates, run_unless_asked
@@ -173,8 +173,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
                 leading=leading,
                 asked=asked,
                 tell=tell,
-                holder=plane.graph.holder,
-                least_fence=guard.least_fence,
+                candidate=Candidate(plane.graph.holder, guard.least_fence),
             ),
             name="standing",
         )

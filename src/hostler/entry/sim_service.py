@@ -14,7 +14,7 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -60,27 +60,33 @@ class Resumed:
     saved: Saved
 
 
+class SimReports(NamedTuple):
+    """What is called with the news of a simulation."""
+
+    tell: Callable[[str], None]
+    warn: Callable[[str], None]
+    """Receives failures in the world."""
+    ready: Callable[[Ready], None]
+
+
 class SimService:
-    """One run of `hostler sim serve`. `warn` receives failures in the world."""
+    """One run of `hostler sim serve`."""
 
     def __init__(
         self,
         settings: Settings,
         story: Story,
         *,
-        mode: Mode,
-        rate: float | None,
-        tell: Callable[[str], None],
-        warn: Callable[[str], None],
-        ready: Callable[[Ready], None],
+        pace: tuple[Mode, float | None],
+        reports: SimReports,
         resumed: Resumed | None = None,
         save: Path | None = None,
     ) -> None:
-        """`resumed`: the simulation to resume. `save`: the file that the simulation is saved to."""
-        self._settings, self._mode, self._rate = settings, mode, rate
+        """`pace`: mode and rate. `resumed`: the simulation to resume. `save`: the file to save it to."""
+        self._settings, (self._mode, self._rate) = settings, pace
         self._resumed, self._save = resumed, save
         self._saved: EventPosition | None = None
-        self._tell, self._warn, self._ready = tell, warn, ready
+        self._tell, self._warn, self._ready = reports
         self._folder = DataFolder(settings.data)
         self._simulation = Simulation(story, told=self._told)
         self._asked = asyncio.Event()

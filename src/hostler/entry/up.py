@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.inventory.local_rack import make_own_rack
-from hostler.entry.agent import Running, doors_in, plan_of, running_agent
+from hostler.entry.agent import AgentParts, Running, doors_in, plan_of, running_agent
 from hostler.entry.backend import guarded_backend
-from hostler.entry.campaign import CampaignConfig, Leading, bury, stand
+from hostler.entry.campaign import CampaignConfig, Candidate, Leading, bury, stand
 from hostler.entry.control_plane import (
     ControlPlaneProcess,
     ProcessState,
@@ -218,16 +218,14 @@ class Up:
             plan = plan_of(self._settings, name, rack, relay)
             self._agents[node] = await stack.enter_async_context(
                 running_agent(
-                    plane.store,
-                    self._settings,
-                    plan,
-                    folder,
-                    self._clock,
-                    peers=plane.services.peers,
-                    artifacts=plane.services.artifacts,
-                    nodes=self._settings.nodes,
-                    router=plane.calling.router,
-                    accept_cluster=self._accept,
+                    *(plane.store, self._settings, plan, folder, self._clock),
+                    parts=AgentParts(
+                        peers=plane.services.peers,
+                        artifacts=plane.services.artifacts,
+                        nodes=self._settings.nodes,
+                        router=plane.calling.router,
+                        accept_cluster=self._accept,
+                    ),
                 )
             )
         stack.push_async_callback(self._part)
@@ -271,9 +269,7 @@ class Up:
                     leading=self._leading,
                     asked=self._asked,
                     tell=self._say,
-                    killer=watchdog,
-                    holder=holder,
-                    least_fence=guard.least_fence,
+                    candidate=Candidate(holder, guard.least_fence, watchdog),
                 )
                 watchdog.stopped()
             if problem is not None and not self._asked.is_set():

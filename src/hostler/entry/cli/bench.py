@@ -109,22 +109,23 @@ def store(url: str | None, **options: Any) -> None:
 def measure_store(
     url: str | None,
     *,
-    seconds: float,
-    clients: tuple[int, ...],
-    peer: str | None,
     json_file: Path | None,
     markdown_file: Path | None,
     baseline_of: Callable[[str], Baseline | None] = lambda _: None,
     supplement: Callable[[Path], Supplement] | None = None,
+    **plan: Any,
 ) -> None:
-    """Run the benchmark and report it. `supplement` measures more, in an empty folder on the disk of the store."""
+    """Run the benchmark and report it.
+
+    `plan`: fields of `store_benchmark.Plan`. `supplement` measures more, in an empty folder on the disk of the store.
+    """
     from hostler.entry.cli.progress import Ticker
     from hostler.entry.store_benchmark import Plan, run
 
     with tempfile.TemporaryDirectory(prefix="hostler-bench-", dir=_beside(url)) as folder:
         target = url or path_url("sqlite", Path(folder) / "bench.db")
         with Ticker() as ticker:
-            rows = complete(run(Plan(target, seconds, clients, peer), ticker.tell, baseline_of(target)))
+            rows = complete(run(Plan(target, **plan), ticker.tell, baseline_of(target)))
         fsync_us = _fdatasync_us(Path(folder))
         more = None if supplement is None else supplement(Path(folder))
     data = json.dumps(_plain(redacted(target), rows, more, fsync_us), indent=2)

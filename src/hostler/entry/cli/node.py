@@ -142,13 +142,13 @@ async def show_(client: Client, *, node: str, output: str) -> None:
 @click.option("--drop-snapshots", is_flag=True, help="Also move machines with snapshots; their snapshots are lost.")
 @wait_options
 @server_options
-def drain(node: str, mode: str, drop_snapshots: bool, waiting: bool, within: float) -> None:
+def drain(node: str, mode: str, drop_snapshots: bool, within: float | None) -> None:
     """Empty the node NODE, one machine at a time. `hostler node activate` returns it to service.
 
     A machine that is recreated elsewhere gets a new disk from its image; its old disk is retained on NODE.
     """
     how = Drain(mode=DrainMode(mode), drop_snapshots=drop_snapshots)
-    complete(_drain(chosen_server(), node, how, within if waiting else None))
+    complete(_drain(chosen_server(), node, how, within))
 
 
 async def _drain(server: Server, node: str, how: Drain, within: float | None) -> None:

@@ -49,16 +49,7 @@ SHOWN = 200
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed for all randomness.")
 @show.output_option
 def whatif(
-    store_url: str | None,
-    drain: tuple[str, ...],
-    faults: tuple[str, ...],
-    *,
-    within: float,
-    boot_time: float,
-    power: bool,
-    brake_share: float,
-    seed: int,
-    output: str,
+    *, store_url: str | None, drain: tuple[str, ...], faults: tuple[str, ...], output: str, **options: Any
 ) -> None:
     """Predict what would happen if nodes were drained or something failed, without changing anything.
 
@@ -67,15 +58,7 @@ def whatif(
     """
     from hostler.sim.whatif import Question, ask
 
-    question = Question(
-        drain=drain,
-        faults=tuple(fault(text) for text in faults),
-        within=within,
-        boot_time=boot_time,
-        power=power,
-        brake_share=brake_share,
-        seed=seed,
-    )
+    question = Question(drain=drain, faults=tuple(fault(text) for text in faults), **options)
     if not drain and not faults:
         raise Invalid("whatif: nothing to simulate; give --drain or --fault")
     with Ticker() as ticker:

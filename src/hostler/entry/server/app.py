@@ -46,7 +46,7 @@ from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerConfig, Services
 from hostler.entry.server.static_files import StaticFiles
 from hostler.entry.server.table import table
-from hostler.entry.terminal.sessions import TerminalSessions
+from hostler.entry.terminal.sessions import TerminalConfig, TerminalSessions
 from hostler.errors import Invalid, OverBudget, Unavailable
 from hostler.model.inventory import Rights
 from hostler.model.name import fold
@@ -151,10 +151,8 @@ class App:
             services.store,
             services.view,
             services.peers,
-            key=plan.lab_key,
+            TerminalConfig(plan.lab_key, plan.terminal_grace, plan.max_terminals),
             clock=services.clock,
-            grace=plan.terminal_grace,
-            most=plan.max_terminals,
             attend=services.labs.attend,
         )
         self.metrics = Metrics(services, self.feed)

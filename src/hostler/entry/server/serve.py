@@ -8,7 +8,7 @@ import ssl
 import time
 from contextlib import suppress
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from typing import Protocol as Shape
 
 import uvicorn
@@ -88,8 +88,17 @@ class _Dated(uvicorn.Server):
         return ended
 
 
+class ListenAddress(NamedTuple):
+    """Where a server listens: `port=0` takes a free port. TLS needs the files of a certificate and of its key."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    cert: Path | None = None
+    key: Path | None = None
+
+
 class Server:
-    """An async context manager that serves while it is open. `port=0` takes a free port.
+    """An async context manager that serves while it is open.
 
     `wall` is the time of the Date headers. `rate` is how many of its seconds pass in a real second, if that varies. On
     entering: Unavailable: the address cannot be bound. Invalid: certificate or key cannot be used.
@@ -98,17 +107,15 @@ class Server:
     def __init__(
         self,
         app: Served,
+        address: ListenAddress | None = None,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        cert: Path | None = None,
-        key: Path | None = None,
         wall: Callable[[], float] = time.time,
         rate: Callable[[], float] | None = None,
         limits: ConnectionLimits | None = None,
         trusted_proxies: tuple[str, ...] = (),
     ) -> None:
         """`limits`: limits of connections. `trusted_proxies` are exempt from the limits per source address."""
+        host, port, cert, key = address or ListenAddress()
         if (cert is None) != (key is None):
             raise Invalid("tls: needs both a certificate and its key; give both")
         self._app, self._host, self._asked_port = app, host, port

@@ -8,7 +8,7 @@ belongs to one generation of one lab, and ends with it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.machine import shell_in
@@ -75,6 +75,16 @@ class Screen:
         await self.terminal.take(self, said)
 
 
+class TerminalEnv(NamedTuple):
+    """What the terminals of a server share."""
+
+    outlook: LabTerminalStatus
+    peers: Peers
+    key: Callable[[], Awaitable[asyncssh.SSHKey]]
+    clock: Clock
+    grace: float
+
+
 class Terminal:
     """A terminal; `run` drives it. All other methods may be called while it runs, and afterwards."""
 
@@ -82,17 +92,13 @@ class Terminal:
         self,
         user: str,
         generation: int | None,
-        outlook: LabTerminalStatus,
-        peers: Peers,
-        key: Callable[[], Awaitable[asyncssh.SSHKey]],
+        env: TerminalEnv,
         *,
-        clock: Clock,
-        grace: float,
         moved: Callable[[Terminal], None] = lambda _: None,
     ) -> None:
         self.user, self.generation, self._moved = user, generation, moved
         """The generation is None while one lab stops and another starts after it: the terminal belongs to the other."""
-        self._outlook, self._peers, self._key, self._clock, self._grace = outlook, peers, key, clock, grace
+        self._outlook, self._peers, self._key, self._clock, self._grace = env
         self.scroll = Scroll()
         self.code: int | None = None
         """The close code once the terminal has ended."""
@@ -100,7 +106,7 @@ class Terminal:
         """Set when the lab or its machine changed."""
         self._screen: Screen | None = None
         self._shown = ReadPosition()
-        self._heard = outlook.last(user)
+        self._heard = env.outlook.last(user)
         """The number of the last event that was shown, or that existed at the start."""
         self._size = SIZE
         self._shell: Shell | None = None

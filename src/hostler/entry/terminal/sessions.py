@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hostler.entry.server.logs import logger
 from hostler.entry.ssh import terminal_key
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.machine import LabTerminalStatus
-from hostler.entry.terminal.session import Terminal
+from hostler.entry.terminal.session import Terminal, TerminalEnv
 from hostler.errors import Conflict, HostlerError, NotFound, Unavailable
 from hostler.model.lab import LabPhase
 
@@ -35,11 +35,22 @@ GOODBYE = 2.0
 """Time limit in seconds for the last notes when the server closes."""
 
 
-class TerminalSessions:
-    """The terminals of one server. `key`: path of the private key for logins; None: no terminals here.
+class TerminalConfig(NamedTuple):
+    """Parameters of the terminals of one server."""
 
-    `grace`: seconds for which a shell survives a disconnect. `most`: limit of terminals at the same time. `attend`:
-    called with user, generation and time when a browser connects or disconnects, and once a minute in between.
+    key: Path | None
+    """Path of the private key for logins; None: no terminals here."""
+    grace: float
+    """Seconds for which a shell survives a disconnect."""
+    most: int
+    """Limit of terminals at the same time."""
+
+
+class TerminalSessions:
+    """The terminals of one server.
+
+    `attend`: called with user, generation and time when a browser connects or disconnects, and once a minute
+    in between.
     """
 
     def __init__(
@@ -47,15 +58,14 @@ class TerminalSessions:
         store: Store,
         view: View,
         peers: Peers,
+        config: TerminalConfig,
         *,
-        key: Path | None,
         clock: Clock,
-        grace: float,
-        most: int,
         attend: Callable[[str, int, float], Awaitable[None]] | None = None,
     ) -> None:
         self._outlook = LabTerminalStatus(store, view, clock=clock)
-        self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
+        self._path, self._most, self._clock = config.key, config.most, clock
+        self._env = TerminalEnv(self._outlook, peers, self.key, clock, config.grace)
         self._key: tuple[asyncssh.SSHKey, str] | None = None
         self._terminals: dict[str, Terminal] = {}
         self._lives: dict[Terminal, asyncio.Task[None]] = {}
@@ -141,16 +151,7 @@ class TerminalSessions:
             self._deaf = self._outlook.listen(self._changed)
         if self._noting is None and self._attend is not None:
             self._noting = asyncio.create_task(self._note_all(), name="terminals: which are open")
-        terminal = Terminal(
-            user,
-            generation,
-            self._outlook,
-            self._peers,
-            self.key,
-            clock=self._clock,
-            grace=self._grace,
-            moved=self._has_moved,
-        )
+        terminal = Terminal(user, generation, self._env, moved=self._has_moved)
         self._terminals[user] = terminal
         life = asyncio.create_task(terminal.run(), name=f"terminal of {user}")
         self._lives[terminal] = life

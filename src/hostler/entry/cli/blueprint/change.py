@@ -35,9 +35,7 @@ name_option = click.option("--name", metavar="NAME", help="The name of the bluep
 @wait_options
 @show.output_option
 @server_options
-def apply(
-    *, file: Path, name: str | None, plan_only: bool, yes: bool, waiting: bool, within: float, output: str
-) -> None:
+def apply(*, file: Path, name: str | None, plan_only: bool, yes: bool, within: float | None, output: str) -> None:
     """Apply the blueprint in FILE (TOML or JSON; - is standard input). The file, its name or --name names it.
 
     The instances to load, unload and move are shown first; at a terminal you are asked to confirm. The file is applied
@@ -48,7 +46,7 @@ def apply(
     if plan_only:
         complete(_plan(server, name, blueprint, output))
     else:
-        complete(_apply(server, name, blueprint, yes=yes, within=within if waiting else None, output=output))
+        complete(_apply(server, name, blueprint, yes=yes, within=within, output=output))
 
 
 @click.command()
@@ -170,15 +168,14 @@ async def _apply(
 @wait_options
 @show.output_option
 @server_options
-def rollback(*, name: str, to: int | None, yes: bool, waiting: bool, within: float, output: str) -> None:
+def rollback(*, name: str, to: int | None, yes: bool, within: float | None, output: str) -> None:
     """Roll the blueprint NAME back to an earlier revision (see `hostler blueprint history`).
 
     At a terminal the changes are shown, and you are asked to confirm. The rollback is rolled out at once, regardless of
     the strategy. A deleted blueprint can be rolled back, too.
     """
     asking = not yes and can_ask()
-    within_or_not = within if waiting else None
-    complete(_rollback(chosen_server(), name, to or 0, asking=asking, within=within_or_not, output=output))
+    complete(_rollback(chosen_server(), name, to or 0, asking=asking, within=within, output=output))
 
 
 async def _rollback(server: Server, name: str, to: int, *, asking: bool, within: float | None, output: str) -> None:
@@ -223,13 +220,13 @@ async def _revision_of(client: Client, name: str, to: int) -> tuple[int, Bluepri
 @wait_options
 @show.output_option
 @server_options
-def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> None:
+def delete(name: str, yes: bool, within: float | None, output: str) -> None:
     """Delete the blueprint NAME: its slices finish their calls and end. `rollback` restores it.
 
     A blueprint whose slices another blueprint needs is not deleted.
     """
     ask_if_seen(f"Delete {show.safe(name)}, and stop its slices?", yes=yes)
-    complete(_delete(chosen_server(), name, within if waiting else None, output))
+    complete(_delete(chosen_server(), name, within, output))
 
 
 async def _delete(server: Server, name: str, within: float | None, output: str) -> None:

@@ -52,7 +52,7 @@ class Minutes(click.ParamType[float]):
 @wait_options
 @show.output_option
 @with_client
-async def start(client: Client, *, user: str, lab: int, waiting: bool, within: float, output: str) -> None:
+async def start(client: Client, *, user: str, lab: int, within: float | None, output: str) -> None:
     """Start lab LAB for USER. If it already runs, nothing changes. Stop a different lab of USER first.
 
     \b
@@ -61,10 +61,10 @@ async def start(client: Client, *, user: str, lab: int, waiting: bool, within: f
     """
     answer = await client.labs.start(user, lab)
     view = answer.lab
-    if waiting:
+    if within is not None:
         view = await until(client, user, gone=False, lab_id=lab, within=within)
     said = "requested" if answer.news.event is not LabEvent.ALREADY else "already there"
-    _tell(user, answer, view, output, "" if waiting else said)
+    _tell(user, answer, view, output, said if within is None else "")
 
 
 @click.command()
@@ -74,10 +74,10 @@ async def start(client: Client, *, user: str, lab: int, waiting: bool, within: f
 @wait_options
 @show.output_option
 @server_options
-def stop(*, user: str, lab: int | None, yes: bool, waiting: bool, within: float, output: str) -> None:
+def stop(*, user: str, lab: int | None, yes: bool, within: float | None, output: str) -> None:
     """Stop the lab of USER and delete its machine with all data. Asks for confirmation at a terminal."""
     ask_if_seen(f"Stop the lab of {show.safe(user)}, and delete its machine with all data?", yes=yes)
-    complete(_stop(chosen_server(), user, lab, within if waiting else None, output))
+    complete(_stop(chosen_server(), user, lab, within, output))
 
 
 async def _stop(server: Server, user: str, lab: int | None, within: float | None, output: str) -> None:

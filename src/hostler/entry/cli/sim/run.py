@@ -7,7 +7,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -79,7 +79,7 @@ def run(*, scenarios: tuple[str, ...], everything: bool, **options: Any) -> int:
     """
     if bool(scenarios) == everything:
         raise click.UsageError("give a file or a name (hostler sim list shows all), or --all")
-    asked = _Asked(**options)
+    asked = _Asked.of(**options)
     if asked.seed is not None and asked.seeds is not None:
         raise click.UsageError("give --seed or --seeds, not both")
     from hostler.entry.cli.sim.library import opened
@@ -93,26 +93,22 @@ def run(*, scenarios: tuple[str, ...], everything: bool, **options: Any) -> int:
     return _many(found, asked)
 
 
-class _Asked:
+class _Asked(NamedTuple):
     """The options of `hostler sim run`."""
 
-    def __init__(
-        self,
-        *,
-        seed: int | None,
-        seeds: tuple[int, int] | None,
-        jobs: int | None,
-        speed: float | None,
-        log_file: Path | None,
-        full: bool,
-        shrink: bool,
-        tries: int,
-        save: Path | None,
-        output: str,
-    ) -> None:
-        self.seed, self.seeds, self.jobs, self.speed = seed, seeds, jobs or os.cpu_count() or 1, speed
-        self.log_file, self.full, self.output = log_file, full, output
-        self.tries, self.save = tries if shrink else 0, save
+    seed: int | None
+    seeds: tuple[int, int] | None
+    jobs: int
+    speed: float | None
+    log_file: Path | None
+    full: bool
+    tries: int
+    save: Path | None
+    output: str
+
+    @classmethod
+    def of(cls, *, jobs: int | None, shrink: bool, tries: int, **options: Any) -> _Asked:
+        return cls(jobs=jobs or os.cpu_count() or 1, tries=tries if shrink else 0, **options)
 
     @property
     def table(self) -> bool:

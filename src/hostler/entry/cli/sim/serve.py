@@ -98,14 +98,13 @@ def serve(
 async def _run(
     settings: Settings, story: Any, mode: Mode, rate: float | None, *, resumed: Resumed | None, save: Path | None
 ) -> int:
-    from hostler.entry.sim_service import SimService
+    from hostler.entry.sim_service import SimReports, SimService
 
     def ready(now: Ready) -> None:
         _ready(now, story.name, mode)
 
-    service = SimService(
-        settings, story, mode=mode, rate=rate, tell=_tell, warn=_warn, ready=ready, resumed=resumed, save=save
-    )
+    reports = SimReports(_tell, _warn, ready)
+    service = SimService(settings, story, pace=(mode, rate), reports=reports, resumed=resumed, save=save)
     return await service.run()
 
 

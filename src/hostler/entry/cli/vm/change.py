@@ -69,9 +69,7 @@ _PLACE = "LEVEL:NAME=VALUE"
 @project_options
 @server_options
 @click.pass_context
-def create(
-    ctx: click.Context, /, *, waiting: bool, within: float, output: str, org: str, project: str, **given: Any
-) -> None:
+def create(ctx: click.Context, /, *, within: float | None, output: str, org: str, project: str, **given: Any) -> None:
     """Create the machine NAME.
 
     \b
@@ -81,7 +79,7 @@ def create(
     """
 
     request = _from_file(ctx, given) if given["file"] is not None else _from_flags(given)
-    complete(created(chosen_server(), org, project, request, within=within if waiting else None, output=output))
+    complete(created(chosen_server(), org, project, request, within=within, output=output))
 
 
 def _from_file(ctx: click.Context, given: dict[str, Any]) -> VmCreate:
@@ -303,13 +301,12 @@ def _power(verb: str, about: str, said: str) -> click.Command:
     @show.output_option
     @project_options
     @server_options
-    def command(*, vm: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+    def command(*, vm: str, within: float | None, output: str, org: str, project: str) -> None:
         async def change(client: Client) -> VmView:
             asked: Callable[..., Awaitable[VmView]] = getattr(client.vms, verb)
             return await asked(org, project, vm)
 
-        waits = within if waiting else None
-        complete(changed(chosen_server(), change, waits, output, said, available=verb in ("start", "reset")))
+        complete(changed(chosen_server(), change, within, output, said, available=verb in ("start", "reset")))
 
     return command
 
@@ -325,10 +322,10 @@ reset = _power("reset", "Reset the machine VM, like its reset button.", "will be
 @wait_options
 @project_options
 @server_options
-def delete(*, vm: tuple[str, ...], yes: bool, waiting: bool, within: float, org: str, project: str) -> None:
+def delete(*, vm: tuple[str, ...], yes: bool, within: float | None, org: str, project: str) -> None:
     """Delete the machines VM, with their disks and snapshots. Asks for confirmation at a terminal."""
     ask_if_seen(f"Delete {', '.join(show.safe(each) for each in vm)} permanently?", yes=yes)
-    complete(_delete(chosen_server(), org, project, vm, within if waiting else None))
+    complete(_delete(chosen_server(), org, project, vm, within))
 
 
 async def _delete(server: Server, org: str, project: str, vms: tuple[str, ...], within: float | None) -> None:

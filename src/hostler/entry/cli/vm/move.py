@@ -12,7 +12,7 @@ from hostler.entry.cli.failure import NotYet, note
 from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options, with_client
 from hostler.entry.cli.show import Mebibytes
 from hostler.entry.cli.vm.change import ended
-from hostler.entry.cli.vm.wait import described, until_settled, wait_options
+from hostler.entry.cli.vm.wait import described, until_settled, wait_flags, wait_options
 from hostler.errors import Conflict, HostlerError
 from hostler.model.name import fold
 from hostler.model.vm import SnapshotState
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 @show.output_option
 @project_options
 @with_client
-async def migrate(
-    client: Client, /, *, vm: str, node: str, waiting: bool, within: float, output: str, **how: Any
-) -> None:
+async def migrate(client: Client, /, *, vm: str, node: str, within: float | None, output: str, **how: Any) -> None:
     """Migrate the running machine VM to the node NODE. Its open connections stay open.
 
     Snapshots do not move with the machine: a machine with snapshots is migrated only with --drop-snapshots.
@@ -46,7 +44,7 @@ async def migrate(
     """
     place = how.pop("org"), how.pop("project")
     view = await client.vms.move(*place, vm, node, **how)
-    if waiting:
+    if within is not None:
         began = time.monotonic()
         now = await until_settled(client, view, within=within, moving=not how["stop"])
         if now is not None:
@@ -54,7 +52,7 @@ async def migrate(
                 raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")
             note(f"{view.name}: moved after {time.monotonic() - began:.1f} s")
             view = now
-    await ended(client, view, None, output, f"on {view.node}" if waiting else f"will be moved to {node}")
+    await ended(client, view, None, output, f"on {view.node}" if within is not None else f"will be moved to {node}")
 
 
 @click.command()
@@ -64,50 +62,25 @@ async def migrate(
 @click.option("--now", is_flag=True, help="Take a new snapshot first. It is kept, and can be used for more clones.")
 @click.option("--cpus", type=int, help="Cores. Default: as VM.")
 @click.option("--memory", type=Mebibytes(), help="Memory: 512M, 2G. Default: as VM.")
-@wait_options
+@wait_flags
 @show.output_option
 @project_options
 @server_options
-def clone(
-    *,
-    vm: str,
-    new: str,
-    snapshot: str | None,
-    now: bool,
-    waiting: bool,
-    within: float,
-    output: str,
-    org: str,
-    project: str,
-    **shape: Any,
-) -> None:
+def clone(*, vm: str, new: str, now: bool, org: str, project: str, **options: Any) -> None:
     """Create the machine NEW with a disk from a snapshot of the machine VM. It gets a new name, keys and addresses.
 
     \b
     hostler vm clone web web2 --now --wait
     hostler vm clone db test --snapshot monday
     """
-    if now == (snapshot is not None):
+    if now == (options["snapshot"] is not None):
         raise click.UsageError("give the source: --snapshot NAME, or --now")
-    changes = {
-        field: value for field, value in (("cpus", shape["cpus"]), ("memory_mib", shape["memory"])) if value is not None
-    }
-    work = _clone(chosen_server(), (org, project), vm, new, snapshot, changes, within, waiting=waiting, output=output)
-    complete(work)
+    complete(_clone(chosen_server(), (org, project), vm, new, options))
 
 
-async def _clone(  # noqa: PLR0917 - what, from what, and how to show it
-    server: Server,
-    place: tuple[str, str],
-    vm: str,
-    new: str,
-    snapshot: str | None,
-    changes: dict[str, Any],
-    within: float,
-    *,
-    waiting: bool,
-    output: str,
-) -> None:
+async def _clone(server: Server, place: tuple[str, str], vm: str, new: str, options: dict[str, Any]) -> None:
+    snapshot, within, shape = options["snapshot"], options["within"], (options["cpus"], options["memory"])
+    changes = {field: value for field, value in zip(("cpus", "memory_mib"), shape) if value is not None}
     async with reached(server) as client:
         taken = snapshot or await _snapshot(client, place, vm, within)
         try:
@@ -117,7 +90,8 @@ async def _clone(  # noqa: PLR0917 - what, from what, and how to show it
                 note(f"the snapshot {taken} is kept; to delete it: hostler vm snapshot delete {vm} {taken}")
             raise
         said = f"will be created from snapshot {taken} of {vm}"
-        await ended(client, view, within if waiting else None, output, said, available=True)
+        within = within if options["waiting"] else None
+        await ended(client, view, within, options["output"], said, available=True)
 
 
 async def _snapshot(client: Client, place: tuple[str, str], vm: str, within: float) -> str:

@@ -99,7 +99,7 @@ async def show_(client: Client, *, name: str, output: str) -> None:
 @wait_options
 @show.output_option
 @server_options
-def restore(*, name: str, as_name: str | None, waiting: bool, within: float, output: str) -> None:
+def restore(*, name: str, as_name: str | None, within: float | None, output: str) -> None:
     """Restore the virtual machine of the retained machine NAME to its disk, on the node that has it.
 
     If the virtual machine has a newer disk, or was deleted, use --as to create a new machine from the retained disk.
@@ -109,7 +109,7 @@ def restore(*, name: str, as_name: str | None, waiting: bool, within: float, out
         found = await find(client, name)
         return await client.retained.restore(found.node, found.name, as_name=as_name)
 
-    complete(changed(chosen_server(), change, within if waiting else None, output, "will have its retained disk"))
+    complete(changed(chosen_server(), change, within, output, "will have its retained disk"))
 
 
 @click.command()

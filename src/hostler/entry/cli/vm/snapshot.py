@@ -41,13 +41,13 @@ def snapshot() -> None:
 @show.output_option
 @project_options
 @server_options
-def create(*, vm: str, name: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+def create(*, vm: str, name: str, within: float | None, output: str, org: str, project: str) -> None:
     """Take the snapshot NAME of the machine VM."""
 
     async def change(client: Client) -> VmView:
         return await client.vms.snapshot(org, project, vm, name)
 
-    complete(changed(chosen_server(), change, within if waiting else None, output, f"snapshot {name} will be taken"))
+    complete(changed(chosen_server(), change, within, output, f"snapshot {name} will be taken"))
 
 
 @click.command()
@@ -58,17 +58,14 @@ def create(*, vm: str, name: str, waiting: bool, within: float, output: str, org
 @show.output_option
 @project_options
 @server_options
-def restore(
-    *, vm: str, name: str, yes: bool, waiting: bool, within: float, output: str, org: str, project: str
-) -> None:
+def restore(*, vm: str, name: str, yes: bool, within: float | None, output: str, org: str, project: str) -> None:
     """Restore the machine VM to its snapshot NAME. Later writes are lost. Asks for confirmation at a terminal."""
     ask_if_seen(f"Restore {show.safe(vm)} to {show.safe(name)}, and lose what was written since?", yes=yes)
 
     async def change(client: Client) -> VmView:
         return await client.vms.restore(org, project, vm, name)
 
-    waits = within if waiting else None
-    complete(changed(chosen_server(), change, waits, output, f"will be restored to {name}", available=True))
+    complete(changed(chosen_server(), change, within, output, f"will be restored to {name}", available=True))
 
 
 @click.command()
@@ -79,14 +76,14 @@ def restore(
 @show.output_option
 @project_options
 @server_options
-def delete(*, vm: str, name: str, yes: bool, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+def delete(*, vm: str, name: str, yes: bool, within: float | None, output: str, org: str, project: str) -> None:
     """Delete the snapshot NAME of the machine VM. Asks for confirmation at a terminal."""
     ask_if_seen(f"Delete the snapshot {show.safe(name)} of {show.safe(vm)}?", yes=yes)
 
     async def change(client: Client) -> VmView:
         return await client.vms.drop_snapshot(org, project, vm, name)
 
-    complete(changed(chosen_server(), change, within if waiting else None, output, f"snapshot {name} will be deleted"))
+    complete(changed(chosen_server(), change, within, output, f"snapshot {name} will be deleted"))
 
 
 @click.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +30,17 @@ FAILED_FOR = 10.0
 
 
 def wait_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--wait` and `--timeout`."""
+    """Add `--wait` and `--timeout` as one parameter `within`: None without `--wait`."""
+
+    @functools.wraps(command)
+    def run(*args: Any, waiting: bool, within: float, **options: Any) -> Any:
+        return command(*args, within=within if waiting else None, **options)
+
+    return wait_flags(run)
+
+
+def wait_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--wait` and `--timeout` as two parameters."""
     wait = click.option("--wait", "waiting", is_flag=True, help="Wait until it is done, and print the progress.")
     timeout = click.option(
         "--timeout", "within", type=Duration(), default="5m", show_default=True, help="Time limit for --wait."

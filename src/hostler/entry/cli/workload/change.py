@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 @wait_options
 @show.output_option
 @server_options
-def apply(file: Path, waiting: bool, within: float, output: str) -> None:
+def apply(file: Path, within: float | None, output: str) -> None:
     """Create or change the workload that FILE describes (YAML or JSON; - is standard input).
 
     Applying the same file again changes nothing. A new template replaces the instances, as many at once as the rollout
     allows. Without `instances`, the number of instances stays.
     """
-    complete(_apply(chosen_server(), _read(file), within if waiting else None, output))
+    complete(_apply(chosen_server(), _read(file), within, output))
 
 
 async def _apply(server: Server, wanted: WorkloadApply, within: float | None, output: str) -> None:
@@ -60,10 +60,10 @@ def _read(file: Path) -> WorkloadApply:
 @wait_options
 @show.output_option
 @with_client
-async def scale(client: Client, *, name: str, instances: int, waiting: bool, within: float, output: str) -> None:
+async def scale(client: Client, *, name: str, instances: int, within: float | None, output: str) -> None:
     """Scale the workload NAME to INSTANCES. Instances with the highest numbers are removed first."""
     view: WorkloadView | None = await client.workloads.scale(name, instances)
-    if waiting:
+    if within is not None:
         view = await until(client, name, gone=False, within=within)
     _tell(name, view, output)
 
@@ -74,13 +74,13 @@ async def scale(client: Client, *, name: str, instances: int, waiting: bool, wit
 @wait_options
 @show.output_option
 @server_options
-def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> None:
+def delete(name: str, yes: bool, within: float | None, output: str) -> None:
     """Delete the workload NAME: its machines with all their data, then its records.
 
     Asks for confirmation at a terminal.
     """
     ask_if_seen(f"Delete {show.safe(name)} and its machines, with all their data?", yes=yes)
-    complete(_delete(chosen_server(), name, within if waiting else None, output))
+    complete(_delete(chosen_server(), name, within, output))
 
 
 async def _delete(server: Server, name: str, within: float | None, output: str) -> None:
