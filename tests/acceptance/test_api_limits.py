@@ -331,15 +331,15 @@ async def test_long_reads_of_an_account_wait_for_each_other_and_those_of_adminis
     async with serving() as api:
         monkeypatch.setattr(api.services.traces, "list", read)
         ada, bob, eve = [await api.user(Role.VIEWER, name=name) for name in ("ada", "bob", "eve")]
-        asked = [asyncio.create_task(api.call("GET", "/v1/traces", token=token)) for token in (ada, ada, bob, eve)]
+        asked = [asyncio.create_task(api.call("GET", "/v1/decisions", token=token)) for token in (ada, ada, bob, eve)]
         await until(lambda: sum(task.done() for task in asked) == 2)
-        chief = asyncio.create_task(api.call("GET", "/v1/traces"))
+        chief = asyncio.create_task(api.call("GET", "/v1/decisions"))
         await until(lambda: "admin" in under_way)
         assert sorted(under_way) == ["ada", "admin", "bob"]
         go_on.set()
         assert (await chief).status == 200
         assert [(await task).status for task in asked] == [200, 503, 200, 503]
-        assert (await api.call("GET", "/v1/traces", token=eve)).status == 200
+        assert (await api.call("GET", "/v1/decisions", token=eve)).status == 200
 
 
 async def test_requests_without_an_account_have_a_budget_by_address() -> None:

@@ -174,13 +174,13 @@ async def test_the_floor_is_one_answer_and_a_file_is_read_as_the_command_line_re
         document = await client.inventory.read(text, "dc.yaml")
         await client.inventory.load(document)
         await client.inventory.load(InventoryDocument(regions=tuple(DOCUMENT["regions"]), racks=document.racks))
-        floor = await client.racks.floor()
+        floor = await client.racks.summary()
         while len(floor.racks) < 2:  # it follows the store by a moment
-            floor = await client.racks.floor()
+            floor = await client.racks.summary()
         assert [(rack.region, rack.zone, rack.name) for rack in floor.racks] == [("EU", "eu-1", "R1"), ("", "", "R9")]
         assert floor.racks[0].blades == ("b1", "b2")
         assert set(floor.racks[0].states) == {"no_node"}
         assert (floor.simulation, floor.nodes) == (False, ())
-        assert [rack.name for rack in (await client.racks.floor(["r9", "nowhere"])).racks] == ["R9"]
+        assert [rack.name for rack in (await client.racks.summary(["r9", "nowhere"])).racks] == ["R9"]
         with pytest.raises(Invalid, match=r"dc.yaml:1: racks\[0\]"):
             await client.inventory.read("racks: [{name: a}]", "dc.yaml")

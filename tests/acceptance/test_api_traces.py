@@ -40,18 +40,18 @@ async def decided(api: Api) -> str:
 
 async def test_a_decision_is_listed_under_the_wish_that_led_to_it(api: Api) -> None:
     await decided(api)
-    page = (await api.call("GET", "/v1/traces?object=vm/acme/web/www")).json
+    page = (await api.call("GET", "/v1/decisions?object=vm/acme/web/www")).json
     assert [item["what"] for item in page["items"]] == ["place", "vm.create"]
     assert page["items"][0]["parent"] == page["items"][1]["id"]
     assert (page["items"][0]["subject"], page["items"][0]["fence"]) == ("vm acme/web/www", 3)
     assert page["after"] is None
-    first = (await api.call("GET", "/v1/traces?limit=1")).json
+    first = (await api.call("GET", "/v1/decisions?limit=1")).json
     assert [item["what"] for item in first["items"]] == ["place"]
     assert [item["what"] for item in first["before"]] == ["vm.create"]
-    rest = (await api.call("GET", f"/v1/traces?limit=1&after={first['after']}")).json
+    rest = (await api.call("GET", f"/v1/decisions?limit=1&after={first['after']}")).json
     assert [item["what"] for item in rest["items"]] == ["vm.create"]
     for wrong, status in (("after=x", 400), ("limit=0", 400), ("object=node/none", 404), ("object=/", 400)):
-        assert (await api.call("GET", f"/v1/traces?{wrong}")).status == status
+        assert (await api.call("GET", f"/v1/decisions?{wrong}")).status == status
 
 
 async def test_why_tells_the_steps_to_those_who_see_the_project(api: Api) -> None:
@@ -64,19 +64,19 @@ async def test_why_tells_the_steps_to_those_who_see_the_project(api: Api) -> Non
     assert (await api.call("GET", f"/v1/why?object={vm}", token=mine)).status == 200
     other = await api.user(Role.ADMIN, "other")
     assert (await api.call("GET", f"/v1/why?object={vm}", token=other)).status == 404
-    seen = (await api.call("GET", "/v1/traces", token=other)).json["items"]
+    seen = (await api.call("GET", "/v1/decisions", token=other)).json["items"]
     assert all(item["subject"].startswith(("user ", "a token")) for item in seen), "their own account, and no machine"
-    assert (await api.call("GET", "/v1/traces", token=await api.user(Role.MEMBER, "other"))).json["items"] == []
-    assert (await api.call("GET", "/v1/traces", token=None)).status == 401
+    assert (await api.call("GET", "/v1/decisions", token=await api.user(Role.MEMBER, "other"))).json["items"] == []
+    assert (await api.call("GET", "/v1/decisions", token=None)).status == 401
 
 
 async def test_the_client_reads_the_same(api: Api) -> None:
     await api.listen()
     await decided(api)
     async with hostler.Client(api.url, api.admin) as client:
-        why = await client.traces.why("vm/acme/web/www")
+        why = await client.decisions.why("vm/acme/web/www")
         assert [step.what for step in why.steps] == ["place", "vm.create"]
-        pages = client.traces.list("vm/acme/web/www", limit=1)
+        pages = client.decisions.list("vm/acme/web/www", limit=1)
         assert [one.what async for one in pages] == ["place", "vm.create"]
         with pytest.raises(NotFound):
-            await client.traces.why("node/none")
+            await client.decisions.why("node/none")

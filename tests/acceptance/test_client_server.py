@@ -100,8 +100,8 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client, tmp
     assert {"user.first", "vm.create", "node.drain", "session.begin", "quota.set"} <= {line.verb for line in audit}
     async with client.events(1) as events:
         assert (await anext(events)).type == "put"
-    await client.traces.list(limit=1)
-    assert (await client.traces.why("workload/web")).steps[-1].what == "workload.apply"
+    await client.decisions.list(limit=1)
+    assert (await client.decisions.why("workload/web")).steps[-1].what == "workload.apply"
     with pytest.raises(NotFound, match="not a simulation"):
         await client.sim.get()
     missing = {route.name for route in api.app.routes} - used
@@ -228,7 +228,7 @@ async def _racks(client: Client) -> None:
     document = InventoryDocument(regions=({"name": "eu", "zones": [{"name": "a", "racks": [rack]}]},))
     assert len((await client.inventory.plan(document)).changes) == (await client.inventory.load(document)).added == 6
     assert [one.name async for one in client.racks.list()] == ["r1"]
-    assert [one.name for one in (await client.racks.floor()).racks] == ["r1"]
+    assert [one.name for one in (await client.racks.summary()).racks] == ["r1"]
     assert (await client.inventory.read("racks: []")).racks == ()
     shown = await client.racks.get("r1")
     assert (await client.racks.pdu("r1"), await client.racks.tor("r1")) == (*shown.pdus, *shown.tors)

@@ -207,7 +207,7 @@ async def test_what_a_killed_worker_held_is_worked_by_another_once(
 ) -> None:
     users = ["ada", "bob", "eve"]
     with EtcdServer() as etcd:
-        arguments = ("labs", "worker", "--store", etcd.url, "--data", tmp_path)
+        arguments = ("lab", "worker", "--store", etcd.url, "--data", tmp_path)
         environ = {"HOSTLER_REDIS": server.url}
         first = HostlerProcess(*arguments, folder=tmp_path, environ=environ)
         second: HostlerProcess | None = None
@@ -258,6 +258,6 @@ async def _is(asked: Awaitable[int], number: int) -> bool:
 
 
 async def test_a_worker_needs_a_redis(tmp_path: Path) -> None:
-    done = await hostler("labs", "worker", "--data", tmp_path)
+    done = await hostler("lab", "worker", "--data", tmp_path)
     assert done.code == 2
     assert "--redis" in done.err

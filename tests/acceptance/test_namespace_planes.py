@@ -135,7 +135,7 @@ class Plane:
                 "labels": {vm.labels.get("of") for vm in (*db, *web)},
                 "machines": {vm.id for vm in (*db, *web)},
                 "phases": {vm.phase.value for vm in (*db, *web)},
-                "traces": {trace.id async for trace in client.traces.list()},
+                "traces": {trace.id async for trace in client.decisions.list()},
             }
 
 

@@ -167,7 +167,7 @@ async def test_which_faults_there_are_is_told_and_the_log_names_what_others_name
     told = {kind.fault: {number.name: number.default for number in kind.numbers} for kind in kinds.values()}
     assert (told["power"], told["blade_crash"]) == ({}, {"lasting": "false"})
     assert told["store_slow"] == {"chance": "1.0", "slowest": "2.0"}
-    assert (await client.racks.floor()).simulation
+    assert (await client.racks.summary()).simulation
     fault = await client.sim.inject(FaultInject(fault="power", on="r2/pdu1"))
     await client.sim.lift(fault.id)
     log = (await client.sim.log(last=True, limit=100)).items

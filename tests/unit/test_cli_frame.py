@@ -13,6 +13,7 @@ from hostler import errors
 from hostler.entry.cli import main
 from hostler.entry.cli.failure import describe, exit_code, run
 from hostler.entry.cli.options import local_path, path_url, redacted
+from hostler.entry.cli.vm.change import create
 from hostler.entry.server.problem import tell
 
 if TYPE_CHECKING:
@@ -175,3 +176,22 @@ def test_what_happened_may_have_semicolons_and_what_to_do_comes_last() -> None:
 )
 def test_what_is_wrong_with_a_field_is_said_of_its_flag(message: str, what: str) -> None:
     assert describe(errors.Invalid(message)) == (what, "correct the request and run it again")
+
+
+def test_commands_and_options_of_an_earlier_release_work_and_are_not_in_the_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["labs", "worker", "--help"]) == 0
+    former = capsys.readouterr().out
+    assert main(["lab", "worker", "--help"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == former.splitlines()[2:]
+    assert main(["--help"]) == 0
+    assert " labs " not in capsys.readouterr().out
+    with create.make_context("create", ["a", "--together", "node:a=b", "--apart", "rack:a=b"]) as ctx:
+        assert ctx.params["affinity"] == ("node:a=b",)
+        assert ctx.params["anti_affinity"] == ("rack:a=b",)
+    assert main(["vm", "create", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "--anti-affinity LEVEL:NAME=VALUE" in said
+    assert "--apart" not in said
+    assert "--together" not in said

@@ -32,7 +32,7 @@ class Server:
 
     def __init__(self, pages: dict[str | None, TracePage], view: WhyView | None = None) -> None:
         self.pages, self.view, self.asked = pages, view, list[tuple[str | None, int]]()
-        self.traces = self
+        self.decisions = self
 
     async def list(self, _: str | None, *, limit: int, after: str | None = None) -> TracePage:
         self.asked.append((after, limit))
@@ -98,7 +98,7 @@ def test_where_there_is_nothing_at_all_that_is_said(
     [
         ("20", "some steps in between are left out; show more: --limit 100\n"),
         ("500", "some steps in between are left out; show more: --limit 1000\n"),
-        ("1000", "some steps in between are left out; GET /v1/traces has all, page by page\n"),
+        ("1000", "some steps in between are left out; GET /v1/decisions has all, page by page\n"),
     ],
 )
 def test_why_does_not_advise_what_was_done(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,17 @@ async def test_an_option_that_an_operation_does_not_have_is_an_error(server: Sta
     with pytest.raises(TypeError, match=r"user\.create: takes no if_match"):
         await client.users.create(UserCreate(name="ada"), if_match=7)  # type: ignore[call-arg]
     assert not server.asked
+
+
+def test_former_names_of_the_client_still_work(client: Client) -> None:
+    assert client.traces is client.decisions
+
+
+async def test_the_former_name_of_the_summary_of_racks_asks_the_same(server: StandIn, client: Client) -> None:
+    server.script = [web.json_response({"racks": [], "simulation": False, "revision": 1})]
+    with suppress(HostlerError):  # what it asks is looked at, not what is answered
+        await client.racks.floor(["r1"])
+    assert [request.path_qs for request in server.asked] == ["/v1/racks/summary?racks=r1"]
 
 
 async def test_names_stay_one_segment_of_the_path(server: StandIn, client: Client) -> None:

@@ -324,3 +324,19 @@ def test_a_route_without_a_handler_calls_a_method_that_takes_what_it_declares(ro
 
 def test_most_operations_need_no_handler() -> None:
     assert sum(bool(route.calls) for route in API) > 50
+
+
+def test_a_path_of_an_earlier_release_still_leads_to_its_operation() -> None:
+    router = Router(API)
+    for former, now in (("/v1/traces", "/v1/decisions"), ("/v1/floor", "/v1/racks/summary")):
+        assert router.find("GET", former)[0] is router.find("GET", now)[0]
+
+
+def test_an_object_may_have_the_name_of_a_path() -> None:
+    router = Router(API)
+    assert router.find("GET", "/v1/racks/summary")[0].name == "floor.get"
+    assert router.find("HEAD", "/v1/racks/summary")[0].name == "floor.get"
+    route, names = router.find("GET", "/v1/racks/summary/pdus")
+    assert (route.name, names) == ("rack.pdus", ["summary"])
+    route, names = router.find("PATCH", "/v1/racks/summary")
+    assert (route.name, names) == ("rack.set", ["summary"])

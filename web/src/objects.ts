@@ -23,7 +23,7 @@ const WORDS: Record<string, string> = {
   user: "account",
   leader: "leadership",
 };
-/** Kinds that `GET /v1/why` and `GET /v1/traces` know. */
+/** Kinds that `GET /v1/why` and `GET /v1/decisions` know. */
 const ASKED = new Set(["vm", "node", "rack", "lab", "workload", "blueprint", "slice"]);
 
 /** Families of keys, each with the kind it is about and which of its parts are the name. */

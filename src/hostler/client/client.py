@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hostler.client.accounts import Projects, Quotas, Users
 from hostler.client.address import Address
-from hostler.client.control import Control, Sim, Traces
+from hostler.client.control import Control, Decisions, Sim
 from hostler.client.deployments import Artifacts, Blueprints
 from hostler.client.events import Events
 from hostler.client.hardware import Inventory, Nodes, Racks
@@ -68,7 +68,9 @@ class Client(Closing):
         self.projects = Projects(self._wire)
         self.quotas = Quotas(self._wire)
         self.control = Control(self._wire)
-        self.traces = Traces(self._wire)
+        self.decisions = Decisions(self._wire)
+        self.traces = self.decisions
+        """The former name of `decisions` (docs/deprecations.md)."""
         self.sim = Sim(self._wire)
         self._invocation = Invocation(self._wire)
 

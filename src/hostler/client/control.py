@@ -1,4 +1,4 @@
-"""`client.control`, `client.traces`, `client.sim`: the control plane itself, its decisions, and a simulation."""
+"""`client.control`, `client.decisions`, `client.sim`: the control plane itself, its decisions, and a simulation."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Control(Resource):
         return self._wire.list(ControlApi.audit, query=query, **options)
 
 
-class Traces(Resource):
-    """Decisions and their reasons."""
+class Decisions(Resource):
+    """The decision log: decisions and their reasons."""
 
     def list(self, object_: str | None = None, **options: Unpack[Paging]) -> Pages[TracePage, TraceView]:
         """List the decisions, newest first, of all objects or of one: `await` a page, or `async for` over all.

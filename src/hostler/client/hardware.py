@@ -83,9 +83,13 @@ class Racks(Resource):
         """List the racks: `await` a page, or `async for` over all."""
         return self._wire.list(InventoryApi.racks, **options)
 
-    async def floor(self, racks: Sequence[str] = ()) -> FloorView:
+    async def summary(self, racks: Sequence[str] = ()) -> FloorView:
         """Return a summary of all racks, or of these racks: every blade in one word."""
         return await self._wire.call(InventoryApi.floor, query={"racks": "/".join(racks) or None})
+
+    async def floor(self, racks: Sequence[str] = ()) -> FloorView:
+        """Return the same as `summary`, of which it is the former name (docs/deprecations.md)."""
+        return await self.summary(racks)
 
     async def get(self, rack: str, *, stale: bool = False) -> RackDetail:
         """Return a rack with its parts."""

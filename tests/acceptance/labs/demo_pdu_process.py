@@ -314,7 +314,7 @@ class Story:
         self._at("it is back")
         told["undisturbed"] = sorted(datacenter.guests()) == running and await self._labman.server(USER) == record
         told["lit"] = await datacenter.cli("rack", "show", "r1")
-        told["of the node"] = [one.what async for one in self._client.traces.list(f"node/{DARK}")]
+        told["of the node"] = [one.what async for one in self._client.decisions.list(f"node/{DARK}")]
         self._at("the end")
 
     async def _web_runs(self) -> VmView:

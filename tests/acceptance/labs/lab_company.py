@@ -65,7 +65,7 @@ class Company:
         options: dict[str, tuple[object, ...]] = {
             "up": ("up", "--nodes", self._nodes, "--rack", name.replace("-", ""), "--listen", "127.0.0.1:0", *ttl),
             "replica": ("replica", "--listen", "127.0.0.1:0", *ttl),
-            "worker": ("labs", "worker"),
+            "worker": ("lab", "worker"),
         }
         arguments = (*options[name.partition("-")[0]], "--store", self.etcd.url, "--data", self._folder / name)
         environ = {"HOSTLER_REDIS": self.redis.url}

@@ -18,7 +18,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
     "image": ("hostler.entry.cli.image", "image", "List, add, build and remove machine images."),
     "lab": ("hostler.entry.cli.lab", "lab", "Start, show, extend and stop labs: a machine for every student."),
-    "labs": ("hostler.entry.cli.processes", "labs", "Run a lab worker, which takes requests from Redis."),
     "workload": ("hostler.entry.cli.workload", "workload", "Apply, show, scale and delete workloads."),
     "blueprint": ("hostler.entry.cli.blueprint", "blueprint", "Apply, plan, show and roll back blueprints of slices."),
     "slice": ("hostler.entry.cli.slice", "slice_", "Write and publish slices, and show their instances."),
@@ -46,18 +45,31 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that lists its commands by name and imports a command when it is called."""
+FORMER = {"labs": ("hostler.entry.cli.processes", "labs")}
+"""Commands of earlier releases, which still work and are not listed (docs/deprecations.md)."""
 
-    def __init__(self, *, commands_at: dict[str, tuple[str, str, str]], **settings: object) -> None:
+
+class LazyGroup(click.Group):
+    """A group that lists its commands by name and imports a command when it is called.
+
+    `former`: commands that work and are not listed.
+    """
+
+    def __init__(
+        self,
+        *,
+        commands_at: dict[str, tuple[str, str, str]],
+        former: dict[str, tuple[str, str]] | None = None,
+        **settings: object,
+    ) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
-        self._at = commands_at
+        self._at, self._former = commands_at, former or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._at)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        found = self._at.get(cmd_name)
+        found = self._at.get(cmd_name) or self._former.get(cmd_name)
         if found is None:
             return None
         command: click.Command = getattr(importlib.import_module(found[0]), found[1])
@@ -66,7 +78,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._at and not args[0].startswith("-"):
+        if args and args[0] not in {**self._at, **self._former} and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], self._at, n=1)
             known = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(self._at)}"
             ctx.fail(f"no such command {args[0]!r}; {known}")
@@ -95,6 +107,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(
     cls=LazyGroup,
     commands_at=COMMANDS,
+    former=FORMER,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Run a command with --help for its options. Exit codes and settings: docs/cli.md.",
 )

@@ -65,7 +65,7 @@ def spans_days(views: Sequence[TraceView]) -> bool:
 
 def see_more(limit: int) -> str:
     """Suggest how to see the entries beyond a limit."""
-    return f"show more: --limit {min(MOST, limit * 5)}" if limit < MOST else "GET /v1/traces has all, page by page"
+    return f"show more: --limit {min(MOST, limit * 5)}" if limit < MOST else "GET /v1/decisions has all, page by page"
 
 
 def tree_lines(views: Sequence[TraceView]) -> Iterator[str]:
@@ -163,7 +163,7 @@ async def _past(client: Client, object_: str | None, limit: int) -> TracePage:
     before: dict[str, TraceView] = {}
     unreadable, after, more = 0, None, True
     while more:
-        page = await client.traces.list(object_, limit=limit - len(items), after=after)
+        page = await client.decisions.list(object_, limit=limit - len(items), after=after)
         items += page.items
         before |= {view.id: view for view in page.before}
         unreadable, after = unreadable + page.unreadable, page.after
@@ -227,7 +227,7 @@ async def why(client: Client, *, object_: str, limit: int, reasons: bool, output
     workload/NAME[/NUMBER], blueprint/NAME or slice/GROUP:NAME; or a unique name or id of one of them.
     """
     where = (org, project)
-    found = await client.traces.why(object_, org=where[0], project=where[1], limit=limit)
+    found = await client.decisions.why(object_, org=where[0], project=where[1], limit=limit)
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return

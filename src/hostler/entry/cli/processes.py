@@ -1,4 +1,4 @@
-"""`hostler replica`, `hostler agent` and `hostler labs worker`: one process each."""
+"""`hostler replica`, `hostler agent` and `hostler lab worker`: one process each."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ COMMANDS = {"worker": (__name__, "worker", "Take lab requests from Redis.")}
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
 def labs() -> None:
-    """Run processes that serve labs. To use labs, see hostler lab."""
+    """Run a lab worker: the former name of `hostler lab worker`."""
 
 
 @click.command()

@@ -79,21 +79,35 @@ class _Branch:
         self.methods: dict[str, Route] = {}
         self.takes_rest = False
 
+    def leads(self, method: str, *, is_last: bool) -> bool:
+        """Return whether it answers the method, or, if the path goes on, has any paths below."""
+        if is_last:
+            return method in self.methods or (method == "HEAD" and "GET" in self.methods)
+        return bool(self.named or self.any)
+
 
 class Router:
-    """Finds routes by path, segment by segment. A literal segment takes precedence over one in braces."""
+    """Finds routes by path, segment by segment.
+
+    A literal segment takes precedence over one in braces, unless it leads nowhere: `/v1/racks/summary` is the summary
+    of all racks, and `/v1/racks/summary/pdus` are the pdus of the rack with that name.
+    """
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._root = _Branch()
         for route in routes:
-            self._add(route)
+            for path in (route.path, *route.former):
+                self._add(route, path)
 
     def find(self, method: str, path: str) -> tuple[Route, list[str]]:
         """Return the route and the segments in braces, still encoded. Refusal: there is no such route."""
         found: list[str] = []
         branch = self._root
-        for segment in path.split("/")[1:]:
+        segments = path.split("/")[1:]
+        for place, segment in enumerate(segments, 1):
             following = branch.named.get(segment)
+            if branch.any is not None and following is not None:
+                following = following if following.leads(method, is_last=place == len(segments)) else None
             if following is None:
                 following = branch.any
                 if following is None or not (segment or following.takes_rest):
@@ -114,9 +128,9 @@ class Router:
         message = f"method {method[:20]}: not allowed on {path[:200]!r}; use {allowed}"
         raise Refusal(NOT_ALLOWED, message, ((b"allow", allowed.encode()),))
 
-    def _add(self, route: Route) -> None:
+    def _add(self, route: Route, path: str) -> None:
         branch = self._root
-        for segment in route.path.split("/")[1:]:
+        for segment in path.split("/")[1:]:
             if segment.startswith("{"):
                 branch.any = branch.any or _Branch()
                 branch = branch.any
@@ -124,7 +138,7 @@ class Router:
                 branch = branch.named.setdefault(segment, _Branch())
         branch.takes_rest = route.takes_rest
         if route.method in branch.methods:
-            raise ValueError(f"route {route.method} {route.path}: defined twice")
+            raise ValueError(f"route {route.method} {path}: defined twice")
         branch.methods[route.method] = route
 
 

@@ -72,9 +72,10 @@ class TraceApi:
 
     list = reads(
         "trace.list",
-        "/v1/traces",
+        "/v1/decisions",
         "Decisions and user requests with their causes, newest first",
         TracePage,
+        former=("/v1/traces",),
         is_long=True,
         about="Only entries about your projects and about nodes, unless you belong everywhere. A page may be short or"
         " empty without being the last.",

@@ -121,9 +121,10 @@ class InventoryApi:
     )
     floor = reads(
         "floor.get",
-        "/v1/floor",
+        "/v1/racks/summary",
         "Summary of all racks: one word for every blade",
         FloorView,
+        former=("/v1/floor",),
         query=(Parameter("racks", "Only these, at most 200, separated by `/`.", example="r1/r2"),),
         about="Answered from memory, which lags slightly behind the store.",
     )

@@ -70,6 +70,8 @@ class Operation(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     method: str
     path: str
     """`/v1/nodes/{node}`: a part in braces matches one segment."""
+    former: tuple[str, ...] = ()
+    """Paths of earlier releases, which still work and are no longer documented (docs/deprecations.md)."""
     name: str
     """`vm.create`: unique; the operation id."""
     summary: str

@@ -61,7 +61,7 @@ function useStory(slice: SliceStatus): Trace[] {
   useEffect(() => {
     if (!everywhere.value) return; // other accounts cannot read decisions about slices
     let ended = false;
-    get<TracePage>(withQuery("/v1/traces", { object: `slice/${slice.base}`, limit: 200 })).then(
+    get<TracePage>(withQuery("/v1/decisions", { object: `slice/${slice.base}`, limit: 200 })).then(
       (page) => {
         if (!ended) setStory(page.items.filter(isAboutIt).reverse());
       },

@@ -29,7 +29,7 @@ function Traces({ object }: { object: string }) {
   const [older, setOlder] = useState(false);
   const read = async (from: string | null): Promise<void> => {
     try {
-      const page = await get<TracePage>(withQuery("/v1/traces", { object, limit: PAGE, after: from }));
+      const page = await get<TracePage>(withQuery("/v1/decisions", { object, limit: PAGE, after: from }));
       setFound((known) => joined(from === null ? [] : (known ?? []), [...page.items, ...page.before]));
       setAfter(page.after);
       setUnreadable(page.unreadable);

@@ -248,7 +248,7 @@ function useNode(node: string, there: boolean): [Known | null, Problem | null] {
           there ? get<Node>(at`/v1/nodes/${node}`) : null,
           get<SlicePage>(withQuery("/v1/slices", { node, limit: 200 })),
           there ? get<Why>(withQuery("/v1/why", { object: `node/${node}` })) : null,
-          there ? get<TracePage>(withQuery("/v1/traces", { object: `node/${node}`, limit: 30 })) : null,
+          there ? get<TracePage>(withQuery("/v1/decisions", { object: `node/${node}`, limit: 30 })) : null,
         ]);
         if (!ended) setKnown({ node: one, slices: slices.items, why, traces: traces?.items ?? [] });
       } catch (error) {

@@ -52,7 +52,7 @@ async function readLog(): Promise<void> {
     if (found.after === null) break;
   }
   if (decided) {
-    const told = await get<TracePage>(withQuery("/v1/traces", { limit: 500 }));
+    const told = await get<TracePage>(withQuery("/v1/decisions", { limit: 500 }));
     const known = new Map(parents.value);
     for (const one of told.items) if (one.parent) known.set(one.id, one.parent);
     parents.value = known;

@@ -64,7 +64,7 @@ export function HistoryTab({ vm }: One) {
   const object = `vm/${vm.org}/${vm.project}/${vm.id}`;
   const load = async (): Promise<void> => {
     try {
-      const [why, page] = await Promise.all([get<WhyView>(withQuery("/v1/why", { object })), get<TracePage>(withQuery("/v1/traces", { object, limit: 100 }))]);
+      const [why, page] = await Promise.all([get<WhyView>(withQuery("/v1/why", { object })), get<TracePage>(withQuery("/v1/decisions", { object, limit: 100 }))]);
       setTold({ why, traces: [...page.items, ...page.before] });
       setFailure(null);
     } catch (error) {

@@ -18,9 +18,10 @@ COMMANDS = {
     "show": (_READ, "show_", "Show a user's lab."),
     "watch": (_READ, "watch", "Follow a user's lab until it is available or gone."),
     "events": (_READ, "events", "Show the events of a user's labs."),
-    "ssh": ("hostler.entry.cli.lab.change", "ssh", "Log into a user's lab, or run a command there."),
+    "ssh": (_CHANGE, "ssh", "Log into a user's lab, or run a command there."),
     "accounts": ("hostler.entry.cli.lab.accounts", "accounts", "Create an account for every student of a class."),
     "catalogue": (_READ, "catalogue", "List the lab templates and how many labs run."),
+    "worker": ("hostler.entry.cli.processes", "worker", "Take lab requests from Redis."),
 }
 
 

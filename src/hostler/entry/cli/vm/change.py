@@ -31,6 +31,23 @@ LEVELS = ", ".join(level.value for level in Level)
 _PLACE = "LEVEL:NAME=VALUE"
 
 
+class _RenamedOption(click.Option):
+    """An option whose second name is that of an earlier release: it works, and the help does not show it."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+
+def _rules(name: str, former: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option for rules of placement."""
+    field = name.removeprefix("--").replace("-", "_")
+    return click.option(name, former, field, cls=_RenamedOption, multiple=True, metavar=_PLACE, help=text)
+
+
 @click.command()
 @click.argument("name", required=False)
 @click.option("--cpus", type=int, default=1, show_default=True, help="Cores.")
@@ -59,10 +76,10 @@ _PLACE = "LEVEL:NAME=VALUE"
 @click.option("--accelerator", multiple=True, metavar="KIND[=N]", help="Only on nodes with N free ones of this kind.")
 @click.option("--volume", multiple=True, metavar="NAME", help="Only on nodes with this volume.")
 @click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
-@click.option("--together", multiple=True, metavar=_PLACE, help=f"Affinity to machines with a label; LEVEL: {LEVELS}.")
-@click.option("--apart", multiple=True, metavar=_PLACE, help="Anti-affinity to machines with a label.")
-@click.option("--prefer-together", multiple=True, metavar=_PLACE, help="Affinity, if possible.")
-@click.option("--prefer-apart", multiple=True, metavar=_PLACE, help="Anti-affinity, if possible.")
+@_rules("--affinity", "--together", f"Place it with machines that have a label; LEVEL: {LEVELS}.")
+@_rules("--anti-affinity", "--apart", "Place it apart from machines that have a label.")
+@_rules("--prefer-affinity", "--prefer-together", "The same as --affinity, if possible.")
+@_rules("--prefer-anti-affinity", "--prefer-apart", "The same as --anti-affinity, if possible.")
 @click.option("-f", "--file", type=click.File("rb"), help="The whole request as JSON; - is standard input.")
 @wait_options
 @show.output_option
@@ -74,7 +91,7 @@ def create(ctx: click.Context, /, *, within: float | None, output: str, org: str
 
     \b
     hostler vm create web --cpus 2 --memory 2G --label app=web --wait
-    hostler vm create db --apart node:app=db --label app=db --on-node-loss fence
+    hostler vm create db --anti-affinity node:app=db --label app=db --on-node-loss fence
     hostler vm create lab --expires 30m
     """
 
@@ -111,10 +128,10 @@ def _from_flags(given: dict[str, Any]) -> VmCreate:
     if given["name"] is None:
         raise click.UsageError("give the machine a NAME, or a --file")
     affinity = [
-        *(_affinity(text, together=True, required=True) for text in given["together"]),
-        *(_affinity(text, together=False, required=True) for text in given["apart"]),
-        *(_affinity(text, together=True, required=False) for text in given["prefer_together"]),
-        *(_affinity(text, together=False, required=False) for text in given["prefer_apart"]),
+        *(_affinity(text, together=True, required=True) for text in given["affinity"]),
+        *(_affinity(text, together=False, required=True) for text in given["anti_affinity"]),
+        *(_affinity(text, together=True, required=False) for text in given["prefer_affinity"]),
+        *(_affinity(text, together=False, required=False) for text in given["prefer_anti_affinity"]),
     ]
     request = VmCreate(
         name=given["name"],
