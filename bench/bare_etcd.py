@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from hostler.drivers.store.etcd import rpc_pb2 as pb  # before gRPC: it says how much gRPC logs
-from hostler.drivers.store.etcd.codec import end_of
-from hostler.drivers.store.etcd.methods import PUT, RANGE, TXN, WATCH, stubs
+from hostler.drivers.store.etcd.codec import PUT, RANGE, TXN, WATCH, end_of, stubs
 
 # isort: split
 import grpc.aio

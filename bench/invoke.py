@@ -27,7 +27,7 @@ from bench.report import Row, report
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.store_benchmark import ROUND
 from hostler.ports.calls import Call
-from hostler.wiring.calls import open_lines
+from hostler.wiring.slices import open_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

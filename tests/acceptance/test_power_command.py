@@ -12,8 +12,7 @@ import pytest
 from harness import pace
 from up_process import HostlerProcess, token_told, until, well
 
-from hostler.drivers.power.command import CommandPower
-from hostler.drivers.power.program import INHERITED
+from hostler.drivers.power.program import INHERITED, CommandPower
 from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.doctor.host import power
 from hostler.errors import Unavailable, Uncertain

@@ -21,7 +21,7 @@ from hetzner.opened import PACE, SPEC, hetzner, options
 from hetzner.standin import TOKEN, StandIn
 
 from hostler.drivers.machines.hetzner import HetznerMachines
-from hostler.drivers.machines.hetzner.errors import translated
+from hostler.drivers.machines.hetzner.api_types import translated
 from hostler.errors import (
     Damaged,
     Forbidden,

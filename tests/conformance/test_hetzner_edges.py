@@ -16,7 +16,7 @@ import pytest
 from hetzner.opened import PACE, SPEC, hetzner
 from hetzner.standin import StandIn
 
-from hostler.drivers.machines.hetzner import threads
+from hostler.drivers.machines.hetzner import api as api_calls
 from hostler.errors import HostlerError, Refused, TooManyTries, Unavailable, Uncertain
 from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Label, MachinePlan
@@ -245,7 +245,7 @@ async def left_behind(standin: StandIn, machines: HetznerMachines) -> AsyncItera
 async def test_closing_waits_for_what_is_written_but_not_for_long(
     standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "LEAVES_WITHIN", 0.05)
+    monkeypatch.setattr(api_calls, "LEAVES_WITHIN", 0.05)
     standin.slow = 60.0
     async with hetzner(tmp_path, standin) as machines, left_behind(standin, machines):
         pass
@@ -255,7 +255,7 @@ async def test_closing_waits_for_what_is_written_but_not_for_long(
 async def test_who_comes_after_one_who_left_waits_for_what_is_still_written(
     standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "LEAVES_WITHIN", 0.05)
+    monkeypatch.setattr(api_calls, "LEAVES_WITHIN", 0.05)
     standin.slow = 0.3
     async with hetzner(tmp_path, standin) as machines, left_behind(standin, machines):
         assert (await machines.stop(VM, grace=0)).state is MachineState.STOPPED

@@ -37,7 +37,7 @@ TESTS = Path(__file__).parents[1]
 MODULES = (
     "asyncssh",
     "encodings.idna",
-    "hostler.drivers.artifacts.source",
+    "hostler.drivers.artifacts.metadata",
     "hostler.drivers.calling.connection_pool",
     "hostler.drivers.calling.listener",
     "hostler.drivers.hasher",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler.drivers.store.deadline import HostTime
-from hostler.drivers.store.file.parse import Content, parse
+from hostler.drivers.store.file.format import Content, parse
 from hostler.drivers.store.file.state import Advance, Bounds, Copy, Draft
 from hostler.drivers.store.mvcc import Mvcc
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid

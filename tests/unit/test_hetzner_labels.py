@@ -9,6 +9,7 @@ from hetzner.cloud import check_labels
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostler.drivers.machines.hetzner.api_types import state_of
 from hostler.drivers.machines.hetzner.labels import (
     Card,
     card_of,
@@ -18,7 +19,6 @@ from hostler.drivers.machines.hetzner.labels import (
     snapshot_labels,
     unpacked_key,
 )
-from hostler.drivers.machines.hetzner.status import state_of
 from hostler.drivers.machines.qemu.seed import new_host_key
 from hostler.errors import Damaged, Invalid
 from hostler.model.vm import MachineState

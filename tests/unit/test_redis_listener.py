@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hostler.drivers.ttl.redis_listener import Listener
+from hostler.drivers.ttl.redis import Listener
 
 
 class SlowConnection:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.machines.qemu.cgroup import Base
+from hostler.drivers.slices.process.artifact_cache import _PLAIN
 from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, InstanceDir, forget_logs, name_of, noted
-from hostler.drivers.slices.process.packages import _PLAIN
 from hostler.drivers.slices.process.privileges import Allowed, Allowing, limits_of
 from hostler.entry.agent import check_slice_listen
 from hostler.errors import Invalid

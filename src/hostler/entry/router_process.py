@@ -14,7 +14,7 @@ from hostler.keys.families import ROUTER
 from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.model.rollout import RouterRecord
-from hostler.wiring.calls import open_lines, open_questions, telling
+from hostler.wiring.slices import open_lines, open_questions, telling
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,14 +1,8 @@
 """Composition of ports and drivers: URLs in, open objects out.
 
-url      the driver of a URL's scheme
-store    stores
-ttl      TTL storages: every store, and others
-inbox    the queues and records of labs
-power    the power switches of nodes
+url      stores, TTL storages, queues and records of labs, power switches of nodes: each by its URL
 machine  machines, and the images they are created from
-artifacts  repositories of slice artifacts
-slices   drivers that run slices on a node
-audit    files of the audit log
+slices   slices of a node, the repositories of their artifacts, and their calls
 """
 
 from __future__ import annotations
@@ -16,23 +10,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.ports.url import DEFAULT_TIMEOUT, Options, local_path
-from hostler.wiring.artifacts import (
+from hostler.wiring.machine import machine_driver, machine_drivers, open_images, open_machines
+from hostler.wiring.slices import (
     artifacts_in_order,
     artifacts_of_replica,
     describe_artifact,
     open_artifacts,
+    open_slices,
     pack_artifact,
     slice_source,
+    why_no_slice_users,
 )
-from hostler.wiring.audit import check_audit_files, open_audit_files
-from hostler.wiring.inbox import open_board, open_inbox
-from hostler.wiring.machine import machine_driver, machine_drivers, open_images, open_machines
-from hostler.wiring.power import open_power, open_power_reader, open_watchdog
-from hostler.wiring.slices import open_slices, why_no_slice_users
-from hostler.wiring.store import is_shared_store, is_store, open_store
-from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
+from hostler.wiring.url import (
+    is_shared_store,
+    is_store,
+    open_board,
+    open_inbox,
+    open_power,
+    open_power_reader,
+    open_store,
+    open_ttl_storage,
+    open_watchdog,
+    ttl_storage_on,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hostler.drivers.audit.chain import DayCheck
+    from hostler.ports.audit_files import AuditFiles, DayFile
     from hostler.ports.hasher import Hasher
 
 __all__ = [
@@ -72,3 +79,18 @@ def open_hasher() -> Hasher:
     from hostler.drivers.hasher import Argon2Hasher
 
     return Argon2Hasher()
+
+
+def open_audit_files(data: Path) -> AuditFiles:
+    """Return the audit files of a data folder; nothing is created before the first line is filed."""
+    from hostler.drivers.audit.folder import AuditFolder
+
+    return AuditFolder(data / "audit")
+
+
+def check_audit_files(data: Path, expected: Mapping[str, DayFile]) -> list[DayCheck]:
+    """Verify that the files of a data folder are as written. `expected`: what the store recorded, by day."""
+    from hostler.drivers.audit.chain import check
+    from hostler.drivers.audit.folder import AuditFolder
+
+    return check(AuditFolder(data / "audit").files(), expected)

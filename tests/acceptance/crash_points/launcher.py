@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 LATER = (
     "encodings.idna",
-    "hostler.drivers.artifacts.source",
+    "hostler.drivers.artifacts.metadata",
     "hostler.drivers.calling.connection_pool",
     "hostler.drivers.calling.listener",
     "hostler.drivers.hasher",

@@ -1,9 +1,8 @@
 """Repositories of artifacts.
 
-metadata the description of an artifact, and its validation
+metadata the description of an artifact, its validation, and checks of Python source
 folder   a folder, which any web server can serve
 http     such a folder over HTTP, or Hostler's own server
-source   checks of Python source: syntax, and marked methods
 wheel    reads wheels and modules, and unpacks them safely
 pack     builds a wheel from a folder: the same folder gives the same bytes
 

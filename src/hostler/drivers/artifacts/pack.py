@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.drivers.artifacts.folder import translated, write_synced
-from hostler.drivers.artifacts.metadata import MAX_SIZE, is_module
-from hostler.drivers.artifacts.source import parsed_source
+from hostler.drivers.artifacts.metadata import MAX_SIZE, is_module, parsed_source
 from hostler.drivers.artifacts.wheel import ENTRY_POINTS, MAX_ENTRIES, MAX_METADATA, described, normal, read_wheel
 from hostler.errors import Invalid, NotFound
 

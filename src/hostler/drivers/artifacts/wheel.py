@@ -22,8 +22,18 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.drivers.artifacts.folder import summed, translated
-from hostler.drivers.artifacts.metadata import MAX_REQUIREMENT, MAX_REQUIRES, MAX_SIZE, checked, is_module, parsed
-from hostler.drivers.artifacts.source import MAX_READ, marks, no_marks, parsed_source
+from hostler.drivers.artifacts.metadata import (
+    MAX_READ,
+    MAX_REQUIREMENT,
+    MAX_REQUIRES,
+    MAX_SIZE,
+    checked,
+    is_module,
+    marks,
+    no_marks,
+    parsed,
+    parsed_source,
+)
 from hostler.errors import Invalid
 from hostler.kit.fsync import sync_folder
 from hostler.ports.artifacts import ArtifactInfo

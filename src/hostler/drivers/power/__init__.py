@@ -12,11 +12,9 @@ Not here: when a node is switched off. The leader's node controller decides that
 
 from __future__ import annotations
 
-from hostler.drivers.power.bmc import Bmc, BmcPower
+from hostler.drivers.power.bmc import Bmc, BmcPower, RedfishAddress, RedfishBmc
 from hostler.drivers.power.by_node import PowerByNode
-from hostler.drivers.power.command import CommandPower
-from hostler.drivers.power.ipmi import IpmiAddress, IpmiBmc
-from hostler.drivers.power.redfish import RedfishAddress, RedfishBmc
+from hostler.drivers.power.program import CommandPower, IpmiAddress, IpmiBmc
 
 __all__ = [
     "Bmc",

@@ -1,8 +1,7 @@
 """Lab queues and records on Redis (6.2 or newer); the names are those of `keys.lab`.
 
 scripts        the atomic steps, as Lua scripts
-inbox          the queues
-blocking_wait  waits for new requests
+inbox          the queues, and the wait for new requests
 lab_records    the records
 """
 

@@ -1,12 +1,12 @@
 """Machines that are servers rented from Hetzner Cloud (docs/hetzner.md).
 
 descriptor   what the rest of Hostler knows of this driver
-driver       the verbs; `create`, `server_type` (type and location) and `power` (on, off, snapshots) implement them
-context      objects that the verbs share; `options` the settings, `local_state` the files on the node
-labels       the record of a machine, stored as labels of its server; `status` maps server states to machine states
-api          every API call, run in `threads`; `errors` translates failures, `api_types` are the returned values
-poller       one API call for all callers that read or wait at the same time; `mapping` turns servers into machines
-watch        detects machines that changed by themselves; `readiness` tracks their boot until users can log in
+driver       the verbs; `create` and `power` (on, off, snapshots) implement them
+context      objects that the verbs share; files on the node included; `options` the settings
+labels       the record of a machine, stored as labels of its server; `mapping` turns servers into machines
+api          every API call, each in a thread; `api_types` the returned values, states and errors
+poller       one API call for all callers that read or wait at the same time; it detects machines that changed by
+             themselves
 """
 
 from __future__ import annotations

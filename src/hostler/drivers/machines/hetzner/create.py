@@ -1,4 +1,4 @@
-"""Creates servers, and resizes servers that are off."""
+"""Creates servers, and resizes servers that are off: the types that are large enough, and the order of attempts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,62 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.hetzner import server_type
-from hostler.drivers.machines.hetzner.errors import Absent, Full, Unfit, is_full
+from hostler.drivers.machines.hetzner.api_types import OFF, RUNNING, Absent, Full, Unfit, is_full
 from hostler.drivers.machines.hetzner.labels import Card, of_vm, packed_key, server_name
-from hostler.drivers.machines.hetzner.status import OFF, RUNNING
 from hostler.drivers.machines.qemu.seed import Identity, hostname_of, new_host_key, nocloud_files
 from hostler.errors import Refused, Unavailable, Uncertain
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hostler.drivers.machines.hetzner.api_types import Action, Kind, Server
     from hostler.drivers.machines.hetzner.context import HetznerContext
+    from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.model.vm import VmSpec
     from hostler.ports.machines import MachinePlan
+
+
+def fitting(spec: VmSpec, kinds: Sequence[Kind], options: HetznerOptions) -> Sequence[Kind]:
+    """Return the types that are large enough, best first. Refused: none is."""
+    if options.server_types:
+        by_name = {kind.name: kind for kind in kinds}
+        unknown = [name for name in options.server_types if name not in by_name]
+        if unknown:
+            raise Refused(
+                f"server type {unknown[0]!r}: not found at Hetzner Cloud; set hcloud_server_type to one of"
+                f" {', '.join(sorted(by_name))}"
+            )
+        known = [by_name[name] for name in options.server_types if by_name[name].is_in("")]
+        if not known:
+            raise Refused(
+                f"server type {', '.join(options.server_types)}: no longer available at Hetzner Cloud; set"
+                f" hcloud_server_type to one of {', '.join(sorted(kind.name for kind in kinds if kind.is_in('')))}"
+            )
+    else:
+        plain = [kind for kind in kinds if kind.shared and kind.architecture == "x86" and kind.is_in("")]
+        known = sorted(plain, key=lambda kind: (kind.cpus, kind.memory_mib, kind.disk_gib, kind.name))
+    found = [kind for kind in known if fits(spec, kind)]
+    if not found:
+        sizes = ", ".join(f"{kind.name} ({counted(kind.cpus, 'cpu')}, {kind.memory_mib} MiB)" for kind in known)
+        raise Refused(
+            f"{counted(spec.cpus, 'cpu')}, {spec.memory_mib} MiB of memory, {spec.disk_gib} GiB of disk: no server type"
+            f" is large enough; available: {sizes or 'none'}; ask for less, or name larger ones in hcloud_server_type"
+        )
+    return found
+
+
+def fits(spec: VmSpec, kind: Kind) -> bool:
+    return kind.cpus >= spec.cpus and kind.memory_mib >= spec.memory_mib and kind.disk_gib >= spec.disk_gib
+
+
+def tries(kinds: Sequence[Kind], options: HetznerOptions) -> Iterator[tuple[str, str]]:
+    """Yield type and location in the order of attempts; an empty location: Hetzner Cloud chooses."""
+    for location in options.locations or ("",):
+        for kind in kinds:
+            if kind.is_in(location):
+                yield kind.name, location
+
 
 CREATING = "creating"
 USER_DATA_BYTES = 32 * 1024
@@ -46,7 +88,7 @@ class ServerCreation:
     async def make(self, plan: MachinePlan) -> Server:
         """Create a complete server that is off. Taken: the name exists after all; inspect it."""
         vm, site = plan.label.vm, self._site
-        candidates = server_type.fitting(plan.spec, await self.kinds(), site.options)
+        candidates = fitting(plan.spec, await self.kinds(), site.options)
         image = await self._image(plan)
         firewall = await self._firewall_id()
         key = new_host_key()
@@ -64,7 +106,7 @@ class ServerCreation:
         )
         tried: list[str] = []
         refused = True
-        for kind, location in server_type.tries(candidates, site.options):
+        for kind, location in tries(candidates, site.options):
             try:
                 server, going = await site.api.create(
                     server_name(vm),
@@ -166,7 +208,7 @@ class ServerCreation:
 
     async def _resized(self, server: Server, plan: MachinePlan) -> Server:
         site, spec, vm = self._site, plan.spec, plan.label.vm
-        kinds = server_type.fitting(spec, await self.kinds(), site.options)
+        kinds = fitting(spec, await self.kinds(), site.options)
         grows = spec.disk_gib > server.disk_gib
         tried: list[str] = []
         for kind in kinds:

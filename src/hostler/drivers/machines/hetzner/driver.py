@@ -18,15 +18,13 @@ import msgspec
 
 from hostler.drivers.machines import validation
 from hostler.drivers.machines.hetzner.api import AT_ONCE
+from hostler.drivers.machines.hetzner.api_types import DELETING, OFF, RUNNING, Absent, Taken
 from hostler.drivers.machines.hetzner.context import HetznerContext
 from hostler.drivers.machines.hetzner.create import CREATING, ServerCreation
-from hostler.drivers.machines.hetzner.errors import Absent, Taken
 from hostler.drivers.machines.hetzner.labels import server_name, snapshot_labels
-from hostler.drivers.machines.hetzner.mapping import MachineMapping
+from hostler.drivers.machines.hetzner.mapping import MachineMapping, Readinesses
+from hostler.drivers.machines.hetzner.poller import Watch
 from hostler.drivers.machines.hetzner.power import Power
-from hostler.drivers.machines.hetzner.readiness import Readinesses
-from hostler.drivers.machines.hetzner.status import DELETING, OFF, RUNNING
-from hostler.drivers.machines.hetzner.watch import Watch
 from hostler.drivers.machines.qemu.channel import Connection, PortChannels
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.drivers.machines.hetzner.api_types import OFF, RUNNING
 from hostler.drivers.machines.hetzner.labels import of_vm, snapshot_labels
-from hostler.drivers.machines.hetzner.status import OFF, RUNNING
 from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
 from hostler.kit.rate_limit import Backoff
 

@@ -3,10 +3,8 @@
 driver          the port: load, activate, deactivate, unload, list
 instance        one instance: its process and its state
 process         a process: started, adopted, ended
-control         the control connection to a worker
-instance_dir    the folder of an instance, with the record for the next agent
-artifact_cache  artifacts that were fetched and unpacked
-packages        packages that a wheel requires
+instance_dir    the folder of an instance: the record for the next agent, the control connection to the worker
+artifact_cache  artifacts that were fetched and unpacked, and the packages that they require
 privileges      the user of a process, and its limits
 log             reads the output of an instance
 

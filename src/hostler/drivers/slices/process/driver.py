@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from hostler.drivers.slices.process.artifact_cache import Library
+from hostler.drivers.slices.process.artifact_cache import Library, Packages
 from hostler.drivers.slices.process.instance import Instance, unknown
 from hostler.drivers.slices.process.instance_dir import InstanceDir, forget_logs, noted
 from hostler.drivers.slices.process.log import read_log
-from hostler.drivers.slices.process.packages import Packages
 from hostler.drivers.slices.process.privileges import Allowing
 from hostler.errors import Closed, Conflict, HostlerError, NotFound, Unavailable
 from hostler.kit.clock import SystemClock

@@ -15,8 +15,7 @@ import msgspec
 from hostler.drivers.machines.qemu.privileges import environment
 from hostler.drivers.machines.qemu.shielded import whole
 from hostler.drivers.slices.process.artifact_cache import LIB, PACKAGES
-from hostler.drivers.slices.process.control import Control, Declined, NoConnection
-from hostler.drivers.slices.process.instance_dir import TEMPORARY, WORK, Note
+from hostler.drivers.slices.process.instance_dir import TEMPORARY, WORK, Control, Declined, NoConnection, Note
 from hostler.drivers.slices.process.privileges import release
 from hostler.drivers.slices.process.process import FAMILY, Process, cpu_seconds, end_family, end_user
 from hostler.drivers.slices.process.process_handle import has_proc

@@ -3,12 +3,10 @@
     store        the verbs of the port
     cluster      chooses a member, repeats calls, reports lost answers
     stream       one long-lived stream, reopened when it breaks; `watching` and `leasing` each have one
-    errors       translates etcd's errors
-    codec        converts values to and from etcd's messages
+    errors       translates etcd's errors, and says what a full database proves
+    codec        the gRPC methods, and the conversion of values to and from etcd's messages
     auth         certificates, user and password
-    fullness     detects a full database
     maintenance  requests to single members
-    methods      the gRPC methods, and which of them may be repeated
     rpc.proto    the part of etcd's API that is used; the stubs next to it are generated
 
 Not here: retries of a write whose outcome is unknown. The caller gets `Uncertain`.

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from grpc.aio import Metadata
 
-from hostler.drivers.store.etcd import methods
+from hostler.drivers.store.etcd import codec
 from hostler.drivers.store.etcd import rpc_pb2 as pb
-from hostler.drivers.store.etcd.errors import Fate, fate, refusal, words_of
-from hostler.drivers.store.etcd.fullness import ADVICE, Fullness
-from hostler.drivers.store.etcd.methods import AUTHENTICATE, STATUS, Kind, Method
+from hostler.drivers.store.etcd.codec import AUTHENTICATE, STATUS, Kind, Method
+from hostler.drivers.store.etcd.errors import ADVICE, Fate, Fullness, fate, refusal, words_of
 from hostler.errors import Closed, Forbidden, HostlerError, Unavailable, Uncertain
 from hostler.kit.rate_limit import Backoff
 
@@ -56,7 +55,7 @@ class Endpoint:
     def __init__(self, target: str, access: Access) -> None:
         self.target = target
         self.channel = access.channel(target)
-        self.stubs: list[Any] = methods.stubs(self.channel)
+        self.stubs: list[Any] = codec.stubs(self.channel)
         self.mistrusted_until = 0.0
 
     def state(self) -> grpc.ChannelConnectivity:

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hostler.drivers.store.etcd import rpc_pb2 as pb
-from hostler.drivers.store.etcd.methods import KEEP_ALIVE, REVOKE, TIME_TO_LIVE
+from hostler.drivers.store.etcd.codec import KEEP_ALIVE, REVOKE, TIME_TO_LIVE
 from hostler.drivers.store.etcd.stream import Stream
 from hostler.errors import Closed, LeaseGone, Unavailable, Uncertain
 

@@ -10,8 +10,8 @@ import grpc.aio
 
 from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.drivers.store.etcd.cluster import Endpoint
+from hostler.drivers.store.etcd.codec import ALARM, COMPACT, DEFRAGMENT, MEMBER_LIST, STATUS
 from hostler.drivers.store.etcd.errors import words_of
-from hostler.drivers.store.etcd.methods import ALARM, COMPACT, DEFRAGMENT, MEMBER_LIST, STATUS
 from hostler.errors import HostlerError, Unavailable
 from hostler.ports.store import MemberStatus
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hostler.drivers.store.etcd.cluster import Cluster
-    from hostler.drivers.store.etcd.methods import Method
+    from hostler.drivers.store.etcd.codec import Method
 
 _WITHIN = 2.0
 _DEFRAGMENT_WITHIN = 600.0

@@ -11,9 +11,9 @@ from hostler.drivers.store.etcd import codec, maintenance
 from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.drivers.store.etcd.auth import Access
 from hostler.drivers.store.etcd.cluster import Cluster, CompactedRevision, LeaseExists
-from hostler.drivers.store.etcd.fullness import alarms_of
+from hostler.drivers.store.etcd.codec import COMPACT, DELETE, GRANT, PUT, RANGE, STATUS, TXN, TXN_OF_READS
+from hostler.drivers.store.etcd.errors import alarms_of
 from hostler.drivers.store.etcd.leasing import EtcdLease, KeepAlives
-from hostler.drivers.store.etcd.methods import COMPACT, DELETE, GRANT, PUT, RANGE, STATUS, TXN, TXN_OF_READS
 from hostler.drivers.store.etcd.watching import Watches
 from hostler.drivers.store.watch_hub import BACKLOG
 from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grpc.aio import Metadata
 
     from hostler.drivers.store.etcd.cluster import Cluster, Endpoint
-    from hostler.drivers.store.etcd.methods import Method
+    from hostler.drivers.store.etcd.codec import Method
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.drivers.store.etcd.cluster import CompactedRevision
-from hostler.drivers.store.etcd.codec import key_value, span
-from hostler.drivers.store.etcd.methods import RANGE, WATCH
+from hostler.drivers.store.etcd.codec import RANGE, WATCH, key_value, span
 from hostler.drivers.store.etcd.stream import Stream
 from hostler.drivers.store.watch_hub import BACKLOG, EventQueue
 from hostler.errors import Closed, Compacted, Forbidden, FutureRevision, Unavailable

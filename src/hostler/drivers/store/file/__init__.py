@@ -1,7 +1,6 @@
 """The store in one JSON file that a person can read: for small installations, and for inspection.
 
-    format.py   the file format
-    parse.py    reads and validates the file
+    format.py   the file format: written, parsed and validated
     disk.py     locks, reads and replaces the file
     state.py    the state in memory: a copy for readers, a draft for the next save
     store.py    the store: readers on the event loop, one thread that writes

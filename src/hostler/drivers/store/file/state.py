@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from hostler.drivers.store.file.format import Lease, document, history_line, key_line, lease_line
-from hostler.drivers.store.file.parse import KnownState
+from hostler.drivers.store.file.format import KnownState, Lease, document, history_line, key_line, lease_line
 from hostler.drivers.store.mvcc import LeaseState, Mvcc
 from hostler.errors import Damaged
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.drivers.store.deadline import HostTime
-    from hostler.drivers.store.file.parse import Content
+    from hostler.drivers.store.file.format import Content
     from hostler.ports.store import Comparison, Event, Operation, TxnResult
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from hostler.drivers.store.committer import Committer
 from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.file.disk import Version, load, locked, save, size
-from hostler.drivers.store.file.parse import parse
+from hostler.drivers.store.file.format import parse
 from hostler.drivers.store.file.state import Advance, Bounds, Copy, Draft, check_later
 from hostler.drivers.store.watch_hub import BACKLOG, LocalWatch, WatchHub
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.drivers.store.committer import Request
-    from hostler.drivers.store.file.parse import Content, KnownState
+    from hostler.drivers.store.file.format import Content, KnownState
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page
 
