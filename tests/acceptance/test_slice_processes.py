@@ -17,7 +17,7 @@ from slicing import TOKENS, Caller, call, make_wheel, publish
 
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.drivers.artifacts.wheel import described
-from hostler.drivers.machines.qemu.privileges import users_here
+from hostler.drivers.privileges import users_here
 from hostler.drivers.slices.process.driver import ProcessSlices
 from hostler.errors import Conflict, NotFound, Refused
 from hostler.model.deployment import SliceSettings

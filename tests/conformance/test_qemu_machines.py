@@ -15,7 +15,7 @@ from qemu_opened import empty_images
 from warm_image import warm_images
 
 from hostler.drivers.machines.qemu.acceleration import verdict
-from hostler.drivers.machines.qemu.privileges import users_here
+from hostler.drivers.privileges import users_here
 from hostler.testing import MachineClaim, machine_claims
 
 from .qemu import GUEST, NO_GUEST, qemu

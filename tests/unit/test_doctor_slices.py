@@ -49,7 +49,7 @@ async def test_an_agent_that_is_not_root_and_cannot_confine_slices_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str, found: list[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    monkeypatch.setattr("hostler.drivers.machines.qemu.privileges.users_here", lambda _: None)
+    monkeypatch.setattr("hostler.drivers.privileges.users_here", lambda _: None)
     monkeypatch.setattr("hostler.drivers.slices.process.privileges._NAMESPACES", ("--no-such-option",))
     told = await slices(load({"data": str(tmp_path), "slice_users": users}, {}))
     assert [one.what.partition(":")[0] for one in told] == found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, acceleration, node_context, process
-from hostler.drivers.machines.qemu.privileges import Privileges
+from hostler.drivers.privileges import Privileges
 from hostler.errors import Unavailable
 from hostler.model.image import Probe, Seeding
 from hostler.model.vm import VmSpec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.drivers.machines.qemu import acceleration
-from hostler.drivers.machines.qemu.privileges import users_here
+from hostler.drivers.privileges import users_here
 from hostler.errors import Unavailable
 
 if TYPE_CHECKING:

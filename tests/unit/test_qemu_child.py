@@ -15,7 +15,7 @@ import pytest
 from qemu_scene import eventually
 
 import hostler
-from hostler.drivers.machines.qemu.subprocess import end
+from hostler.kit.processes import end_process
 
 
 def has_ended(pid: int) -> bool:
@@ -28,14 +28,14 @@ def has_ended(pid: int) -> bool:
 
 async def test_it_is_killed_and_waited_for() -> None:
     process = await asyncio.create_subprocess_exec("sleep", "600")
-    await end(process)
+    await end_process(process)
     assert process.returncode == -signal.SIGKILL
-    await end(process)
+    await end_process(process)
 
 
 async def test_it_may_be_asked_first() -> None:
     process = await asyncio.create_subprocess_exec("sleep", "600")
-    await end(process, signal.SIGTERM)
+    await end_process(process, signal.SIGTERM)
     assert process.returncode == -signal.SIGTERM
 
 
@@ -54,14 +54,14 @@ async def test_one_that_ends_at_that_very_moment_keeps_its_status(
         process = await asyncio.create_subprocess_exec("sh", "-c", "exit 7")
         await eventually(lambda: has_ended(process.pid))
         asyncio.get_running_loop().call_later(0.1, ending.set)
-        await end(process)
+        await end_process(process)
     assert process.returncode == 7
     assert caplog.text == ""
 
 
 async def test_who_is_cancelled_leaves_no_process() -> None:
     process = await asyncio.create_subprocess_exec("sleep", "600")
-    ending = asyncio.ensure_future(end(process))
+    ending = asyncio.ensure_future(end_process(process))
     await asyncio.sleep(0)
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -72,8 +72,8 @@ async def test_who_is_cancelled_leaves_no_process() -> None:
 STARTS = """
 import subprocess, sys
 sys.path.insert(0, sys.argv[2])
-from hostler.drivers.machines.qemu.subprocess import ending_with_us
-late = ["sh", "-c", f"sleep {sys.argv[1]}; exec \\"$@\\"", "sh", *ending_with_us(["sleep", "600"])]
+from hostler.kit.processes import command_ending_with_us
+late = ["sh", "-c", f"sleep {sys.argv[1]}; exec \\"$@\\"", "sh", *command_ending_with_us(["sleep", "600"])]
 print(subprocess.Popen(late, stdout=subprocess.DEVNULL).pid, flush=True)
 sys.stdin.read()
 """

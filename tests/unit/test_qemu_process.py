@@ -26,7 +26,7 @@ from hostler.drivers.machines.qemu.folder import (
     NodeFolder,
 )
 from hostler.drivers.machines.qemu.pid_lookup import Run
-from hostler.drivers.machines.qemu.privileges import Privileges, rights_for, users_here
+from hostler.drivers.privileges import Privileges, rights_for, users_here
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 

@@ -11,29 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from hostler.drivers.machines.qemu import privileges as module
-from hostler.drivers.machines.qemu.cgroup import (
-    OVERHEAD_MIB,
-    Base,
-    ControlGroups,
-    GroupLimits,
-    bases,
-    nice_of,
-    settings_of,
-)
-from hostler.drivers.machines.qemu.privileges import (
+from hostler.drivers import privileges as module
+from hostler.drivers.machines.qemu.cgroup import OVERHEAD_MIB, ControlGroups, GroupLimits, nice_of, settings_of
+from hostler.drivers.machines.qemu.privileges import accelerator_groups
+from hostler.drivers.privileges import (
     FEW_UIDS,
     THREADS,
     USUAL_UIDS,
     Privileges,
-    accelerator_groups,
-    has_capabilities,
     pick_uid,
     rights_for,
     uids_of,
     users_here,
 )
 from hostler.errors import Invalid, Unavailable
+from hostler.kit.processes import CgroupBase, cgroup_bases, has_capabilities
 
 # Rights
 
@@ -93,7 +85,7 @@ def test_a_user_who_is_taken_is_passed_over_until_none_is_left() -> None:
 
 def test_somebody_who_runs_or_is_known_here_is_not_given_to_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_running_uids", lambda: {3_000_000})
-    monkeypatch.setattr(module, "_is_somebody", lambda uid: uid == 3_000_001)
+    monkeypatch.setattr(module, "_is_known_user", lambda uid: uid == 3_000_001)
     assert pick_uid("place", 1, range(3_000_000, 3_000_003)) == 3_000_002
 
 
@@ -195,16 +187,16 @@ def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
 def test_a_share_of_the_cpus_is_a_weight_or_the_nearest_niceness() -> None:
     assert [nice_of(share, may_raise=False) for share in (1, 50, 80, 100, 200)] == [19, 3, 1, 0, 0]
     assert [nice_of(share, may_raise=True) for share in (100, 125, 10_000)] == [0, -1, -15]
-    one, two = Base("/x", 1, ("cpu",)), Base("/x", 2, ("cpu",))
+    one, two = CgroupBase("/x", 1, ("cpu",)), CgroupBase("/x", 2, ("cpu",))
     for share, shares in ((100, "1024"), (1, "10"), (10_000, "102400")):
         assert settings_of(one, GroupLimits(128, 1, share)) == {"cpu.shares": shares}
         assert settings_of(two, GroupLimits(128, 1, share)) == {"cpu.weight": str(share)}
 
 
 def test_the_limit_of_memory_leaves_room_for_qemu_itself() -> None:
-    (limit,) = settings_of(Base("/x", 2, ("memory",)), GroupLimits(1024)).values()
+    (limit,) = settings_of(CgroupBase("/x", 2, ("memory",)), GroupLimits(1024)).values()
     assert int(limit) == (1024 + 64 + OVERHEAD_MIB) * 2**20
-    assert settings_of(Base("/x", 1, ("pids",)), GroupLimits(1024, 4)) == {"pids.max": str(THREADS + 4)}
+    assert settings_of(CgroupBase("/x", 1, ("pids",)), GroupLimits(1024, 4)) == {"pids.max": str(THREADS + 4)}
 
 
 def _kernel(folder: Path, cgroup: str, mounts: list[tuple[str, str, str, str]]) -> Path:
@@ -222,8 +214,8 @@ def test_groups_are_made_at_the_top_of_a_version_1_tree_and_not_in_somebody_else
     for _, at, _, _ in mounts:
         (tmp_path / at.lstrip("/") / "theirs").mkdir(parents=True)
     proc = _kernel(tmp_path, "3:memory:/theirs\n2:cpu,cpuacct:/\n1:blkio:/\n0::/\n", mounts)
-    found = bases(proc, tmp_path)
-    assert Base(str(tmp_path / "sys/cpu,cpuacct"), 1, ("cpu",)) in found
+    found = cgroup_bases(proc, tmp_path)
+    assert CgroupBase(str(tmp_path / "sys/cpu,cpuacct"), 1, ("cpu",)) in found
     if os.geteuid() == 0:  # whoever is not root can only write where it was handed over
         assert [base.controllers for base in found] == [("cpu",)]
 
@@ -234,7 +226,7 @@ def test_a_version_2_group_that_can_be_divided_is(tmp_path: Path) -> None:
     unit.mkdir(parents=True)
     (unit / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
     (unit / "cgroup.subtree_control").write_text("")
-    assert bases(proc, tmp_path) == [Base(str(unit), 2, ("memory", "cpu", "pids"))]
+    assert cgroup_bases(proc, tmp_path) == [CgroupBase(str(unit), 2, ("memory", "cpu", "pids"))]
     assert (unit / "cgroup.subtree_control").read_text() == "+memory +cpu +pids"
 
 
@@ -243,13 +235,13 @@ def test_a_version_2_tree_without_controllers_is_of_no_use(tmp_path: Path) -> No
     (tmp_path / "sys").mkdir()
     (tmp_path / "sys/cgroup.controllers").write_text("hugetlb\n")
     (tmp_path / "sys/cgroup.subtree_control").write_text("")
-    assert bases(proc, tmp_path) == []
+    assert cgroup_bases(proc, tmp_path) == []
 
 
 def test_a_container_sees_a_part_of_the_tree_under_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "sys/cpu/inner").mkdir(parents=True)
     proc = _kernel(tmp_path, "2:cpu:/docker/1\n", [("/docker/1", "/sys/cpu", "cgroup", "cpu")])
-    assert bases(proc, tmp_path) == [Base(str(tmp_path / "sys/cpu"), 1, ("cpu",))]
+    assert cgroup_bases(proc, tmp_path) == [CgroupBase(str(tmp_path / "sys/cpu"), 1, ("cpu",))]
 
 
 async def test_groups_of_machines_come_and_go_and_leftovers_are_found_by_a_later_process(tmp_path: Path) -> None:

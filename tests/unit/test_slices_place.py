@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from hostler.drivers.machines.qemu.cgroup import Base
 from hostler.drivers.slices.process.artifact_cache import _PLAIN
 from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, InstanceDir, forget_logs, name_of, noted
 from hostler.drivers.slices.process.privileges import Allowed, Allowing, limits_of
 from hostler.entry.agent import check_slice_listen
 from hostler.errors import Invalid
+from hostler.kit.processes import CgroupBase
 from hostler.model.deployment import SliceSettings
 from hostler.ports.worker_protocol import MAX_LOG
 from hostler.settings import load
@@ -146,18 +146,21 @@ def test_folders_of_instances_are_short_and_distinct(tmp_path: Path) -> None:
 
 def test_limits_are_written_as_each_kind_of_control_group_has_them() -> None:
     both = SliceSettings(memory_mib=64, cpus=0.5)
-    assert limits_of(Base("/x", 2, ("memory", "cpu", "pids")), both) == {
+    assert limits_of(CgroupBase("/x", 2, ("memory", "cpu", "pids")), both) == {
         "memory.max": str(64 * 2**20),
         "memory.swap.max": "0",
         "cpu.max": "50000 100000",
     }
     most = str(64 * 2**20)
-    assert limits_of(Base("/x", 1, ("memory",)), both) == {
+    assert limits_of(CgroupBase("/x", 1, ("memory",)), both) == {
         "memory.limit_in_bytes": most,
         "memory.memsw.limit_in_bytes": most,
     }
-    assert limits_of(Base("/x", 1, ("cpu",)), both) == {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}
-    assert limits_of(Base("/x", 2, ("memory", "cpu")), SliceSettings()) == {}
+    assert limits_of(CgroupBase("/x", 1, ("cpu",)), both) == {
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "50000",
+    }
+    assert limits_of(CgroupBase("/x", 2, ("memory", "cpu")), SliceSettings()) == {}
 
 
 @pytest.mark.parametrize(

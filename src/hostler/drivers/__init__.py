@@ -1,5 +1,7 @@
 """Implementations of the ports: one package per port, one driver per technology.
 
+`privileges` has the rights of the processes that drivers start, for machines and slices.
+
 A driver translates and decides nothing. It turns foreign exceptions into Hostler's errors, and knows neither the engine
 nor the drivers of other ports. Only `hostler.sim` names drivers; all others find them by
 name (`hostler.settings.driver`).

@@ -132,3 +132,26 @@ class Closing:
     async def aclose(self) -> None:
         """Release everything. Closing twice is fine."""
         raise NotImplementedError
+
+
+async def run_to_end(step: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    """Run a short step to its end even if the caller is cancelled; then raise the cancellation.
+
+    For work in a thread, which continues when its caller is cancelled: a repetition of the verb must not run into it.
+    """
+    task = asyncio.ensure_future(step)
+    cut: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cut = error
+        except BaseException:  # noqa: BLE001, S110 - raised by `result`
+            pass
+    if cut is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cut
+    return task.result()

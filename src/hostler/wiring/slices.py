@@ -126,7 +126,7 @@ HEALTHY = 0.8
 
 async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
     """Return why slices have no separate users here, and what to do; empty: they have, or need none."""
-    from hostler.drivers.machines.qemu.privileges import users_here
+    from hostler.drivers.privileges import users_here
     from hostler.drivers.slices.process.privileges import Allowing
 
     required = settings.slice_users == "required"
@@ -156,7 +156,7 @@ def open_slices(
     `artifacts`: where their files come from. `ask` handles their calls of other slices (`Router.ask`). One process at a
     time has a folder open. Instances that a killed process left running are adopted.
     """
-    from hostler.drivers.machines.qemu.privileges import users_here
+    from hostler.drivers.privileges import users_here
     from hostler.drivers.slices.process.driver import ProcessSlices
 
     return ProcessSlices(

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Self
 import asyncssh
 from harness.pace import patience
 
+from hostler.drivers.machines.qemu.privileges import own_files
+
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.network import Attached
-    from hostler.drivers.machines.qemu.privileges import Privileges
+    from hostler.drivers.privileges import Privileges
 
 BOOT_WITHIN = 20.0
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -102,7 +104,7 @@ class BareGuest:
             if text:
                 (self.folder / "fw" / name).write_text(text)
                 words += ["-fw_cfg", f"name=opt/hostler/{name},file=fw/{name}"]
-        self._rights.own(self.folder)
+        own_files(self._rights, self.folder)
         argv = [
             *("qemu-system-x86_64", "-M", "q35", "-accel", "tcg", "-cpu", "max", "-m", "128", "-smp", "1"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", SANDBOX),

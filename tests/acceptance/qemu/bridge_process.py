@@ -20,7 +20,7 @@ from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.bridge import tap_name
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.drivers.machines.qemu.privileges import rights_for, users_here
+from hostler.drivers.privileges import rights_for, users_here
 from hostler.errors import Refused, Unavailable
 from hostler.testing.servers import find_binary
 

@@ -10,7 +10,7 @@ from guests import KEY, KEYS, SOME, is_available, run, until
 
 from hostler.drivers.machines.qemu import QemuMachines, QemuOptions
 from hostler.drivers.machines.qemu.acceleration import verdict
-from hostler.drivers.machines.qemu.privileges import users_here
+from hostler.drivers.privileges import users_here
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label, MachinePlan
 

@@ -16,7 +16,8 @@ from harness.pace import patience
 from told_guest import SOME
 
 from hostler.drivers.machines.qemu import acceleration
-from hostler.drivers.machines.qemu.privileges import Privileges, accelerator_groups, users_here
+from hostler.drivers.machines.qemu.privileges import accelerator_groups
+from hostler.drivers.privileges import Privileges, users_here
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder

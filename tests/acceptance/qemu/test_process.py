@@ -20,9 +20,10 @@ import pytest
 from hostler.drivers.machines.qemu import pid_lookup, process
 from hostler.drivers.machines.qemu.folder import MachineFolder, NodeFolder
 from hostler.drivers.machines.qemu.pid_lookup import Run
-from hostler.drivers.machines.qemu.privileges import Privileges, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import own_files
 from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
+from hostler.drivers.privileges import Privileges, rights_for, users_here
 from hostler.errors import Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 from hostler.testing import servers
@@ -78,7 +79,7 @@ def folder(place: NodeFolder) -> Iterator[MachineFolder]:
 def rights(place: NodeFolder, folder: MachineFolder) -> Privileges:
     """The least that can be had here: a user of its own, where we are root."""
     found = rights_for(folder.path, place.id, 1, users_here(None))
-    found.own(folder.path)
+    own_files(found, folder.path)
     return found
 
 

@@ -13,7 +13,8 @@ import pytest
 from bare_guest import SANDBOX, until
 from qemu.qmp import ConnectError, ExecuteError, QMPClient
 
-from hostler.drivers.machines.qemu.privileges import OPEN_FILES, Privileges, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import own_files
+from hostler.drivers.privileges import OPEN_FILES, Privileges, rights_for, users_here
 from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ async def qemu(folder: Path, rights: Privileges) -> AsyncIterator[tuple[int, QMP
     """A QEMU without a guest, with a disk, in that folder."""
     image = find_binary("qemu-img"), "create", "-q", "-f", "qcow2"
     subprocess.run([*image, folder / "disk.qcow2", "1M"], check=True)
-    rights.own(folder)
+    own_files(rights, folder)
     argv = [find_binary("qemu-system-x86_64"), "-S", "-M", "q35", "-accel", "tcg", "-m", "128", "-nodefaults"]
     argv += ["-no-user-config", "-display", "none", "-sandbox", SANDBOX, "-qmp", "unix:qmp.sock,server=on,wait=off"]
     process = subprocess.Popen(rights.wrap(argv), cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -101,7 +102,7 @@ async def test_a_process_that_was_taken_over_reads_its_own_disk_and_nobody_elses
     subprocess.run(
         [find_binary("qemu-img"), "create", "-q", "-f", "qcow2", folders[1] / "disk.qcow2", "1M"], check=True
     )
-    second.own(folders[1])
+    own_files(second, folders[1])
     async with qemu(folders[0], first) as (_, client):
         await _open(client, "disk.qcow2", read_only=False)
         outside = folders[0].parents[1]
@@ -119,7 +120,7 @@ async def test_a_process_that_was_taken_over_replaces_none_of_our_files(folders:
         return
     folder = folders[0]
     rights = rights_for(folder, "place", 1, uids)
-    rights.own(folder)
+    own_files(rights, folder)
     for command in ("rm -f machine.json", "mv machine.json else", "ln -sf /etc/passwd machine.json"):
         done = subprocess.run(rights.wrap(["sh", "-c", command]), cwd=folder, capture_output=True, check=False)
         assert done.returncode != 0, command

@@ -16,9 +16,10 @@ from harness.artefacts import safe
 from harness.pace import patience
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import ControlGroups, bases
+from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.errors import HostlerError
 from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, NAME, VM
+from hostler.kit.processes import cgroup_bases
 from hostler.model.vm import MachineState, Power, SnapshotState, Step, VmSpec
 
 from . import table
@@ -228,7 +229,7 @@ def _unlike(wish: VirtualMachine, handle: VmHandle | None, places: list[str], ru
 
 def _groups(folder: Path, place: str) -> list[str]:
     name = ControlGroups(folder, place).name
-    return [str(path) for base in bases(Path("/proc"), Path("/")) for path in Path(base.path).glob(f"{name}-*")]
+    return [str(path) for base in cgroup_bases(Path("/proc"), Path("/")) for path in Path(base.path).glob(f"{name}-*")]
 
 
 def _tables(place: str) -> list[str]:

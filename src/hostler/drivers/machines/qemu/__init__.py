@@ -8,7 +8,7 @@ node_context      objects that the machines of a node share; `options` the setti
 
 state             the file with the record of a machine; `folder` the folders of a node, `load` reads them
 process           a machine's process: started with least `privileges` in a `cgroup`, found again (`pid_lookup`), ended;
-                  `dead_mans_switch` kills it when its hold expires, `subprocess` ends any other program
+                  `dead_mans_switch` kills it when its hold expires
 command           its command line; `qmp` the protocol with QEMU, `serial` the guest's output, `channel` its connections
 disk              operations of `qemu-img` on its disk; `shielded` runs steps that must not be cancelled half way
 identity          identity of a machine, which its `seed` passes to the guest

@@ -24,9 +24,10 @@ import msgspec
 
 from hostler.drivers.machines.qemu.command import BINARY, MACHINE, SANDBOX
 from hostler.drivers.machines.qemu.images.folder import link_file
-from hostler.drivers.machines.qemu.privileges import Privileges, accelerator_groups, environment, rights_for
-from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
+from hostler.drivers.machines.qemu.privileges import accelerator_groups, own_files
+from hostler.drivers.privileges import Privileges, rights_for
 from hostler.errors import HostlerError, Unavailable
+from hostler.kit.processes import command_ending_with_us, end_process, environment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,7 +140,7 @@ def _lay(stage: Path, files: Path, uids: range | None) -> Privileges:
     for name in GUEST:
         link_file(files / name, stage / name)
     rights = with_device(rights_for(stage, os.fspath(stage), 0, uids), "kvm")
-    rights.own(stage, writes=(), reads=())
+    own_files(rights, stage, writes=(), reads=())
     return rights
 
 
@@ -152,7 +153,7 @@ async def _booted(stage: Path, rights: Privileges) -> str:
         *("-kernel", "kernel", "-initrd", "initrd", "-append", "console=ttyS0 quiet panic=-1 hostler.probe"),
     ]
     process = await asyncio.create_subprocess_exec(
-        *rights.wrap(ending_with_us(argv)),  # if the agent is killed, no guest stays behind
+        *rights.wrap(command_ending_with_us(argv)),  # if the agent is killed, no guest stays behind
         cwd=stage,
         env=environment(),
         stdin=asyncio.subprocess.DEVNULL,
@@ -165,7 +166,7 @@ async def _booted(stage: Path, rights: Privileges) -> str:
     except TimeoutError:
         return f"a guest under KVM did not boot within {within:.0f} s"
     finally:
-        await end(process)
+        await end_process(process)
     if SAYS in said:
         return ""
     return f"a guest under KVM ended before it booted: {_last_line(errors) or _last_line(said) or 'it said nothing'}"

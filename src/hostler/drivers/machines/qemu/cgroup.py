@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.qemu.privileges import THREADS, has_capabilities
+from hostler.drivers.privileges import THREADS
+from hostler.kit.processes import USED, CgroupBase, cgroup_bases, has_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-USED = ("memory", "cpu", "pids")
 OVERHEAD_MIB = 1280
 """Memory of QEMU in addition to the guest's: up to 1 GiB of translated code, devices, buffers of a snapshot."""
 USUAL_SHARE = 100
@@ -51,14 +51,6 @@ class GroupLimits(msgspec.Struct, frozen=True):
     share: int = USUAL_SHARE
 
 
-class Base(msgspec.Struct, frozen=True):
-    """A control group whose children are the groups of machines."""
-
-    path: str
-    version: int
-    controllers: tuple[str, ...]
-
-
 class ControlGroups:
     """Limits of the machines of one node. `folder`: the node's folder, where the groups in use are recorded."""
 
@@ -66,7 +58,7 @@ class ControlGroups:
         self._kept = folder / "cgroups"
         self.name = f"hostler-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
         self._proc, self._within = proc, within
-        self.bases: tuple[Base, ...] = ()
+        self.bases: tuple[CgroupBase, ...] = ()
         self._remembering = threading.Lock()  # machines are limited in several threads at once
 
     @property
@@ -106,10 +98,10 @@ class ControlGroups:
         await asyncio.to_thread(self._reclaim, kept)
 
     def _open(self) -> None:
-        found = [base for base in bases(self._proc, self._within) if self._is_usable(base)]
+        found = [base for base in cgroup_bases(self._proc, self._within) if self._is_usable(base)]
         self.bases = tuple(found)
 
-    def _is_usable(self, base: Base) -> bool:
+    def _is_usable(self, base: CgroupBase) -> bool:
         trial = Path(base.path) / f"{self.name}-trial-{os.getpid()}"
         try:
             trial.mkdir()
@@ -124,7 +116,7 @@ class ControlGroups:
         if "cpu" not in done:
             self._be_nice(pid, shape.share)
 
-    def _enter(self, base: Base, number: int, pid: int, shape: GroupLimits) -> bool:
+    def _enter(self, base: CgroupBase, number: int, pid: int, shape: GroupLimits) -> bool:
         self._remember(base.path)
         group = Path(base.path) / f"{self.name}-{number}"
         for _ in range(TRIES):
@@ -191,7 +183,7 @@ class ControlGroups:
         return left
 
 
-def settings_of(base: Base, shape: GroupLimits) -> dict[str, str]:
+def settings_of(base: CgroupBase, shape: GroupLimits) -> dict[str, str]:
     """Return the files of a machine's group and the values to write."""
     memory = str((shape.memory_mib + shape.memory_mib // 16 + OVERHEAD_MIB) * 2**20)
     pids = str(THREADS + shape.cpus)
@@ -214,66 +206,3 @@ def nice_of(share: int, *, may_raise: bool) -> int:
     """Return the niceness whose CPU share is nearest."""
     nice = round(-math.log(share / USUAL_SHARE) / math.log(NICE_STEP))
     return min(max(nice, -15 if may_raise else 0), 19)
-
-
-def bases(proc: Path, within: Path) -> list[Base]:
-    """Return where groups for the `USED` controllers can be created, according to the kernel's tables."""
-    try:
-        own = [line.split(":", 2) for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()]
-        mounts = [line.split() for line in (proc / "self/mountinfo").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return []
-    paths = {name: path for _, names, path in own for name in names.split(",")}
-    found: list[Base] = []
-    for mount in mounts:
-        kind = mount[mount.index("-") + 1]
-        if kind == "cgroup":
-            names = tuple(name for name in USED if name in mount[-1].split(",") and name in paths)
-            group = Path(_below(mount, paths[names[0]], within)) if names else None
-            if group is not None and (group == Path(_below(mount, mount[3], within)) or _is_handed_over(group)):
-                found.append(Base(str(group), 1, names))
-        elif kind == "cgroup2" and "" in paths:
-            base = _unified(Path(_below(mount, paths[""], within)))
-            found += [base] if base is not None else []
-    found.sort(key=lambda base: (base.version, base.path))
-    counted: set[str] = set()
-    kept = []
-    for base in found:  # a hierarchy may be mounted twice
-        if fresh := tuple(name for name in base.controllers if name not in counted):
-            counted.update(fresh)
-            kept.append(Base(base.path, base.version, fresh))
-    return kept
-
-
-def _below(mount: list[str], path: str, within: Path) -> str:
-    """Return the folder of the group that the kernel calls `path`: a mount may show only a part of the tree."""
-    shown, at = mount[3], mount[4].encode().decode("unicode_escape")
-    inside = path[len(shown) :] if shown != "/" and path.startswith(shown) else path
-    return str(within / at.lstrip("/") / inside.lstrip("/"))
-
-
-def _unified(own: Path) -> Base | None:
-    """Return the nearest version 2 group that can limit its children: the agent's own if it is empty, or its parent."""
-    for group in (own, own.parent):
-        if group is not own and not _is_handed_over(group):
-            break
-        with suppress(OSError):
-            there = (group / "cgroup.controllers").read_text(encoding="ascii").split()
-            names = tuple(name for name in USED if name in there)
-            control = group / "cgroup.subtree_control"
-            if not names:
-                continue
-            if not set(names) <= set(control.read_text(encoding="ascii").split()):
-                control.write_text(" ".join(f"+{name}" for name in names), encoding="ascii")
-            return Base(str(group), 2, names)
-    return None
-
-
-def _is_handed_over(group: Path) -> bool:
-    """Return whether a manager (systemd with Delegate=yes) delegated the group to this process."""
-    if os.geteuid() != 0:
-        return os.access(group / "cgroup.procs", os.W_OK) and os.access(group, os.W_OK)
-    for name in ("trusted.delegate", "user.delegate"):
-        with suppress(OSError):
-            return os.getxattr(group, name) == b"1"
-    return False

@@ -12,11 +12,12 @@ from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.identity import check_keys
 from hostler.drivers.machines.qemu.images.folder import LINKED
 from hostler.drivers.machines.qemu.overlay import lay
-from hostler.drivers.machines.qemu.shielded import whole
+from hostler.drivers.machines.qemu.privileges import own_files
 from hostler.drivers.machines.qemu.snapshot import copy_disk
 from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
 from hostler.errors import NotFound, Refused, Unavailable
 from hostler.kit.fsync import sync_folder
+from hostler.kit.tasks import run_to_end
 from hostler.model.image import Seeding
 
 if TYPE_CHECKING:
@@ -117,11 +118,11 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
     site, path = machine.site, machine.folder.path
     if origin is None:
         try:
-            image = await whole(site.images.link_into(machine.record.spec.image, path))
+            image = await run_to_end(site.images.link_into(machine.record.spec.image, path))
         except NotFound as error:
             raise Refused(str(error)) from None
         machine.change(image=image, disk_bytes=disk_bytes(machine.record.spec, image))
-    machine.rights.own(path)
+    own_files(machine.rights, path)
     await site.hook("create.disk:before")
     if origin is None:
         await lay(machine.disk, path, machine.record.image.disk_format, machine.record.disk_bytes)
@@ -130,9 +131,9 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
         async with origin.lock:
             _share_image(origin, machine)
             await copy_disk(origin, machine.record.spec.origin.snapshot, machine)
-        machine.rights.own(path)
+        own_files(machine.rights, path)
         machine.change(disk_bytes=await machine.disk.grow(machine.record.disk_bytes))
-    machine.rights.own(path)
+    own_files(machine.rights, path)
     await site.hook("create.done:before")
     machine.change(life=Life.WHOLE)
     await site.hook("create.done:after")
@@ -195,5 +196,5 @@ async def destroy(machine: QemuMachine) -> None:
     await site.hook("delete.off:after")
     await machine.detach()
     await site.hook("delete.done:before")
-    await whole(machine.folder.remove())
+    await run_to_end(machine.folder.remove())
     await site.hook("delete.done:after")

@@ -18,8 +18,9 @@ from ipaddress import IPv6Network
 from pathlib import Path
 
 from hostler.drivers.machines.qemu import rtnetlink
-from hostler.drivers.machines.qemu.privileges import NET_ADMIN, has_capabilities
+from hostler.drivers.privileges import NET_ADMIN
 from hostler.errors import Damaged, Refused, Unavailable
+from hostler.kit.processes import has_capabilities
 
 USUAL = "hostler0"
 FILE = "bridge6"

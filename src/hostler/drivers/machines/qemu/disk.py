@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.machines.qemu.file_handover import take
 from hostler.drivers.machines.qemu.images.qcow2 import MAGIC
-from hostler.drivers.machines.qemu.privileges import environment
-from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import Refused, Unavailable
+from hostler.kit.processes import end_process, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,7 +157,7 @@ async def qemu_img(
     except TimeoutError:
         raise Unavailable(f"{subject}: not finished within {within:g} s; check the host's storage") from None
     finally:
-        await end(process)
+        await end_process(process)
     if process.returncode == 0:
         return said
     text = " ".join(complained.decode(errors="replace").split())[-_SAID:]

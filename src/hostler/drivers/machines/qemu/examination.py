@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.acceleration import remembered
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
-from hostler.drivers.machines.qemu.privileges import users_here
+from hostler.drivers.privileges import users_here
 from hostler.errors import HostlerError
 from hostler.kit.plural import counted
 from hostler.ports.finding import Finding, Level

@@ -10,8 +10,8 @@ import stat
 import threading
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu.shielded import whole
 from hostler.errors import Refused, Unavailable
+from hostler.kit.tasks import run_to_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ async def take(made: Path, target: Path) -> None:
         await asyncio.shield(taking)
     finally:
         over.set()
-        await whole(_ended(taking))
+        await run_to_end(_ended(taking))
 
 
 async def _ended(taking: asyncio.Future[None]) -> None:

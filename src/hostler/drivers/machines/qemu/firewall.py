@@ -15,8 +15,8 @@ import shutil
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu.privileges import NET_ADMIN, has_capabilities
-from hostler.drivers.machines.qemu.subprocess import end
+from hostler.drivers.privileges import NET_ADMIN
+from hostler.kit.processes import end_process, has_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -152,7 +152,7 @@ async def _nft(*words: str, said: str = "") -> tuple[str, str]:
         async with asyncio.timeout(WITHIN):
             answer, complaint = await process.communicate(said.encode())
     except BaseException as error:
-        await end(process)
+        await end_process(process)
         if isinstance(error, TimeoutError):
             return "", f"nft did not answer within {WITHIN:g} s"
         raise

@@ -12,9 +12,10 @@ from hostler.drivers.machines.qemu.cgroup import GroupLimits
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
 from hostler.drivers.machines.qemu.identity import lay_seed
 from hostler.drivers.machines.qemu.network import port_was_taken
-from hostler.drivers.machines.qemu.shielded import whole
+from hostler.drivers.machines.qemu.privileges import own_files
 from hostler.drivers.machines.qemu.state import Begun
 from hostler.errors import HostlerError, Unavailable, Uncertain
+from hostler.kit.tasks import run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
         try:
             machine.change(port=attached.port, host=attached.host)
             wiring = Wiring(accelerator=accelerator, netdev=attached.netdev, **lay_seed(machine, attached))
-            machine.rights.own(machine.folder.path)
+            own_files(machine.rights, machine.folder.path)
             await site.hook("start.spawned:before")
             run = await process.spawn(
                 machine.folder,
@@ -77,7 +78,7 @@ async def _limited_and_attached(machine: QemuMachine, within: float) -> None:
     try:
         await machine.attach(within=within)
     finally:
-        await whole(limiting)  # otherwise a group could be created for a machine that is off
+        await run_to_end(limiting)  # otherwise a group could be created for a machine that is off
 
 
 async def limit(machine: QemuMachine) -> None:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.folder import MachineFolder
     from hostler.drivers.machines.qemu.node_context import NodeContext
     from hostler.drivers.machines.qemu.pid_lookup import Run
-    from hostler.drivers.machines.qemu.privileges import Privileges
     from hostler.drivers.machines.qemu.qmp import Monitor
     from hostler.drivers.machines.qemu.serial import GuestChannel
+    from hostler.drivers.privileges import Privileges
     from hostler.model.vm import Access
     from hostler.ports.machines import Channel
 

@@ -13,9 +13,10 @@ from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.command import BINARY
 from hostler.drivers.machines.qemu.migration.protocol import HostTraits, processor
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.drivers.machines.qemu.privileges import Privileges, environment, rights_for, users_here
 from hostler.drivers.machines.qemu.state import MemoryFit
+from hostler.drivers.privileges import Privileges, rights_for, users_here
 from hostler.errors import Closed, Unavailable
+from hostler.kit.processes import environment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.disk import DISK
-from hostler.drivers.machines.qemu.shielded import whole
 from hostler.errors import Unavailable
+from hostler.kit.tasks import run_to_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ async def lay(disk: Disk, folder: Path, base_format: str, size_bytes: int) -> No
     else:
         _kept.move_to_end(shape)
         disk.remove()
-        await whole(asyncio.to_thread(_write, folder / DISK, content))
+        await run_to_end(asyncio.to_thread(_write, folder / DISK, content))
 
 
 def _read(path: Path) -> bytes:

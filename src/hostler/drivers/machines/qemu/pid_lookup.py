@@ -19,6 +19,7 @@ import msgspec
 
 from hostler.drivers.machines.qemu.folder import ALIVE
 from hostler.kit.clock import boot_id
+from hostler.kit.processes import runs_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,11 +102,6 @@ def holders(folder: MachineFolder) -> Iterator[Found]:
                 yield found
 
 
-def users_pids(uid: int) -> list[int]:
-    """Return the ids of all processes of that user."""
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _runs_as(uid, int(name))]
-
-
 def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Found]:
     """Yield those processes that run as the machine's user, in any working directory.
 
@@ -119,7 +115,7 @@ def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Fo
             continue
         try:
             look = ProcessInfo.at(pid)
-            if _runs_as(uid, pid) and not _is_another_machine(folder, uid, pid):
+            if runs_as(uid, pid) and not _is_another_machine(folder, uid, pid):
                 yield Found(pid, look.start_time, look.parent, descriptor)
                 continue
         except OSError:
@@ -128,19 +124,6 @@ def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Fo
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-def _runs_as(uid: int, pid: int) -> bool:
-    """Return whether a process runs as that user.
-
-    `status` is read because a process can make its entry belong to root.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return False
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    return str(uid) in fields.get("Uid", "").split() and fields.get("State", "Z").split()[0] not in ("Z", "X")
 
 
 def _is_another_machine(folder: MachineFolder, uid: int, pid: int) -> bool:

@@ -19,20 +19,11 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.drivers.machines.qemu.folder import ALIVE, GUEST_SOCKET, LOG, QMP_SOCKET, SERIAL_SOCKET
-from hostler.drivers.machines.qemu.pid_lookup import (
-    Found,
-    ProcessInfo,
-    Run,
-    believed,
-    holders,
-    of_user,
-    readable,
-    users_pids,
-)
-from hostler.drivers.machines.qemu.privileges import environment
-from hostler.drivers.machines.qemu.shielded import whole
+from hostler.drivers.machines.qemu.pid_lookup import Found, ProcessInfo, Run, believed, holders, of_user, readable
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
+from hostler.kit.processes import environment, users_pids
+from hostler.kit.tasks import run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,7 +92,9 @@ async def spawn(
     try:
         return await _reported(folder, heard)
     except BaseException:
-        await whole(kill(folder, within=ENDS_WITHIN))  # the caller does not learn of a process, so none may be left
+        await run_to_end(
+            kill(folder, within=ENDS_WITHIN)
+        )  # the caller does not learn of a process, so none may be left
         raise
     finally:
         os.close(heard)

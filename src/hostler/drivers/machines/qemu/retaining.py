@@ -17,9 +17,9 @@ from hostler.drivers.machines import validation
 from hostler.drivers.machines.qemu import power, state
 from hostler.drivers.machines.qemu.load import number_of
 from hostler.drivers.machines.qemu.machine import QemuMachine
-from hostler.drivers.machines.qemu.shielded import whole
 from hostler.drivers.machines.qemu.state import Begun, Life
 from hostler.errors import Damaged, NotFound, Refused
+from hostler.kit.tasks import run_to_end
 from hostler.ports.machines import RetainedMachine
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Retaining:
             await site.hook("retain.begun:before")
             machine.change(retained=name, retained_at=site.clock.wall())
             await site.hook("retain.begun:after")
-            await whole(self._take_out(machine, name))
+            await run_to_end(self._take_out(machine, name))
             await site.hook("retain.done:after")
             return self._kept[name].seen()
 
@@ -153,7 +153,7 @@ class Retaining:
             if kept is not None:
                 await site.hook("discard.done:before")
                 try:
-                    await whole(kept.folder.remove())
+                    await run_to_end(kept.folder.remove())
                 finally:
                     if not kept.folder.path.exists():
                         self._kept.pop(name, None)

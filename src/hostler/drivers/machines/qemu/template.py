@@ -14,12 +14,13 @@ from hostler.drivers.machines.qemu.folder import LOG, MachineFolder
 from hostler.drivers.machines.qemu.images.folder import LINKED
 from hostler.drivers.machines.qemu.migration.protocol import processor
 from hostler.drivers.machines.qemu.node_context import qemu_version
-from hostler.drivers.machines.qemu.privileges import environment, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import own_files
 from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
-from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
+from hostler.drivers.privileges import rights_for, users_here
 from hostler.errors import Refused, Unavailable
 from hostler.kit.host import LEAVE_FILE
+from hostler.kit.processes import command_ending_with_us, end_process, environment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,11 +73,11 @@ async def make(image: Path, shape: saved_state.SavedShape, *, uids: str | None =
                 (folder / link).hardlink_to(image / name)
         rights = rights_for(folder, image.name, 1, users_here(uids))
         rights = acceleration.with_device(rights, shape.accelerator)
-        rights.own(folder)
+        own_files(rights, folder)
         await Disk(folder, shape.image.disk_format, wrap=rights.wrap).create(shape.image.disk_bytes)
-        rights.own(folder)
+        own_files(rights, folder)
         # It dies with this process: no other process would find it again.
-        argv = rights.wrap(ending_with_us(saved_state.template_command(shape)), cpus=shape.cpus)
+        argv = rights.wrap(command_ending_with_us(saved_state.template_command(shape)), cpus=shape.cpus)
         async with _running(folder, argv, lock, subject) as process:
             await _Template(folder, shape, subject, progress, rights.uid).saved(process)
         await asyncio.to_thread(saved_state.keep, image, shape, folder / STATE)
@@ -198,4 +199,4 @@ async def _running(folder: Path, argv: list[str], lock: int, subject: str) -> As
     try:
         yield process
     finally:
-        await end(process)
+        await end_process(process)

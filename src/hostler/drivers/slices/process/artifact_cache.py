@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.artifacts.wheel import unpack
-from hostler.drivers.machines.qemu.privileges import environment
-from hostler.drivers.machines.qemu.shielded import whole
-from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import Refused, Unavailable
+from hostler.kit.processes import end_process, environment
+from hostler.kit.tasks import run_to_end
 from hostler.ports.artifacts import ArtifactInfo
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Packages:
         try:
             _, said = await process.communicate()
         finally:
-            await end(process)
+            await end_process(process)
         if process.returncode == 0:
             return None
         lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
@@ -137,13 +136,13 @@ class Library:
         """Ensure that an artifact is cached. Errors as of `Artifacts`; Refused: it cannot be used here, and why."""
         async with self._turns.setdefault(artifact, asyncio.Lock()):
             async with self._changing:
-                held = await whole(asyncio.to_thread(self._held, artifact))
+                held = await run_to_end(asyncio.to_thread(self._held, artifact))
             return held if held is not None else await self._fetch(artifact)
 
     async def release(self, used: Callable[[], Iterable[str]]) -> None:
         """Delete all artifacts except these."""
         async with self._changing:
-            await whole(asyncio.to_thread(self._release, set(used())))
+            await run_to_end(asyncio.to_thread(self._release, set(used())))
 
     def _held(self, artifact: str) -> Held | None:
         try:
@@ -162,7 +161,7 @@ class Library:
             if info.requires:
                 await self._packages.install(artifact, info.requires, fresh / PACKAGES)
             async with self._changing:
-                return await whole(asyncio.to_thread(self._keep, info, fresh))
+                return await run_to_end(asyncio.to_thread(self._keep, info, fresh))
         except OSError as error:
             raise Unavailable(f"artifact {artifact}: {error.strerror or error}; check the node's disk") from None
         finally:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.machines.qemu.privileges import environment
-from hostler.drivers.machines.qemu.shielded import whole
 from hostler.drivers.slices.process.artifact_cache import LIB, PACKAGES
 from hostler.drivers.slices.process.instance_dir import TEMPORARY, WORK, Control, Declined, NoConnection, Note
 from hostler.drivers.slices.process.privileges import release
 from hostler.drivers.slices.process.process import FAMILY, Process, cpu_seconds, end_family, end_user
 from hostler.drivers.slices.process.process_handle import has_proc
 from hostler.errors import Refused, Unavailable
+from hostler.kit.processes import environment
+from hostler.kit.tasks import run_to_end
 from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import LAST_WORDS, Life, Run, Running
 from hostler.ports.worker_protocol import GATEWAY, Activate, Deactivate, Look, Order, Quit, State
@@ -112,7 +112,7 @@ class Instance:
             await self._connect()
             await self.ask(Look, doing="was being imported")
         except BaseException:
-            await whole(self.end(by_force=True))
+            await run_to_end(self.end(by_force=True))
             raise
         self._watching = asyncio.create_task(self._watch(), name=f"slice {self.run.id}")
 
@@ -210,8 +210,8 @@ class Instance:
             except TimeoutError:
                 pass
             finally:
-                await whole(self._kill(process))
-        await whole(asyncio.to_thread(self._clean))
+                await run_to_end(self._kill(process))
+        await run_to_end(asyncio.to_thread(self._clean))
         self._forget()
 
     def let_go(self) -> None:
@@ -271,7 +271,7 @@ class Instance:
 
     async def _start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
         self.uid, self._groups, self._family = allowed.uid, allowed.groups, secrets.token_hex(8)
-        await whole(asyncio.to_thread(self._place.make, allowed.uid))
+        await run_to_end(asyncio.to_thread(self._place.make, allowed.uid))
         keep: list[int] = []
         try:
             listener = self._place.listen()
@@ -330,7 +330,7 @@ class Instance:
             about=self._about,
         )
         with pipe:  # the note first: a process without one never gets its order, and ends
-            await whole(asyncio.to_thread(self._place.write, note))
+            await run_to_end(asyncio.to_thread(self._place.write, note))
             await asyncio.to_thread(_hand_over, pipe, msgspec.json.encode(order))
 
     def _reach(self, folder: Path, keep: list[int]) -> str:

@@ -24,17 +24,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.qemu.cgroup import bases
-from hostler.drivers.machines.qemu.privileges import Privileges, environment, has_capabilities, pick_uid
-from hostler.drivers.machines.qemu.subprocess import end
+from hostler.drivers.privileges import Privileges, pick_uid
 from hostler.drivers.slices.process.process import children_of
 from hostler.errors import Refused
+from hostler.kit.processes import cgroup_bases, end_process, environment, has_capabilities
 from hostler.ports.worker_protocol import Confinement
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from hostler.drivers.machines.qemu.cgroup import Base
+    from hostler.kit.processes import CgroupBase
     from hostler.model.deployment import SliceSettings
 
 PROBE_WITHIN = 20.0
@@ -125,7 +124,7 @@ class Allowing:
         self._is_confined = False
         self._python: tuple[str, ...] = (python, "-I")
         self._drop: tuple[str, ...] = ()
-        self._bases: tuple[Base, ...] | None = None
+        self._bases: tuple[CgroupBase, ...] | None = None
         self._can_wrap = shutil.which("prlimit") is not None and shutil.which("setpriv") is not None
         self._why_not = ""
         self.advice = _BE_ROOT if uids is None else _LET_IN
@@ -322,7 +321,7 @@ async def _asked(argv: Sequence[str]) -> bytes | None:
             async with asyncio.timeout(PROBE_WITHIN):
                 said, _ = await process.communicate()
     finally:
-        await end(process)
+        await end_process(process)
     return said if process.returncode == 0 else None
 
 
@@ -345,7 +344,7 @@ def _instead(said: str, allowed: Allowed, pid: int, why: str) -> str:
     return f"{what}: cannot be limited here: {why}"
 
 
-def limits_of(base: Base, settings: SliceSettings) -> dict[str, str]:
+def limits_of(base: CgroupBase, settings: SliceSettings) -> dict[str, str]:
     """Return the files and values of a control group."""
     found: dict[str, str] = {}
     second = base.version == 2
@@ -377,9 +376,9 @@ def release(groups: Sequence[str]) -> None:
                 Path(group).rmdir()
 
 
-def _usable() -> tuple[Base, ...]:
+def _usable() -> tuple[CgroupBase, ...]:
     found = []
-    for base in bases(Path("/proc"), Path("/")):
+    for base in cgroup_bases(Path("/proc"), Path("/")):
         trial = Path(base.path) / f"{_GROUP}trial-{os.getpid()}"
         with suppress(OSError):
             trial.mkdir()

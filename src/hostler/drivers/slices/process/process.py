@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.machines.qemu.pid_lookup import users_pids
 from hostler.drivers.slices.process.process_handle import End, has_proc, open_process, process_at, processes
 from hostler.kit.clock import boot_id
+from hostler.kit.processes import users_pids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

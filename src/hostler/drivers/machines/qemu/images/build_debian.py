@@ -25,8 +25,8 @@ from hostler.drivers.machines.qemu.images.build_tiny import KERNEL
 from hostler.drivers.machines.qemu.images.cpio import Archive
 from hostler.drivers.machines.qemu.images.layout import as_subordinate_root
 from hostler.drivers.machines.qemu.images.packages import Packages
-from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import Refused, Unavailable
+from hostler.kit.processes import command_ending_with_us, end_process
 from hostler.model.image import Probe, Seeding
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class DebianBuild:
         """
         path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         process = await asyncio.create_subprocess_exec(
-            *ending_with_us(argv, signal.SIGTERM),
+            *command_ending_with_us(argv, signal.SIGTERM),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -224,7 +224,7 @@ class DebianBuild:
             output, errors = await asyncio.gather(process.stdout.read(), self._told(process.stderr))
             await process.wait()
         finally:
-            await end(process, signal.SIGTERM)
+            await end_process(process, signal.SIGTERM)
         if process.returncode:
             raise _failed(argv, errors.decode(errors="replace"))
         return (output + errors).decode(errors="replace")

@@ -15,9 +15,8 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.machines.qemu.images import qcow2
-from hostler.drivers.machines.qemu.privileges import environment
-from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import Refused, Unavailable
+from hostler.kit.processes import end_process, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +154,7 @@ async def _qemu_img(verb: str, path: Path, format: str, subject: str) -> _Ended:
                 f"{subject}: qemu-img {verb} did not end within {CHECK_WITHIN:.0f} s; get it from another source"
             ) from None
         finally:
-            await end(process)
+            await end_process(process)
     return _Ended(process.returncode or 0, output, errors)
 
 

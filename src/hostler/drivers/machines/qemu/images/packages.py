@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.machines.qemu.images.layout import sha256_of
-from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import HostlerError, Refused, Unavailable
+from hostler.kit.processes import end_process
 
 if TYPE_CHECKING:
     import re
@@ -250,7 +250,7 @@ async def run(*argv: str, cwd: Path | None = None, env: dict[str, str] | None = 
     try:
         output, errors = await process.communicate()
     finally:
-        await end(process)
+        await end_process(process)
     return process.returncode or 0, output, errors.decode(errors="replace")
 
 

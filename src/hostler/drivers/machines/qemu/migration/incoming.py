@@ -26,10 +26,11 @@ from hostler.drivers.machines.qemu.migration.protocol import (
     Seal,
     objection,
 )
-from hostler.drivers.machines.qemu.shielded import whole
+from hostler.drivers.machines.qemu.privileges import own_files
 from hostler.drivers.machines.qemu.socket_io import reach
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.fsync import sync_file
+from hostler.kit.tasks import run_to_end
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -91,15 +92,15 @@ class IncomingMigration:
         self.attempt = ""
         await machine.off(within=0)
         await site.hook("receive.opened:before")
-        image = await whole(_link(machine, manifest.digest))
+        image = await run_to_end(_link(machine, manifest.digest))
         machine.change(
             spec=manifest.spec, name=manifest.name, image=image, mac=manifest.mac, disk_bytes=manifest.disk_bytes,
             resets=manifest.resets, restored=manifest.restored, instance=manifest.instance,
             host_key=keep_identity(machine.folder, manifest.host_key), failed=False, detail="",
         )  # fmt: skip
-        machine.rights.own(machine.folder.path)
+        own_files(machine.rights, machine.folder.path)
         await machine.disk.create(manifest.disk_bytes)
-        machine.rights.own(machine.folder.path)
+        own_files(machine.rights, machine.folder.path)
         await spawn(machine, Boot(incoming="defer"), within=STARTS_WITHIN)
         await machine.execute("nbd-server-start", {"addr": {"type": "unix", "data": {"path": DISK_GATE}}})
         await machine.execute(
@@ -134,7 +135,7 @@ class IncomingMigration:
         else:
             await machine.off()  # flushes as well; there is no memory to keep
             machine.change(failed=False, detail="")
-        await whole(asyncio.to_thread(sync_file, machine.folder.path / DISK, follow=False))
+        await run_to_end(asyncio.to_thread(sync_file, machine.folder.path / DISK, follow=False))
         machine.change(arrived=True)
         await site.hook("receive.sealed:after")
         return self.attempt

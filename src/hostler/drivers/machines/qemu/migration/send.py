@@ -25,9 +25,9 @@ from hostler.drivers.machines.qemu.migration.outgoing import (
     undo,
 )
 from hostler.drivers.machines.qemu.migration.protocol import Gate, Manifest, Request, Seal, ask
-from hostler.drivers.machines.qemu.shielded import whole
 from hostler.drivers.machines.qemu.state import Begun
 from hostler.errors import HostlerError, Refused
+from hostler.kit.tasks import run_to_end
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door
 
@@ -63,7 +63,7 @@ async def send(machine: QemuMachine, number: int, connect: Connect, *, live: boo
     except BaseException as error:
         if not isinstance(error, Refused):
             _log.warning("%s: it stays because its move %d failed: %r", _subject(machine), number, error)
-        await whole(take_back(machine))
+        await run_to_end(take_back(machine))
         raise
     machine.calm()
     await site.hook("send.done:after")
