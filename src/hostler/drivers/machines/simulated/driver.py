@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.drivers.machines.serial_log import MachineLog
-from hostler.drivers.machines.simulated import request, transitions
+from hostler.drivers.machines import validation
+from hostler.drivers.machines.simulated import transitions
 from hostler.drivers.machines.simulated.console import SimulatedConsole, said
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
 from hostler.drivers.machines.simulated.host import Row, closed, switched_off
@@ -130,7 +131,7 @@ class SimulatedMachines(Closing, Moving):
         return Offer(capacity=self._capacity, images=images)
 
     async def create(self, plan: MachinePlan) -> Machine:
-        request.check_plan(plan, self._images)
+        validation.check_plan(plan, self._images)
         vm = plan.label.vm
         async with self._verb("create", vm) as draw:
             row = self._row(vm)
@@ -163,7 +164,7 @@ class SimulatedMachines(Closing, Moving):
             return self._machine(self._expected(vm))
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        request.check_seconds("grace", grace)
+        validation.check_seconds("grace", grace)
         async with self._verb("stop", vm) as draw:
             row = self._expected(vm)
             self._check_arrived(row)
@@ -176,7 +177,7 @@ class SimulatedMachines(Closing, Moving):
             return self._machine(self._expected(vm))
 
     async def reset(self, vm: str, number: int) -> Machine:
-        request.check_number(number)
+        validation.check_number(number)
         async with self._verb("reset", vm) as draw:
             if self._expected(vm).resets < number:
                 await self._half(draw, "reset")
@@ -184,7 +185,7 @@ class SimulatedMachines(Closing, Moving):
             return self._machine(self._expected(vm))
 
     async def delete(self, vm: str) -> None:
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         async with self._verb("delete", vm) as draw:
             if self._row(vm) is None:
                 return
@@ -193,8 +194,8 @@ class SimulatedMachines(Closing, Moving):
             await self._do("delete", "done", lambda _: [], gone=vm)
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
-        request.check_text("machine", vm)
-        request.check_text("retained machine", name)
+        validation.check_text("machine", vm)
+        validation.check_text("retained machine", name)
         async with self._verb("retain", vm) as draw:
             kept, row = self._place.contents.kept.get(name), self._row(vm)
             if row is None:
@@ -214,8 +215,8 @@ class SimulatedMachines(Closing, Moving):
         return tuple(map(_retained, self._place.contents.kept.values()))
 
     async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
-        request.check_text("retained machine", name)
-        request.check_plan(plan, None)
+        validation.check_text("retained machine", name)
+        validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._verb("reinstate", vm) as draw:
             kept, row = self._place.contents.kept.get(name), self._row(vm)
@@ -230,7 +231,7 @@ class SimulatedMachines(Closing, Moving):
             return self._machine(self._expected(vm))
 
     async def discard(self, name: str) -> None:
-        request.check_text("retained machine", name)
+        validation.check_text("retained machine", name)
         async with self._verb("discard", name) as draw:
             if name in self._place.contents.kept:
                 await self._half(draw, "discard")
@@ -250,7 +251,7 @@ class SimulatedMachines(Closing, Moving):
         return self._listed[1]
 
     async def snapshot(self, vm: str, name: str) -> Machine:
-        request.check_text("snapshot", name)
+        validation.check_text("snapshot", name)
         async with self._verb("snapshot", vm) as draw:
             row = self._here(vm)
             if name not in row.snapshots:
@@ -261,8 +262,8 @@ class SimulatedMachines(Closing, Moving):
             return self._machine(self._expected(vm))
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        request.check_text("snapshot", name)
-        request.check_number(number)
+        validation.check_text("snapshot", name)
+        validation.check_number(number)
         async with self._verb("restore", vm) as draw:
             row = self._here(vm)
             if row.restored >= number:
@@ -277,7 +278,7 @@ class SimulatedMachines(Closing, Moving):
             return self._machine(self._expected(vm))
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
-        request.check_text("snapshot", name)
+        validation.check_text("snapshot", name)
         async with self._verb("drop_snapshot", vm) as draw:
             row = self._expected(vm)
             if name in row.snapshots:
@@ -299,10 +300,10 @@ class SimulatedMachines(Closing, Moving):
         return SimulatedConsole(self, vm)
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
-        request.check_finite("hold", seconds)
+        validation.check_finite("hold", seconds)
         asked = self.clock.now()
         if since is not None:
-            request.check_finite("since", since)
+            validation.check_finite("since", since)
             asked = min(asked, since)
         await self._met("hold", "")
         # Counted from the request: a hold that was slow to arrive must not last longer.
@@ -417,7 +418,7 @@ class SimulatedMachines(Closing, Moving):
         return self._place.contents.rows.get(vm)
 
     def _expected(self, vm: str) -> Row:
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         row = self._row(vm)
         if row is None:
             raise NotFound(f"machine {vm!r}: not found on this node")
