@@ -10,7 +10,7 @@ from harness import pace
 from msgspec.structs import replace
 
 from hostler.drivers.machines.qemu.driver import QemuMachines
-from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.node_context import QemuOptions
 from hostler.model.vm import VmSpec
 from hostler.testing import MachineSetup
 

@@ -306,7 +306,7 @@ async def test_one_that_was_available_is_so_after_a_restart_unless_it_proves_not
 
 
 def made_of(key: asyncssh.SSHKey) -> Any:
-    from hostler.drivers.machines.qemu.seed import HostKey
+    from hostler.drivers.machines.seed import HostKey
 
     private, public = key.export_private_key("openssh").decode(), key.export_public_key("openssh").decode().strip()
     return HostKey(private=private, public=public)

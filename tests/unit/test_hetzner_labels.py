@@ -19,7 +19,7 @@ from hostler.drivers.machines.hetzner.labels import (
     snapshot_labels,
     unpacked_key,
 )
-from hostler.drivers.machines.qemu.seed import new_host_key
+from hostler.drivers.machines.seed import new_host_key
 from hostler.errors import Damaged, Invalid
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Label

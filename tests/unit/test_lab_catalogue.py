@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.machines.hetzner.descriptor import user_data_bytes
-from hostler.drivers.machines.qemu.seed import Identity, new_host_key, nocloud_files
+from hostler.drivers.machines.seed import Identity, new_host_key, nocloud_files
 from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.settings.catalogue import MAX_CLOUD_INIT, load_catalogue

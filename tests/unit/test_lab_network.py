@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.drivers.machines.qemu import default_bridge, descriptor, rtnetlink
-from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, kept_prefix, mac_of, names
+from hostler.drivers.machines.qemu import default_bridge, descriptor
+from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, kept_prefix, mac_of_prefix, names
 from hostler.drivers.machines.qemu.network import network_of
 from hostler.entry.labs import door_by_nodes, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
@@ -33,8 +33,8 @@ class Kernel:
         monkeypatch.setattr(default_bridge, "has_capabilities", lambda *_: True)
         monkeypatch.setattr(default_bridge.socket, "if_nametoindex", lambda name: list(self.macs).index(name))
         for name in ("make_bridge", "mac_of", "add_address"):
-            monkeypatch.setattr(rtnetlink, name, getattr(self, name))
-        monkeypatch.setattr(rtnetlink, "set_up", lambda _: None)
+            monkeypatch.setattr(default_bridge, name, getattr(self, name))
+        monkeypatch.setattr(default_bridge, "set_up", lambda _: None)
 
     def make_bridge(self, name: str, mac: str) -> None:
         self.macs |= {name: self.faster.pop(name)} if name in self.faster else {}
@@ -69,7 +69,7 @@ def test_a_folder_has_one_prefix_which_is_its_own(tmp_path: Path) -> None:
     assert one.subnet_of(IPv6Network("fd00::/8"))
     assert kept_prefix(tmp_path / "one") == one
     assert (tmp_path / "one" / "bridge6").stat().st_mode & 0o777 == 0o600
-    assert mac_of(IPv6Network("fd12:3456:789a::/64")) == "02:12:34:56:78:9a"
+    assert mac_of_prefix(IPv6Network("fd12:3456:789a::/64")) == "02:12:34:56:78:9a"
     assert names(one)[0] == names(other)[0] == "hostler0"
     assert names(one)[1] != names(other)[1]
 
@@ -101,7 +101,7 @@ def test_two_folders_have_two_bridges_and_each_finds_its_own_again(tmp_path: Pat
 
 def test_who_is_faster_with_the_name_has_it(tmp_path: Path, kernel: Kernel) -> None:
     own = kept_prefix(tmp_path)
-    kernel.faster = {"hostler0": "02:00:00:00:00:01", names(own)[1]: mac_of(own)}
+    kernel.faster = {"hostler0": "02:00:00:00:00:01", names(own)[1]: mac_of_prefix(own)}
     assert DefaultBridge(tmp_path).make() == (names(own)[1], own), (
         "another folder was, then another process of this one"
     )
@@ -114,7 +114,7 @@ def test_the_bridge_gets_the_prefix_that_is_set(tmp_path: Path, kernel: Kernel) 
     prefix = IPv6Network("2001:db8::/64")
     assert DefaultBridge(tmp_path, prefix).make() == ("hostler0", prefix)
     assert kernel.addresses == ["hostler0 2001:db8::1/64"]
-    assert kernel.macs == {"hostler0": mac_of(kept_prefix(tmp_path))}
+    assert kernel.macs == {"hostler0": mac_of_prefix(kept_prefix(tmp_path))}
 
 
 async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.drivers.machines.qemu.images.cpio import Archive
+from hostler.drivers.machines.qemu.images.formats import Archive
 
 FIELDS = (
     "ino",

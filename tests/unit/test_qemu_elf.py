@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.drivers.machines.qemu.images import elf, kernel
+from hostler.drivers.machines.qemu.images import formats, initrd
 from hostler.errors import Refused
 
 
@@ -28,18 +28,18 @@ def test_libraries_and_loader_of_a_program_are_found() -> None:
     path = shutil.which("ls") or "/bin/ls"
     with open(path, "rb") as file:
         data = file.read()
-    assert "libc.so.6" in elf.needed(data)
-    assert (elf.interpreter(data) or "").startswith("/lib")
-    assert elf.needed(static()) == []
-    assert elf.interpreter(static()) is None
+    assert "libc.so.6" in formats.needed_libraries(data)
+    assert (formats.interpreter(data) or "").startswith("/lib")
+    assert formats.needed_libraries(static()) == []
+    assert formats.interpreter(static()) is None
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\x7fELF\x02\x01\x01"]))
 def test_what_is_no_elf_is_told_as_such(rest: bytes, head: bytes) -> None:
-    for ask in (elf.needed, elf.interpreter, elf.module_facts, elf.boots_directly):
+    for ask in (formats.needed_libraries, formats.interpreter, formats.module_facts, formats.boots_directly):
         try:
             ask(head + rest)
-        except elf.NotElf:
+        except formats.NotElf:
             continue
         assert head, f"{ask.__name__} took {rest!r}"
 
@@ -67,11 +67,11 @@ def test_modules_come_after_what_they_need() -> None:
         "/lib/modules/6/kernel/net/failover.ko": module(depends="ipv6"),
         "/lib/modules/6/kernel/net/other.ko": module(depends=""),
     }
-    order = kernel.in_order(modules, ["kernel/net/ipv6/ipv6.ko"], ["virtio_net", "virtio"])
+    order = initrd.modules_in_order(modules, ["kernel/net/ipv6/ipv6.ko"], ["virtio_net", "virtio"])
     assert [name for name, _ in order] == ["failover", "virtio", "virtio_net"]
     assert dict(order)["virtio"] == module(depends="")
     with pytest.raises(Refused, match="module absent, which the guest needs, is missing"):
-        kernel.in_order(modules, [], ["absent"])
+        initrd.modules_in_order(modules, [], ["absent"])
 
 
 def bootable() -> bytes:
@@ -94,7 +94,7 @@ def big_image(payload: bytes) -> bytes:
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, lambda data: lzma.compress(data, lzma.FORMAT_ALONE)])
 def test_the_kernel_inside_is_found(pack: object) -> None:
     packed = pack(bootable())  # type: ignore[operator]
-    assert kernel.unpacked(big_image(packed + b"\x10\0\0\0")) == bootable()
+    assert initrd.unpacked_kernel(big_image(packed + b"\x10\0\0\0")) == bootable()
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_the_kernel_inside_is_found(pack: object) -> None:
     [b"who knows", gzip.compress(b"no ELF", mtime=0), gzip.compress(static(), mtime=0), b"\x1f\x8b cut"],
 )
 def test_a_kernel_that_cannot_be_unpacked_boots_as_it_is(payload: bytes) -> None:
-    assert kernel.unpacked(big_image(payload)) == big_image(payload)
+    assert initrd.unpacked_kernel(big_image(payload)) == big_image(payload)
 
 
 def test_what_is_no_kernel_is_refused() -> None:
     for data in (b"", b"MZ", sys.executable.encode() * 100):
         with pytest.raises(Refused, match="not a Linux kernel"):
-            kernel.unpacked(data)
+            initrd.unpacked_kernel(data)

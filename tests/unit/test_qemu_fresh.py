@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostler.drivers.machines.qemu import file_handover
-from hostler.drivers.machines.qemu.file_handover import take
+from hostler.drivers.machines.qemu import disk
+from hostler.drivers.machines.qemu.disk import take
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MIB = 2**20
 @pytest.fixture
 def as_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is made here is somebody else's."""
-    monkeypatch.setattr(file_handover.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(disk.os, "geteuid", lambda: os.getuid() + 1)
 
 
 @pytest.mark.usefixtures("as_another")
@@ -56,8 +56,8 @@ async def test_a_copy_is_equal_and_as_thin(tmp_path: Path, monkeypatch: pytest.M
         def cannot(*_: int) -> int:
             raise OSError(18, "Invalid cross-device link")
 
-        monkeypatch.setattr(file_handover.os, "copy_file_range", cannot)
-    monkeypatch.setattr(file_handover, "CHUNK", 50_000)
+        monkeypatch.setattr(disk.os, "copy_file_range", cannot)
+    monkeypatch.setattr(disk, "CHUNK", 50_000)
     made, target = tmp_path / "made", tmp_path / "target"
     with made.open("wb") as file:
         for offset, letter in ((0, b"a"), (8 * MIB, b"b"), (20 * MIB, b"c")):
@@ -101,8 +101,8 @@ async def test_a_copy_that_is_cancelled_has_ended(tmp_path: Path, monkeypatch: p
         copied.append(at)
         return os.sendfile(into, source, at, count)
 
-    monkeypatch.setattr(file_handover, "CHUNK", 4096)
-    monkeypatch.setattr(file_handover, "_copied", slow)
+    monkeypatch.setattr(disk, "CHUNK", 4096)
+    monkeypatch.setattr(disk, "_copied", slow)
     taking = asyncio.ensure_future(take(made, target))
     await asyncio.to_thread(begun.wait, 30)
     taking.cancel()

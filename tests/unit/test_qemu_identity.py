@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from qemu_record import image, record
 
+from hostler.drivers.machines.qemu.create import FIRMWARE, ISO, KEY, keep_identity, lay_seed
 from hostler.drivers.machines.qemu.folder import MachineFolder
-from hostler.drivers.machines.qemu.identity import FIRMWARE, ISO, KEY, keep_identity, lay_seed
 from hostler.drivers.machines.qemu.network import Attached
-from hostler.drivers.machines.qemu.seed import new_host_key
-from hostler.drivers.machines.qemu.status import access_of
+from hostler.drivers.machines.qemu.state import access_of
+from hostler.drivers.machines.seed import new_host_key
 from hostler.errors import Unavailable
 from hostler.model.image import Seeding
 from hostler.model.vm import VmSpec

@@ -14,10 +14,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from hostler.drivers.machines.qemu.images import download as downloading
-from hostler.drivers.machines.qemu.images.download import download, shown
+from hostler.drivers.machines.qemu.images.download import PartialDownload, download, held_part, shown
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.machines.qemu.images.layout import ImageLayout
-from hostler.drivers.machines.qemu.images.partial_download import PartialDownload, held_part
 from hostler.errors import HostlerError, NotFound, Refused, TooLarge, Unavailable
 
 CONTENT = random.Random(11).randbytes(300_000)  # its last byte is not the "?" that a test puts there

@@ -18,9 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.drivers.machines.qemu.images import layout, qcow2, transfer
-from hostler.drivers.machines.qemu.images.add import checked_sha256, wanted
-from hostler.drivers.machines.qemu.images.check import recognise
+from hostler.drivers.machines.qemu.images import formats, layout, transfer
+from hostler.drivers.machines.qemu.images.add import checked_sha256, recognise, wanted
 from hostler.drivers.machines.qemu.images.folder import ImageFolder, digest_of
 from hostler.errors import Damaged, HostlerError, Invalid, NotFound, Refused, TooLarge, Unavailable
 from hostler.ports.images import Named
@@ -370,7 +369,7 @@ def header(version: int = 3, **changed: int) -> bytes:
         "incompatible": 0, "compatible": 0, "autoclear": 0, "refcount_order": 4, "header_length": 104,
     } | changed  # fmt: skip
     old, new = list(fields.values())[:11], list(fields.values())[11:]
-    head = qcow2.MAGIC + struct.pack(">IQIIQIIQQIIQ", version, *old)
+    head = formats.MAGIC + struct.pack(">IQIIQIIQQIIQ", version, *old)
     return (head + struct.pack(">QQQII", *new) if version == 3 else head) + bytes(64)
 
 

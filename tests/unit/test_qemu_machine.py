@@ -15,11 +15,11 @@ from qemu_scene import PATIENCE, SLEEP, eventually
 
 from hostler.drivers.machines.qemu import driver as driver_module
 from hostler.drivers.machines.qemu import machine, node_context, pid_lookup, process, state
-from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.folder import LOG, LOG_BYTES, LOG_KEPT_BYTES, MachineFolder
-from hostler.drivers.machines.qemu.load import NUMBER
 from hostler.drivers.machines.qemu.network import UserNetwork
-from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.drivers.machines.qemu.privileges import ControlGroups
+from hostler.drivers.machines.qemu.state import NUMBER
+from hostler.drivers.machines.readiness import Ascent
 from hostler.errors import Unavailable
 from hostler.model.vm import MachineState, Readiness, Step
 

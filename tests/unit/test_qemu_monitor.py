@@ -15,10 +15,10 @@ import pytest
 from harness.pace import patience
 from qemu_scene import PATIENCE, Peer, listening
 
-from hostler.drivers.machines.qemu import socket_io
+from hostler.drivers.machines.qemu import process
 from hostler.drivers.machines.qemu.folder import ALIVE, QMP_SOCKET, MachineFolder
+from hostler.drivers.machines.qemu.process import reach
 from hostler.drivers.machines.qemu.qmp import JOBS, MESSAGE_BYTES, Monitor
-from hostler.drivers.machines.qemu.socket_io import reach
 from hostler.errors import NotFound, Refused, Unavailable, Uncertain
 
 GREETING = {"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}
@@ -217,7 +217,7 @@ async def test_hanging_up_ourselves_is_no_news_and_takes_no_time_though_qemu_rea
 async def test_what_is_not_qmp_is_hung_up_on(qemu: Qemu, garbage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = asyncio.ensure_future(qemu.monitor.execute("query-status"))
     await qemu.peer.asked()
-    monkeypatch.setattr(qemu.monitor._wire, "_throttle", socket_io.Throttle(2**40, 2**40))
+    monkeypatch.setattr(qemu.monitor._wire, "_throttle", process.Throttle(2**40, 2**40))
     qemu.peer.say(garbage)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(Unavailable):

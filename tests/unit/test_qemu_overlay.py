@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from hostler.drivers.machines.qemu import disk, overlay
-from hostler.drivers.machines.qemu.disk import BASE, DISK, Disk, layers
-from hostler.drivers.machines.qemu.overlay import lay
+from hostler.drivers.machines.qemu import disk
+from hostler.drivers.machines.qemu.disk import BASE, DISK, Disk, lay, layers
 from hostler.errors import Unavailable
 
 MIB = 2**20
@@ -19,8 +18,8 @@ MIB = 2**20
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    monkeypatch.setattr(overlay, "_kept", overlay._kept.copy())
-    overlay._kept.clear()
+    monkeypatch.setattr(disk, "_kept", disk._kept.copy())
+    disk._kept.clear()
     found = [tmp_path / name for name in "ab"]
     for folder in found:
         folder.mkdir()
@@ -66,15 +65,15 @@ async def test_only_some_small_ones_are_kept(
     folders: list[Path], calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folders[0]
-    monkeypatch.setattr(overlay, "KEPT", 1)
+    monkeypatch.setattr(disk, "KEPT", 1)
     for size in (1, 2, 1):
         await lay(Disk(folder, "raw"), folder, "raw", size * MIB)
     assert calls == ["create"] * 3
-    assert len(overlay._kept) == 1
-    overlay._kept.clear()
-    monkeypatch.setattr(overlay, "KEPT_BYTES", 1000)
+    assert len(disk._kept) == 1
+    disk._kept.clear()
+    monkeypatch.setattr(disk, "KEPT_BYTES", 1000)
     await lay(Disk(folder, "raw"), folder, "raw", MIB)
-    assert overlay._kept == {}
+    assert disk._kept == {}
 
 
 async def test_a_disk_that_cannot_be_written_is_said(folders: list[Path]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 import pytest
 
-from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.drivers.machines.readiness import Ascent
 from hostler.errors import Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.model.image import Image, Probe, Seeding

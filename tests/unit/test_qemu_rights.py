@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers import privileges as module
-from hostler.drivers.machines.qemu.cgroup import OVERHEAD_MIB, ControlGroups, GroupLimits, nice_of, settings_of
-from hostler.drivers.machines.qemu.privileges import accelerator_groups
+from hostler.drivers.machines.qemu.privileges import (
+    OVERHEAD_MIB,
+    ControlGroups,
+    GroupLimits,
+    accelerator_groups,
+    nice_of,
+    settings_of,
+)
 from hostler.drivers.privileges import (
     FEW_UIDS,
     THREADS,

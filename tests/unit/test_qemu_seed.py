@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.drivers.machines.qemu.seed import (
+from hostler.drivers.machines.seed import (
     Identity,
     cloud_config,
     firmware_files,

@@ -12,8 +12,19 @@ from qemu_record import record
 
 from hostler.drivers.machines.qemu import state
 from hostler.drivers.machines.qemu.pid_lookup import Run
-from hostler.drivers.machines.qemu.state import Begun, Life, MemoryFit, Restoring, SnapshotRecord
-from hostler.drivers.machines.qemu.status import HOST_BOOTED, LAPSED, access_of, detail_off, state_of, why_off
+from hostler.drivers.machines.qemu.state import (
+    HOST_BOOTED,
+    LAPSED,
+    Begun,
+    Life,
+    MemoryFit,
+    Restoring,
+    SnapshotRecord,
+    access_of,
+    detail_off,
+    state_of,
+    why_off,
+)
 from hostler.errors import Damaged, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.model.vm import MachineState as State

@@ -9,7 +9,7 @@ import pytest
 
 from hostler import Invalid, Store, open_store, settings
 from hostler.drivers.machines.qemu.driver import QemuMachines
-from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.node_context import QemuOptions
 from hostler.model.inventory import Capacity
 from hostler.wiring import Options, open_machines
 

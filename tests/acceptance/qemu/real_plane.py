@@ -18,9 +18,9 @@ from up_process import Done, HostlerProcess, hostler
 
 from hostler.client import Client
 from hostler.drivers.machines.qemu.bridge import tap_name
-from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.firewall import find_nft, table_name
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
+from hostler.drivers.machines.qemu.privileges import ControlGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

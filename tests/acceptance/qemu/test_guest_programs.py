@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostler.drivers.machines.qemu.images import elf, guest
+from hostler.drivers.machines.qemu.images import formats, guest
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
@@ -46,8 +46,8 @@ def ran(path: Path, code: bytes, *arguments: str, given: bytes = b"", user: int 
 def test_they_are_small_and_need_no_library(programs: dict[str, bytes]) -> None:
     for content in programs.values():
         assert len(content) < 4096
-        assert elf.needed(content) == []
-        assert elf.interpreter(content) is None
+        assert formats.needed_libraries(content) == []
+        assert formats.interpreter(content) is None
 
 
 def test_the_loader_of_modules_counts_those_that_it_could_not_load(programs: dict[str, bytes], tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from harness.pace import patience
 from warm_image import warm_images
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import ControlGroups, GroupLimits, settings_of
 from hostler.drivers.machines.qemu.network import Attached, network_of, port_was_taken
+from hostler.drivers.machines.qemu.privileges import ControlGroups, GroupLimits, settings_of
 from hostler.drivers.privileges import rights_for, users_here
 from hostler.testing.servers import find_binary
 

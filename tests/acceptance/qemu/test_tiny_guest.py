@@ -14,8 +14,7 @@ from dose import rotates
 from harness.pace import check, patience
 from told_guest import FILL, KEY, SOME, ToldGuest, identity, overlay
 
-from hostler.drivers.machines.qemu.images.build import package_cache
-from hostler.drivers.machines.qemu.images.build_tiny import build_tiny
+from hostler.drivers.machines.qemu.images.build import build_tiny, package_cache
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -98,10 +98,10 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
 async def test_a_guest_that_does_not_wake_boots_anew(
     images: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hostler.drivers.machines.qemu import restore_saved
+    from hostler.drivers.machines.qemu import power
     from hostler.drivers.machines.qemu.serial import GuestChannel
 
-    monkeypatch.setattr(restore_saved, "WAKES_WITHIN", 1.0)
+    monkeypatch.setattr(power, "WAKES_WITHIN", 1.0)
     real = GuestChannel.send
 
     async def deaf(self: GuestChannel, text: str) -> None:

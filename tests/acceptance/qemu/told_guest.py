@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import asyncssh
 from harness.pace import patience
 
-from hostler.drivers.machines.qemu.seed import Identity, firmware_files, new_host_key
+from hostler.drivers.machines.seed import Identity, firmware_files, new_host_key
 from hostler.testing import servers
 
 if TYPE_CHECKING:

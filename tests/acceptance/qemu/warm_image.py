@@ -12,7 +12,7 @@ import running
 import tiny_image
 
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
-from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.node_context import QemuOptions
 from hostler.drivers.machines.qemu.template import warmer
 
 FOLDER = tiny_image.FOLDER.parent / "images-warm"

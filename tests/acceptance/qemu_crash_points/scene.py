@@ -16,7 +16,7 @@ from harness.artefacts import safe
 from harness.pace import patience
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import ControlGroups
+from hostler.drivers.machines.qemu.privileges import ControlGroups
 from hostler.errors import HostlerError
 from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, NAME, VM
 from hostler.kit.processes import cgroup_bases

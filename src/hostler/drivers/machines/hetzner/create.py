@@ -8,7 +8,7 @@ import msgspec
 
 from hostler.drivers.machines.hetzner.api_types import OFF, RUNNING, Absent, Full, Unfit, is_full
 from hostler.drivers.machines.hetzner.labels import Card, of_vm, packed_key, server_name
-from hostler.drivers.machines.qemu.seed import Identity, hostname_of, new_host_key, nocloud_files
+from hostler.drivers.machines.seed import Identity, hostname_of, new_host_key, nocloud_files
 from hostler.errors import Refused, Unavailable, Uncertain
 from hostler.kit.plural import counted
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.drivers.machines import validation
+from hostler.drivers.machines.channel import Connection, PortChannels
 from hostler.drivers.machines.hetzner.api import AT_ONCE
 from hostler.drivers.machines.hetzner.api_types import DELETING, OFF, RUNNING, Absent, Taken
 from hostler.drivers.machines.hetzner.context import HetznerContext
@@ -25,7 +26,6 @@ from hostler.drivers.machines.hetzner.labels import server_name, snapshot_labels
 from hostler.drivers.machines.hetzner.mapping import MachineMapping, Readinesses
 from hostler.drivers.machines.hetzner.poller import Watch
 from hostler.drivers.machines.hetzner.power import Power
-from hostler.drivers.machines.qemu.channel import Connection, PortChannels
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import Closing

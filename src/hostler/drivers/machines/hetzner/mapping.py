@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.hetzner.api_types import address_of, state_of
 from hostler.drivers.machines.hetzner.labels import unpacked_key, vm_hash
 from hostler.drivers.machines.hetzner.power import AVAILABLE
-from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.drivers.machines.readiness import Ascent
 from hostler.errors import Damaged, Unavailable
 from hostler.model.image import Image, Probe, Seeding
 from hostler.model.vm import Access, MachineState, Readiness, Step

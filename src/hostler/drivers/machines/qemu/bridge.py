@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import ENDS_WITHIN, PACE
 from hostler.drivers.machines.qemu.default_bridge import DefaultBridge
 from hostler.drivers.machines.qemu.network import Attached
+from hostler.drivers.machines.qemu.privileges import ENDS_WITHIN, PACE
 from hostler.drivers.privileges import NET_ADMIN
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
 from hostler.kit.processes import has_capabilities

@@ -31,7 +31,7 @@ def _open(node: NodeSetup) -> Machines:
     settings = node.required_settings()
     from hostler.drivers.machines.qemu.driver import QemuMachines
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.drivers.machines.qemu.options import QemuOptions
+    from hostler.drivers.machines.qemu.node_context import QemuOptions
 
     given = settings.driver_options
     images = ImageFolder(
@@ -72,10 +72,33 @@ async def _examine(settings: Settings, used: bool) -> Sequence[Finding]:
     return await examine(settings, used=used)
 
 
-async def _prepare(settings: Settings, tell: Callable[[str], None], needed: bool) -> None:
-    from hostler.drivers.machines.qemu.first_image import first_image
+TINY = "tiny"
 
-    await first_image(settings, tell, needed=needed)
+
+async def _build_first_image(settings: Settings, tell: Callable[[str], None], needed: bool) -> None:
+    """Build the tiny image if there is no image; if `needed`, also if only the default image is missing.
+
+    A failure is reported and does not prevent the start: an image can be added at any time.
+    """
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+
+    images = ImageFolder(settings.data / "images", machines=settings.data / "machines", default=settings.image)
+    try:
+        names = {named.name for named in await images.list()}
+        if names and (not needed or settings.image in names or settings.image != TINY):
+            return
+        said: set[str] = set()
+
+        def progress(what: str, done: int, total: int | None) -> None:  # noqa: ARG001 - one line per part is enough
+            if what not in said:
+                said.add(what)
+                tell(f"image {TINY}: {what}")
+
+        tell(f"image {TINY}: building it once from Debian packages …")
+        made = await images.build(TINY, TINY, progress=progress)
+        tell(f"image {TINY}: ready, {made.size / 2**20:.0f} MiB")
+    except HostlerError as error:
+        tell(f"no image: {error}; machines wait for an image: hostler image build tiny, or hostler image add")
 
 
 def bridge_refusal(settings: Settings) -> str:
@@ -181,7 +204,7 @@ DRIVER = MachineDriver(
     examine=_examine,
     # Guests of another user than root connect from this host's own address, and only root can block them.
     guests_call_from_here=lambda: os.geteuid() != 0,
-    prepare=_prepare,
+    prepare=_build_first_image,
     guest_network=_guest_network,
     guest_network_refusal=_guest_network_refusal,
     open_images=_open_images,

@@ -1,27 +1,116 @@
-"""Operations of `qemu-img` on a machine's disk while no other process has it open.
+"""The disk of a machine: operations of `qemu-img` while no other process has it open, and new disks over a base.
 
 Every call names each layer explicitly (`layers`), so that a file name stored inside an image is never followed. When a
 cancelled call raises, its `qemu-img` has ended, so it cannot interfere with a repetition.
+
+Disks of one size are equal, so `qemu-img` makes the first, and the others are copies of it. A file that another user's
+process wrote is taken over, so that no other process has it open.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
 import os
+import stat
 import struct
+import threading
+from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu.file_handover import take
-from hostler.drivers.machines.qemu.images.qcow2 import MAGIC
+from hostler.drivers.machines.qemu.images.formats import MAGIC
 from hostler.errors import Refused, Unavailable
 from hostler.kit.processes import end_process, environment
+from hostler.kit.tasks import run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+CHUNK = 2**26
+_NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+async def take(made: Path, target: Path) -> None:
+    """Move or copy `made` to `target`, durably; `made` may be gone afterwards. Unavailable.
+
+    A file that this user wrote is renamed. Otherwise a process of the file's owner may have it open and could keep
+    writing to it after a rename, so it is copied. When a cancelled call raises, the copy has ended.
+    """
+    over = threading.Event()
+    taking = asyncio.ensure_future(asyncio.to_thread(_take, made, target, over))
+    try:
+        await asyncio.shield(taking)
+    finally:
+        over.set()
+        await run_to_end(_ended(taking))
+
+
+async def _ended(taking: asyncio.Future[None]) -> None:
+    with contextlib.suppress(Exception):
+        await taking
+
+
+def _take(made: Path, target: Path, over: threading.Event) -> None:
+    try:
+        source = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(source)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise Refused(f"{made}: not a regular file with one link; check the processes of user {status.st_uid}")
+            if status.st_uid == os.geteuid():
+                os.fsync(source)
+                made.replace(target)
+            else:
+                _copy(source, status.st_size, target, over)
+        finally:
+            os.close(source)
+    except OSError as error:
+        raise Unavailable(f"{target}: cannot be created: {error.strerror}; fix the cause and try again") from None
+
+
+def _copy(source: int, size: int, target: Path, over: threading.Event) -> None:
+    target.unlink(missing_ok=True)
+    fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        at = 0
+        while (at := _next_data(source, at, size)) < size:
+            end = min(size, os.lseek(source, at, os.SEEK_HOLE), at + CHUNK)
+            copied = _copied(source, fresh, at, end - at)
+            if copied == 0 or over.is_set():
+                raise Unavailable(f"{target}: the copy was interrupted; try again")
+            at += copied
+        os.ftruncate(fresh, size)
+        os.fsync(fresh)
+    finally:
+        os.close(fresh)
+
+
+def _next_data(source: int, at: int, size: int) -> int:
+    """Return the offset of the next data, skipping holes."""
+    try:
+        return os.lseek(source, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size
+
+
+def _copied(source: int, fresh: int, at: int, count: int) -> int:
+    """Copy a range; on file systems with copy-on-write the blocks are shared until one file changes."""
+    try:
+        return os.copy_file_range(source, fresh, count, at, at)
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+    os.lseek(fresh, at, os.SEEK_SET)
+    return os.sendfile(fresh, source, at, count)
+
+
+if TYPE_CHECKING:
     Wrap = Callable[[Sequence[str]], Sequence[str]]
     """Runs a command with the rights of a machine."""
 
@@ -164,3 +253,43 @@ async def qemu_img(
     if "No space left" in text or "Disk quota exceeded" in text:
         raise Unavailable(f"{subject}: no space left: {text}; free some and try again")
     raise Refused(f"{subject}: {text or f'it ended with {process.returncode}'}")
+
+
+KEPT = 8
+KEPT_BYTES = 2**19
+"""Maximum size of a kept disk; those of up to some TiB of virtual size are smaller."""
+_kept: OrderedDict[tuple[Path, str, int], bytes] = OrderedDict()
+"""New disks by folder, base format and size. Their content depends on nothing else: the base is always named `base`."""
+
+
+async def lay(disk: Disk, folder: Path, base_format: str, size_bytes: int) -> None:
+    """Create an empty disk in that folder, durably, replacing an existing one."""
+    shape = folder.parent, base_format, size_bytes
+    content = _kept.get(shape)
+    if content is None:
+        await disk.create(size_bytes)
+        content = await asyncio.to_thread(_read, folder / DISK)
+        if len(content) <= KEPT_BYTES:
+            _kept[shape] = content
+            if len(_kept) > KEPT:
+                _kept.popitem(last=False)
+    else:
+        _kept.move_to_end(shape)
+        disk.remove()
+        await run_to_end(asyncio.to_thread(_write, folder / DISK, content))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(KEPT_BYTES + 1)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot create the disk: {error.strerror}; fix the cause and try again") from None

@@ -18,19 +18,17 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from hostler.drivers.machines import validation
+from hostler.drivers.machines.channel import Connection, MachineLog, PortChannels
 from hostler.drivers.machines.qemu import create as making
-from hostler.drivers.machines.qemu import load, power, process, retaining, snapshot
-from hostler.drivers.machines.qemu.channel import Connection, PortChannels
+from hostler.drivers.machines.qemu import power, process, retaining, snapshot, state
+from hostler.drivers.machines.qemu.create import KEY
 from hostler.drivers.machines.qemu.folder import NodeFolder, folder_name
-from hostler.drivers.machines.qemu.identity import KEY
 from hostler.drivers.machines.qemu.machine import QemuMachine
-from hostler.drivers.machines.qemu.migration.verbs import Moving
-from hostler.drivers.machines.qemu.node_context import GIB, NodeContext, host_memory_mib
-from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.migration.send import Moving
+from hostler.drivers.machines.qemu.node_context import GIB, NodeContext, QemuOptions, host_memory_mib
 from hostler.drivers.machines.qemu.retaining import RetainedFolder, Retaining
-from hostler.drivers.machines.qemu.seed import new_host_key
 from hostler.drivers.machines.qemu.state import Life
-from hostler.drivers.machines.serial_log import MachineLog
+from hostler.drivers.machines.seed import new_host_key
 from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock, boot_id
 from hostler.kit.tasks import Closing
@@ -43,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.drivers.machines.qemu.load import Content
     from hostler.drivers.machines.qemu.migration.incoming import IncomingMigration
+    from hostler.drivers.machines.qemu.state import Content
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
     from hostler.ports.images import Named
@@ -143,7 +141,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     def _read(self, site: NodeContext) -> Content:
         making.sweep(self._folder)
-        content = load.read(self._folder)
+        content = state.read_machines(self._folder)
         for folder, record in content.machines:
             self._machines[record.vm] = QemuMachine(site, folder, record, self._lock(record.vm))
         self._broken = content.broken
@@ -242,7 +240,7 @@ class QemuMachines(Closing, Moving, Retaining):
         vm, key = plan.label.vm, new_host_key()
         record = msgspec.structs.replace(making.new_record(plan, self._next_number, image, key.public), **fields)
         self._next_number += 1
-        files = {KEY: key.private.encode(), load.NUMBER: b"%d\n" % record.number}
+        files = {KEY: key.private.encode(), state.NUMBER: b"%d\n" % record.number}
         folder = making.new_folder(self._folder, record, files)
         machine = self._machines[vm] = QemuMachine(site, folder, record, self._lock(vm))
         return machine

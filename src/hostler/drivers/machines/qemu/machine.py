@@ -17,11 +17,10 @@ import msgspec
 
 from hostler.drivers.machines.qemu import process, state
 from hostler.drivers.machines.qemu.disk import Disk
-from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.drivers.machines.qemu.qmp import Link
 from hostler.drivers.machines.qemu.serial import LOG_BYTES, Serial
-from hostler.drivers.machines.qemu.sockets import Link
-from hostler.drivers.machines.qemu.state import Begun, MachineRecord
-from hostler.drivers.machines.qemu.status import access_of, detail_off, state_of, why_off
+from hostler.drivers.machines.qemu.state import Begun, MachineRecord, access_of, detail_off, state_of, why_off
+from hostler.drivers.machines.readiness import Ascent
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Machine

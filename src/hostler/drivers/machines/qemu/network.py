@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.cgroup import PACE
+from hostler.drivers.machines.qemu.privileges import PACE
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Objects that the machines of a node share: folder, clock, network, limits, acceleration and free space."""
+"""What the machines of a node share: options, folder, clock, network, limits, acceleration and free space."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 import os
 import re
 import shutil
+from pathlib import Path  # noqa: TC003 - msgspec reads annotations at run time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.drivers.machines.qemu import acceleration
-from hostler.drivers.machines.qemu.cgroup import ControlGroups
 from hostler.drivers.machines.qemu.command import BINARY
 from hostler.drivers.machines.qemu.migration.protocol import HostTraits, processor
 from hostler.drivers.machines.qemu.network import network_of
+from hostler.drivers.machines.qemu.privileges import ControlGroups
 from hostler.drivers.machines.qemu.state import MemoryFit
 from hostler.drivers.privileges import Privileges, rights_for, users_here
 from hostler.errors import Closed, Unavailable
@@ -20,14 +23,41 @@ from hostler.kit.processes import environment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping
-    from pathlib import Path
 
     from hostler.drivers.machines.qemu.folder import NodeFolder
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.machine import QemuMachine
-    from hostler.drivers.machines.qemu.options import QemuOptions
     from hostler.kit.clock import Clock
     from hostler.model.vm import VmSpec
+
+
+class QemuOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the QEMU driver. The defaults suit most nodes."""
+
+    network: str = "user"
+    """`user`, `isolated`, `bridge` or `bridge:NAME` (docs/networking.md)."""
+    data: Path | None = None
+    """Folder that Hostler's own `bridge` belongs to."""
+    prefix6: str | None = None
+    """IPv6 prefix of a bridge, if not the bridge's own."""
+    uids: str | None = None
+    """`FIRST-LAST`: user ids for machines, where the agent may change users."""
+    accelerator: str | None = None
+    """`kvm` or `tcg`; None: a probe decides."""
+    reserve_gib: float = 2.0
+    reserve_share: float = 0.05
+    """New machines are refused while less disk is free than the lesser of the two: running machines need space too."""
+    cpu_overcommit: int = 8
+    """Guest CPUs offered per CPU of the host: few guests use theirs all the time."""
+    shared_by: int = 1
+    """Number of nodes that share this host's resources."""
+    siblings: Path | None = None
+    """Folder with one folder per node of this host; their number counts where it is larger than `shared_by`."""
+    cpus: int | None = None
+    memory_mib: int | None = None
+    disk_gib: int | None = None
+    """Capacity of the node, if not that of the whole host."""
+
 
 GIB, MIB = 2**30, 2**20
 TIDY_EVERY = 5.0

@@ -15,9 +15,8 @@ import msgspec
 
 from hostler.drivers.machines import validation
 from hostler.drivers.machines.qemu import power, state
-from hostler.drivers.machines.qemu.load import number_of
 from hostler.drivers.machines.qemu.machine import QemuMachine
-from hostler.drivers.machines.qemu.state import Begun, Life
+from hostler.drivers.machines.qemu.state import Begun, Life, number_of
 from hostler.errors import Damaged, NotFound, Refused
 from hostler.kit.tasks import run_to_end
 from hostler.ports.machines import RetainedMachine

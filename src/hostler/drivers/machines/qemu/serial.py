@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.machines.qemu.folder import GUEST_SOCKET, SERIAL_SOCKET
-from hostler.drivers.machines.qemu.socket_io import Throttle, reach
+from hostler.drivers.machines.qemu.process import Throttle, reach
 from hostler.errors import Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:

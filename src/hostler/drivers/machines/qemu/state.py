@@ -2,28 +2,41 @@
 
 It is written before and after each step, atomically. The state of a machine follows from the record, from whether its
 process lives, and from QEMU's messages (`machine.py`).
+
+The folder of a node is read once, when its driver opens.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta, field
 
-from hostler.drivers.machines.qemu.folder import MachineFolder
+from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu.folder import ALIVE, MachineFolder, folder_name
 from hostler.drivers.machines.qemu.pid_lookup import Run  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.errors import Damaged, Invalid, Unavailable
+from hostler.kit.clock import boot_id
 from hostler.kit.fsync import sync_folder
 from hostler.model.image import Image  # noqa: TC001 - as above
 from hostler.model.record import Record
-from hostler.model.vm import VmSpec  # noqa: TC001 - as above
+from hostler.model.vm import (
+    Access,
+    MachineState,
+    VmSpec,
+)
 from hostler.ports.machines import Label  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hostler.drivers.machines.qemu.folder import NodeFolder
 
 FILE = "machine.json"
 Number = Annotated[int, Meta(ge=0)]
@@ -187,3 +200,104 @@ def _replace(folder: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
         raise
     sync_folder(folder)
+
+
+LAPSED = "its fence was not extended, so it stopped by itself"
+HOST_BOOTED = "its node was switched off"
+
+
+def state_of(record: MachineRecord, *, alive: bool) -> MachineState:
+    """Return the state by the record and by whether the process lives."""
+    if record.life is not Life.WHOLE:
+        return MachineState.CREATING
+    if record.arriving:
+        return MachineState.ARRIVING
+    if record.departed:
+        return MachineState.DEPARTED
+    if not alive:
+        return MachineState.FAILED if record.failed else MachineState.STOPPED
+    if record.begun is Begun.NOTHING:
+        return MachineState.RUNNING
+    return MachineState(record.begun)
+
+
+def access_of(record: MachineRecord) -> Access | None:
+    """Return how to log in; None: it was never started."""
+    if not record.host or not record.port:
+        return None
+    return Access(host=record.host, port=record.port, user=record.user, host_keys=(record.host_key,))
+
+
+def detail_off(record: MachineRecord) -> str:
+    """Return the detail of a machine that does not run."""
+    if record.life is Life.DELETING:
+        return "its deletion is incomplete"
+    if record.detail:
+        return record.detail
+    return "" if record.restoring is None else f"a restore to {record.restoring.snapshot!r} is incomplete"
+
+
+def why_off(record: MachineRecord, *, shut_down: bool, held: bool, said: str) -> tuple[bool, str]:
+    """Return whether an ended process failed, and the detail to report."""
+    if record.begun is Begun.STOPPING or shut_down or record.life is not Life.WHOLE:
+        return False, ""
+    if record.fenced and not held:
+        return False, LAPSED
+    if record.run is not None and record.run.boot_id != boot_id():
+        return False, HOST_BOOTED
+    if record.run is None:  # its start began and never reached a process
+        return False, ""
+    return True, f"its process ended: {said or 'no message'}"
+
+
+NUMBER = "number"
+"""File with the machine's number, next to its record: it identifies tap and group if the record is unreadable."""
+_log = logging.getLogger("hostler.qemu")
+
+
+class Content(msgspec.Struct):
+    """Content of a node's folder."""
+
+    machines: list[tuple[MachineFolder, MachineRecord]] = msgspec.field(default_factory=list)
+    broken: dict[str, Damaged] = msgspec.field(default_factory=dict)
+    """Errors of records that cannot be read, by folder name."""
+    numbers: set[int] = msgspec.field(default_factory=set)
+    """Numbers in use, also of machines whose record cannot be read."""
+    is_known: bool = True
+    """Whether `numbers` is complete."""
+
+
+def read_machines(place: NodeFolder) -> Content:
+    """Read all machines. A record that cannot be read stays as it is and does not hide the others."""
+    content = Content()
+    for folder in place.machines():
+        try:
+            record = read(folder.path)
+            if folder_name(record.vm) != folder.path.name:
+                raise Damaged(f"{folder.path}: it contains machine {record.vm!r}, whose folder has another name")
+        except Damaged as error:
+            content.broken[folder.path.name] = error
+            _log.warning("%s%s", error, "; its process runs" if _lives(folder) else "")
+            number = number_of(folder)
+            content.is_known = content.is_known and number is not None
+            content.numbers |= {number} if number else set()
+        else:
+            content.machines.append((folder, record))
+            content.numbers.add(record.number)
+    return content
+
+
+def _lives(folder: MachineFolder) -> bool:
+    with suppress(Unavailable):
+        return process.alive(folder)
+    return False
+
+
+def number_of(folder: MachineFolder) -> int | None:
+    """Return the machine's number. 0: the folder never was a machine, because `alive` is missing. None: not known."""
+    try:
+        if ALIVE not in os.listdir(folder.path):
+            return 0
+        return int(folder.read_ours(NUMBER, 32))
+    except (OSError, ValueError, Unavailable):
+        return None

@@ -2,8 +2,8 @@
 
     descriptor   what the rest of Hostler knows of this driver
     host         where the machines are; outlives the driver. In memory, or (`journal`) in a folder
-    driver       the verbs, made of steps that a crash can interrupt; `transitions` the effect of a step, `request` the
-                 checks of arguments, `move` migration
+    driver       the verbs, made of steps that a crash can interrupt; `transitions` the effect of a step, `move`
+                 migration
     fault        faults, from a seeded source or as scripted
     console      a serial port with a simulated guest
 

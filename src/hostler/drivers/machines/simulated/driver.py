@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.drivers.machines.serial_log import MachineLog
 from hostler.drivers.machines import validation
+from hostler.drivers.machines.channel import MachineLog
 from hostler.drivers.machines.simulated import transitions
 from hostler.drivers.machines.simulated.console import SimulatedConsole, said
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
-from hostler.drivers.machines.simulated import request, transitions
+from hostler.drivers.machines import validation
+from hostler.drivers.machines.simulated import transitions
 from hostler.drivers.machines.simulated.host import switched_off
 from hostler.errors import Invalid, NotFound, Refused, Unavailable, Uncertain
 from hostler.model.vm import MachineState
@@ -174,8 +175,8 @@ class Moving:
         return True
 
     async def receive(self, plan: MachinePlan, number: int) -> Machine:
-        request.check_plan(plan, self._images)
-        request.check_number(number)
+        validation.check_plan(plan, self._images)
+        validation.check_number(number)
         vm = plan.label.vm
         async with self._verb("receive", vm) as draw:
             row = self._row(vm)
@@ -187,16 +188,16 @@ class Moving:
             return self._machine(self._expected(vm))
 
     async def mark(self, plan: MachinePlan) -> Machine:
-        request.check_plan(plan, None)
+        validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._verb("mark", vm) as draw:
-            request.check_markable(self._expected(vm).label, plan.label)
+            validation.check_markable(self._expected(vm).label, plan.label)
             await self._half(draw, "mark")
             await self._do("mark", "done", lambda _: [transitions.marked(self._expected(vm), plan)])
             return self._machine(self._expected(vm))
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
-        request.check_number(number)
+        validation.check_number(number)
         async with self._verb("send", vm) as draw:
             row = self._whole(vm)
             self._check_sendable(row, number, live=live)

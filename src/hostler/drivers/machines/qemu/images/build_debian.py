@@ -20,9 +20,9 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu.images import debian, kernel
-from hostler.drivers.machines.qemu.images.build_tiny import KERNEL
-from hostler.drivers.machines.qemu.images.cpio import Archive
+from hostler.drivers.machines.qemu.images import debian, initrd
+from hostler.drivers.machines.qemu.images.build import KERNEL
+from hostler.drivers.machines.qemu.images.formats import Archive
 from hostler.drivers.machines.qemu.images.layout import as_subordinate_root
 from hostler.drivers.machines.qemu.images.packages import Packages
 from hostler.errors import Refused, Unavailable
@@ -150,10 +150,10 @@ class DebianBuild:
         """Write `kernel`, `initrd`, and `extra.tar` with files besides the packages; return the kernel's version."""
         packed = next(path for path in files if path.startswith("/boot/vmlinuz-"))
         version = packed.removeprefix("/boot/vmlinuz-")
-        (self._path / "kernel").write_bytes(kernel.unpacked(files[packed]))
+        (self._path / "kernel").write_bytes(initrd.unpacked_kernel(files[packed]))
         modules = {path: content for path, content in files.items() if ".ko" in path.rsplit("/", 1)[-1]}
         builtin = files[f"/lib/modules/{version}/modules.builtin"].decode().split()
-        (self._path / "initrd").write_bytes(_initrd(kernel.in_order(modules, builtin, INITRD_MODULES), busybox))
+        (self._path / "initrd").write_bytes(_initrd(initrd.modules_in_order(modules, builtin, INITRD_MODULES), busybox))
         extra = {path: debian.text(name) for path, name in debian.FILES.items()}
         extra["/etc/apt/sources.list.d/debian.sources"] = SOURCES.encode()
         extra["/etc/fstab"] = b"/dev/vda / ext4 defaults,errors=remount-ro 0 1\n"

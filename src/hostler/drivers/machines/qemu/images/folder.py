@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.drivers.machines.qemu.images.layout import ImageLayout, Scratch, checked_name, sha256_of, translated
-from hostler.drivers.machines.qemu.images.usage import Usage, Users, statuses_in
+from hostler.drivers.machines.qemu.images.layout import (
+    ImageLayout,
+    Scratch,
+    Usage,
+    Users,
+    checked_name,
+    sha256_of,
+    statuses_in,
+    translated,
+)
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
 from hostler.kit.fsync import sync_file, sync_folder

@@ -3,19 +3,95 @@
 /init                 the kernel's first program
 /system               lower layer of the machine's root; the disk stores only the differences
 /system/lib/modules   early: equal for all machines; identity: modules that read a machine's own properties when loaded
+
+The kernel is one of a package: the image that QEMU starts without a boot loader, and the modules that a guest needs.
 """
 
 from __future__ import annotations
 
+import lzma
 import re
+import shutil
+import struct
+import subprocess
+import zlib
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu.images import elf, guest, kernel
-from hostler.drivers.machines.qemu.images.cpio import Archive
+from hostler.drivers.machines.qemu.images import formats, guest
+from hostler.drivers.machines.qemu.images.formats import Archive
 from hostler.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+_MAGIC = b"HdrS"
+
+
+def unpacked_kernel(image: bytes) -> bytes:
+    """Return the ELF file inside a bzImage, which saves the time for unpacking it in an emulated machine.
+
+    If it cannot be extracted, or cannot be started directly, return the image unchanged: it boots too, only later.
+    """
+    if len(image) < 0x250 or image[0x202:0x206] != _MAGIC:
+        raise Refused("kernel: not a Linux kernel for x86; use another package")
+    setup = (image[0x1F1] or 4) + 1
+    offset, length = struct.unpack_from("<II", image, 0x248)
+    start = setup * 512 + offset
+    inner = _decompressed(image[start : start + length])
+    try:
+        return inner if inner is not None and formats.boots_directly(inner) else image
+    except formats.NotElf:
+        return image
+
+
+def _decompressed(data: bytes) -> bytes | None:
+    try:
+        if data.startswith(b"\xfd7zXZ\0"):
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(data)
+        if data.startswith(b"\x5d\0\0"):
+            return lzma.LZMADecompressor(lzma.FORMAT_ALONE).decompress(data)
+        if data.startswith(b"\x1f\x8b"):
+            return zlib.decompressobj(31).decompress(data)
+    except (lzma.LZMAError, zlib.error):
+        return None
+    for magic, tool in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
+        if data.startswith(magic) and shutil.which(tool):
+            # The stream is followed by its size: the tool complains about that, after it has written everything.
+            return subprocess.run([tool, "-dc"], input=data, capture_output=True, check=False).stdout
+    return None
+
+
+def modules_in_order(
+    modules: Mapping[str, bytes], builtin: Iterable[str], wanted: Iterable[str]
+) -> list[tuple[str, bytes]]:
+    """Return the wanted modules with their dependencies, in loading order, without built-in ones."""
+    known = {_plain(path): content for path, content in modules.items()}
+    inside = {_plain(path) for path in builtin}
+    order: dict[str, bytes] = {}
+
+    def take(name: str) -> None:
+        if name in order or name in inside:
+            return
+        if name not in known:
+            raise Refused(f"kernel: module {name}, which the guest needs, is missing; use another kernel")
+        content = known[name]
+        if content.startswith(b"\xfd7zXZ\0"):
+            content = lzma.decompress(content)
+        for other in formats.module_facts(content).get("depends", "").split(","):
+            if other:
+                take(_plain(other))
+        order[name] = content
+
+    for name in wanted:
+        take(_plain(name))
+    return list(order.items())
+
+
+def _plain(path: str) -> str:
+    """Return a module's name as the kernel spells it: `kernel/…/virtio-rng.ko.xz` is `virtio_rng`."""
+    name = path.rsplit("/", 1)[-1]
+    return name.split(".ko", 1)[0].replace("-", "_")
+
 
 EARLY = ("virtio_pci", "virtio_net", "overlay", "button", "evdev")
 """Modules that are equal for all machines. A template is saved with these loaded."""
@@ -70,7 +146,7 @@ def libraries_of(files: Mapping[str, bytes], programs: Iterable[bytes]) -> dict[
     """Return the shared libraries by name that the programs need, directly or not, including the loader."""
     known = {path.rsplit("/", 1)[-1]: content for path, content in files.items() if LIBRARY.search(path)}
     found: dict[str, bytes] = {}
-    wanted = [name for content in programs for name in elf.needed(content)]
+    wanted = [name for content in programs for name in formats.needed_libraries(content)]
     while wanted:
         name = wanted.pop()
         if name in found:
@@ -78,7 +154,7 @@ def libraries_of(files: Mapping[str, bytes], programs: Iterable[bytes]) -> dict[
         if name not in known:
             raise Refused(f"tiny image: no package has the library {name}; use a newer release of Hostler")
         found[name] = known[name]
-        wanted += elf.needed(known[name])
+        wanted += formats.needed_libraries(known[name])
     return dict(sorted(found.items()))
 
 
@@ -86,9 +162,9 @@ def _add_modules(archive: Archive, files: Mapping[str, bytes]) -> None:
     modules = {path: content for path, content in files.items() if ".ko" in path.rsplit("/", 1)[-1]}
     listed = next((content for path, content in files.items() if path.endswith("/modules.builtin")), b"")
     builtin = listed.decode().split()
-    early = kernel.in_order(modules, builtin, EARLY)
+    early = modules_in_order(modules, builtin, EARLY)
     done = {name for name, _ in early}
-    rest = [(name, data) for name, data in kernel.in_order(modules, builtin, IDENTITY) if name not in done]
+    rest = [(name, data) for name, data in modules_in_order(modules, builtin, IDENTITY) if name not in done]
     for stage, chosen in (("early", early), ("identity", rest)):
         archive.folder(f"system/lib/modules/{stage}")
         for number, (name, content) in enumerate(chosen):  # the shell lists them in this order
@@ -107,7 +183,7 @@ def _add_programs(
     for name in applets:
         if f"system/bin/{name}" not in archive:
             archive.link(f"system/bin/{name}", "busybox")
-    loader = elf.interpreter(theirs["dropbear"]) or ""
+    loader = formats.interpreter(theirs["dropbear"]) or ""
     for name, content in libraries_of(files, theirs.values()).items():
         path = loader if loader.endswith(f"/{name}") else f"/lib/x86_64-linux-gnu/{name}"
         archive.file(f"system{path}", content, 0o755)

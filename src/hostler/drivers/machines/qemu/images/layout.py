@@ -1,4 +1,4 @@
-"""The folder of images: layout, locks, and scratch folders for new images.
+"""The folder of images: layout, locks, scratch folders for new images, and which machines use an image.
 
     {digest}/       an image: image.json, disk, kernel, initrd (0444), and warm/
     names/{name}    the digest that a name refers to
@@ -7,6 +7,8 @@
     lock            shared: nothing is removed or renamed; exclusive: no other process reads
 
 A scratch folder whose lock is free was left by a dead process. The next process removes it.
+
+A machine uses an image if it has a link to the image's disk, or a copy of it that its state file names.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
 from hostler.kit.fsync import sync_folder, write_whole
@@ -274,3 +278,95 @@ def translated(where: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "free some space there, then try again" if full else "check that disk, then try again"
         raise Unavailable(f"images {where}: {error.strerror or error}; {advice}") from None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Machines that use an image."""
+
+    machines: tuple[str, ...]
+    """Names of the machines that were found."""
+    elsewhere: int
+    """Links to its disk outside of the known folders."""
+
+    @property
+    def count(self) -> int:
+        return len(self.machines) + self.elsewhere
+
+    def __str__(self) -> str:
+        shown = [*self.machines[:5], *([f"{len(self.machines) - 5} more"] if len(self.machines) > 5 else [])]
+        if self.elsewhere:
+            shown.append(f"{self.elsewhere} of another data folder")
+        return ", ".join(shown)
+
+
+class _Label(msgspec.Struct):
+    vm: str = ""
+
+
+class _State(msgspec.Struct):
+    """The part of a machine's state file that is needed to name it."""
+
+    label: _Label = msgspec.field(default_factory=_Label)
+    name: str = ""
+
+
+class Users:
+    """The machines of a data folder, read once and queried for many images."""
+
+    def __init__(self, machines: Path | None) -> None:
+        self._by_inode: dict[tuple[int, int], list[str]] = {}
+        self._states: list[tuple[str, bytes, tuple[int, int] | None]] = []
+        for folder in _folders(machines):
+            state = _read(folder / "machine.json")
+            name = _name(folder, state)
+            base = _inode(folder / "base")
+            if base is not None:
+                self._by_inode.setdefault(base, []).append(name)
+            self._states.append((name, state, base))
+
+    def of(self, image: Path) -> Usage:
+        """Return the users of the image in that folder."""
+        disk = (image / "disk").stat()
+        key = (disk.st_dev, disk.st_ino)
+        linked = self._by_inode.get(key, [])
+        own = sum((status.st_dev, status.st_ino) == key for status in statuses_in(image))  # of a template's folder
+        digest = image.name.encode()
+        named = [name for name, state, base in self._states if base != key and digest in state]
+        return Usage(tuple(sorted([*linked, *named])), max(0, disk.st_nlink - own - len(linked)))
+
+
+def statuses_in(folder: Path) -> Iterator[os.stat_result]:
+    """Yield the status of all files below the folder. Files may appear and vanish: warming does not hold the lock."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield os.lstat(os.path.join(place, name))
+
+
+def _folders(machines: Path | None) -> Iterator[Path]:
+    """`machines/{node}/vms/{machine}`."""
+    if machines is not None:
+        yield from sorted(path for path in machines.glob("*/vms/*") if path.is_dir())
+
+
+def _name(folder: Path, state: bytes) -> str:
+    try:
+        read = msgspec.json.decode(state, type=_State)
+    except msgspec.MsgspecError:
+        return folder.name
+    return read.name or read.label.vm or folder.name
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.machines.qemu.command import Boot
+from hostler.drivers.machines.qemu.create import keep_identity
 from hostler.drivers.machines.qemu.disk import DISK
-from hostler.drivers.machines.qemu.identity import keep_identity
-from hostler.drivers.machines.qemu.launch import spawn
 from hostler.drivers.machines.qemu.migration.outgoing import EXPORT
 from hostler.drivers.machines.qemu.migration.protocol import (
     PUMP_BYTES,
@@ -26,8 +25,9 @@ from hostler.drivers.machines.qemu.migration.protocol import (
     Seal,
     objection,
 )
+from hostler.drivers.machines.qemu.power import spawn
 from hostler.drivers.machines.qemu.privileges import own_files
-from hostler.drivers.machines.qemu.socket_io import reach
+from hostler.drivers.machines.qemu.process import reach
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.fsync import sync_file
 from hostler.kit.tasks import run_to_end

@@ -1,4 +1,4 @@
-"""Channels to a machine."""
+"""Channels to a machine: to a port of it, and to the recorded output of its serial port."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.ports.machines import Channel
+
+
+class MachineLog:
+    """Channel that returns the result of `said` as of its entry, then ends. Input is discarded."""
+
+    def __init__(self, said: Callable[[], bytes]) -> None:
+        self._said, self._rest = said, b""
+
+    async def __aenter__(self) -> Self:
+        self._rest = self._said()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return
+
+    async def read(self) -> bytes:
+        data, self._rest = self._rest, b""
+        return data
+
+    async def write(self, data: bytes) -> None:
+        del data
+
 
 CHUNK = 64 * 1024
 CONNECTS_WITHIN = 10.0
