@@ -17,6 +17,7 @@ from bench.report import Row
 from hostler.errors import Conflict
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec
+from hostler.ports.machine_driver import NodeSetup
 from hostler.ports.machines import Label, MachinePlan
 from hostler.wiring import open_images, open_machines
 
@@ -122,5 +123,5 @@ async def inspect(settings: Settings, folder: Path, *, count: int) -> list[Row]:
 @asynccontextmanager
 async def _machines(settings: Settings, folder: Path) -> AsyncIterator[Machines]:
     nothing = Capacity(cpus=1, memory_mib=1, disk_gib=1)  # the driver uses the capacity of the host
-    async with open_machines("qemu", folder, capacity=nothing, settings=settings) as machines:
+    async with open_machines(NodeSetup(kind="qemu", folder=folder, capacity=nothing, settings=settings)) as machines:
         yield machines

@@ -20,6 +20,7 @@ from hostler.errors import Unavailable
 from hostler.keys.families import COMMAND
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
+from hostler.ports.machine_driver import NodeSetup
 from hostler.wiring import open_machines
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ async def _agents(store: Store, folder: Path, count: int) -> AsyncIterator[list[
             place = folder / str(number)
             place.mkdir(parents=True)
             capacity = Capacity(cpus=8, memory_mib=65536, disk_gib=1000)
-            machines = await stack.enter_async_context(open_machines("simulated", place, capacity=capacity))
+            opened = open_machines(NodeSetup(kind="simulated", folder=place, capacity=capacity))
+            machines = await stack.enter_async_context(opened)
             plan = AgentConfig(
                 node=f"bench-{number}", node_ttl=TTL, fencing_time=2 * TTL, look_every=3600.0, sweep_every=3600.0
             )

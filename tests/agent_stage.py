@@ -79,7 +79,8 @@ class Stage:
     ) -> Running:
         place = place or MemoryHost(f"place {next(self._ids)}")
         clock = clock or self.clock
-        machines = SimulatedMachines(place, clock=clock, rng=self.rng, faults=faults, step=step)
+        machines = SimulatedMachines(place, clock=clock, rng=self.rng, faults=faults)
+        machines.step = step
         await machines.__aenter__()
         agent = Agent(
             store or self.store,

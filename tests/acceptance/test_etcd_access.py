@@ -10,7 +10,7 @@ import pytest
 from harness import pace
 
 from hostler.errors import Forbidden, Invalid, Unavailable
-from hostler.testing.servers import EtcdServer
+from hostler.testing.servers import EtcdSecurity, EtcdServer
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -22,19 +22,19 @@ PASSWORD = "hunter2 & co/äö?"
 
 @pytest.fixture(scope="module")
 def mutual() -> Iterator[EtcdServer]:
-    with EtcdServer(mutual=True) as server:
+    with EtcdServer(security=EtcdSecurity(mutual=True)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def tls() -> Iterator[EtcdServer]:
-    with EtcdServer(tls=True) as server:
+    with EtcdServer(security=EtcdSecurity(tls=True)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[EtcdServer]:
-    with EtcdServer(auth=PASSWORD) as server:
+    with EtcdServer(security=EtcdSecurity(auth=PASSWORD)) as server:
         root = ("--user", f"root:{PASSWORD}")
         server.ctl(*root, "user", "add", "reader:reading", "--interactive=false")
         server.ctl(*root, "role", "add", "reader")
@@ -154,7 +154,7 @@ async def test_a_user_is_kept_to_its_keys_and_its_other_watches_go_on(guarded: E
 
 
 async def test_a_token_that_the_server_forgot_is_renewed_and_the_write_is_made_once() -> None:
-    with EtcdServer(auth=PASSWORD) as server:
+    with EtcdServer(security=EtcdSecurity(auth=PASSWORD)) as server:
         async with open_store(server.url) as store, store.watch("a") as watch:
             await store.put("a", b"1")
             assert (await anext(watch)).kv.version == 1

@@ -15,7 +15,7 @@ from up_process import HostlerProcess, hostler, token_told, well
 
 from hostler.errors import HostlerError
 from hostler.ports.store import Put
-from hostler.testing.servers import EtcdCluster, EtcdServer
+from hostler.testing.servers import EtcdCluster, EtcdSecurity, EtcdServer
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ async def test_doctor_names_the_members_that_do_not_answer(tmp_path: Path) -> No
 
 
 async def test_doctor_names_the_cause_when_a_client_certificate_does_not_fit(tmp_path: Path) -> None:
-    with EtcdServer(mutual=True) as etcd:
+    with EtcdServer(security=EtcdSecurity(mutual=True)) as etcd:
         folder, data = etcd.directory, str(tmp_path / "data")
         without = f"etcds://{etcd.endpoints[0]}?ca={folder / 'ca.pem'}"
         told = await hostler("doctor", HOSTLER_STORE=without, HOSTLER_DATA=data)

@@ -15,7 +15,7 @@ from harness.artefacts import safe
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.errors import Unavailable, Uncertain
 from hostler.ports.store import Put, Version
-from hostler.testing.servers import EtcdCluster, free_ports
+from hostler.testing.servers import EtcdCluster, EtcdPace, free_ports
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ WITHIN = 15.0
 
 @pytest.fixture
 def cluster() -> Iterator[EtcdCluster]:
-    with EtcdCluster(heartbeat_ms=50, election_ms=500) as started:
+    with EtcdCluster(pace=EtcdPace(heartbeat_ms=50, election_ms=500)) as started:
         yield started
 
 

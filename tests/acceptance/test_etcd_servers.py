@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing, port_is_free
+from hostler.testing.servers import EtcdCluster, EtcdPace, EtcdServer, ServerFailed, ServerMissing, port_is_free
 
 
 def test_a_server_keeps_its_data_over_a_kill_and_leaves_nothing_when_it_stops() -> None:
@@ -25,7 +25,7 @@ def test_a_server_keeps_its_data_over_a_kill_and_leaves_nothing_when_it_stops() 
 
 
 def test_a_cluster_that_loses_its_leader_finds_another() -> None:
-    with EtcdCluster(heartbeat_ms=50, election_ms=500) as etcd:
+    with EtcdCluster(pace=EtcdPace(heartbeat_ms=50, election_ms=500)) as etcd:
         first = etcd.leader()
         etcd.suspend(first)
         assert etcd.leader() != first

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hostler.ports.machine_driver import NodeSetup
 from hostler.settings.driver import forget
 from hostler.testing import MachineSetup, check_machines
 from hostler.wiring import open_machines
@@ -113,7 +114,7 @@ async def test_it_passes_every_claim_about_machines(tmp_path: Path) -> None:
     )
 
     def opened() -> Machines:
-        return open_machines("process", tmp_path)
+        return open_machines(NodeSetup(kind="process", folder=tmp_path))
 
     assert type(opened()).__module__ == "hostler_process.machines"
     await check_machines(opened, setup=setup)
@@ -125,7 +126,8 @@ async def test_it_passes_every_claim_about_machines(tmp_path: Path) -> None:
 async def test_its_processes_end_with_their_machines(tmp_path: Path) -> None:
     module = import_module("hostler_process.machines")
     await check_machines(
-        lambda: open_machines("process", tmp_path), only=["a_destroyed_machine_is_gone_running_or_not"]
+        lambda: open_machines(NodeSetup(kind="process", folder=tmp_path)),
+        only=["a_destroyed_machine_is_gone_running_or_not"],
     )
     await asyncio.sleep(0)
     assert module._spawned == set()

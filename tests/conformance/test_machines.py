@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
+from hostler.ports.machine_driver import NodeSetup
 from hostler.ports.machines import Machines
 from hostler.testing import (
     FileHost,
@@ -72,7 +73,7 @@ async def test_all_claims_hold_of_what_the_wiring_opens(fences: bool, tmp_path: 
     capacity = Capacity(cpus=4, memory_mib=1024)
 
     def opener(claim: MachineClaim) -> Callable[[], Machines]:
-        return lambda: open_machines("simulated", tmp_path / claim.name, capacity=capacity)
+        return lambda: open_machines(NodeSetup(kind="simulated", folder=tmp_path / claim.name, capacity=capacity))
 
     claims = [claim for claim in machine_claims() if claim.fences is fences]
     await all_hold({claim.name: claim.check(opener(claim), setup=setup) for claim in claims})

@@ -210,9 +210,8 @@ class AgentHost(Host):
 
     async def main(self) -> None:
         plane = self.plane
-        machines = SimulatedMachines(
-            plane.places[self.node], clock=plane.clock, rng=self.rng, faults=plane.faults, step=self.step
-        )
+        machines = SimulatedMachines(plane.places[self.node], clock=plane.clock, rng=self.rng, faults=plane.faults)
+        machines.step = self.step
         plan = AgentConfig(node=self.node, node_ttl=NODE_TTL, fencing_time=FENCING_TIME, stop_grace=2.0, rack="r1")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(machines)

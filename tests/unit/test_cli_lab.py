@@ -13,7 +13,7 @@ import click
 import msgspec
 import pytest
 
-from hostler.drivers.redis_client import RedisLink
+from hostler.drivers.redis_client import RedisAddress, RedisLink
 from hostler.engine.control_plane import LabCaches
 from hostler.entry.cli import main, options
 from hostler.entry.cli.failure import NotYet
@@ -291,5 +291,5 @@ def test_a_worker_on_a_store_that_nobody_made_takes_nothing(
     ],
 )
 def test_why_redis_is_out_of_reach_is_told_in_a_few_words(error: str, told: str) -> None:
-    trouble = RedisLink("h").trouble("redis h:6379", ConnectionError(error))
+    trouble = RedisLink(RedisAddress("h")).trouble("redis h:6379", ConnectionError(error))
     assert str(trouble) == f"redis h:6379: cannot connect ({told}); nothing was written, try later"

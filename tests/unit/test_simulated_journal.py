@@ -126,7 +126,8 @@ async def test_every_torn_journal_is_the_state_at_some_step(tmp_path: Path) -> N
     async def look(_: str) -> None:
         states.append({row.vm: row.state for row in m._place.contents.rows.values()})
 
-    m = SimulatedMachines(FileHost(tmp_path), step=look)
+    m = SimulatedMachines(FileHost(tmp_path))
+    m.step = look
     async with m:
         for vm in ("a", "b"):
             await m.create(plan(vm))

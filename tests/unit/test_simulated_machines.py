@@ -15,6 +15,7 @@ from hostler.drivers.machines.simulated import host as places
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec
+from hostler.ports.machine_driver import NodeSetup
 from hostler.ports.machines import Door, Label, MachinePlan, Machines
 from hostler.testing import FileHost, MachineFaults, MemoryHost, Odds, SimulatedMachines
 from hostler.wiring import open_machines
@@ -278,7 +279,8 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_finishes(
         async with SimulatedMachines(place, clock=clock) as ready:
             await ready.hold(1000)
             await prepare(ready)
-        first = SimulatedMachines(place, clock=clock, step=step)
+        first = SimulatedMachines(place, clock=clock)
+        first.step = step
         await first.__aenter__()
         try:
             await act(first)
@@ -533,12 +535,12 @@ async def test_capacity_is_what_it_was_told() -> None:
 def test_machines_of_an_unknown_kind_are_refused(tmp_path: Path) -> None:
     capacity = Capacity(cpus=1, memory_mib=1)
     with pytest.raises(Invalid, match="simulated"):
-        open_machines("vmware", tmp_path, capacity=capacity)
+        open_machines(NodeSetup(kind="vmware", folder=tmp_path, capacity=capacity))
     with pytest.raises(Invalid, match="settings are required"):
-        open_machines("qemu", tmp_path, capacity=capacity)
+        open_machines(NodeSetup(kind="qemu", folder=tmp_path, capacity=capacity))
     for delays in ({"sing": 1.0}, {"start": -1.0}, {"start": float("nan")}):
         with pytest.raises(Invalid, match="delay"):
-            open_machines("simulated", tmp_path, capacity=capacity, delays=delays)
+            open_machines(NodeSetup(kind="simulated", folder=tmp_path, capacity=capacity, delays=delays))
 
 
 async def test_verbs_leave_no_lock_behind() -> None:

@@ -11,6 +11,7 @@ from hostler import Invalid, Store, open_store, settings
 from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.drivers.machines.qemu.node_context import QemuOptions
 from hostler.model.inventory import Capacity
+from hostler.ports.machine_driver import NodeSetup
 from hostler.wiring import Options, open_machines
 
 if TYPE_CHECKING:
@@ -81,7 +82,14 @@ def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:
     settled = settings.load({**flags, **more}, {}, toml="")
     capacity = Capacity(cpus=1, memory_mib=1)
     machines = open_machines(
-        "qemu", tmp_path / "machines" / "a", capacity=capacity, settings=settled, nodes=3, siblings=tmp_path
+        NodeSetup(
+            kind="qemu",
+            folder=tmp_path / "machines" / "a",
+            capacity=capacity,
+            settings=settled,
+            nodes=3,
+            siblings=tmp_path,
+        )
     )
     assert isinstance(machines, QemuMachines)
     options = QemuOptions(

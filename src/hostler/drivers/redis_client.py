@@ -13,6 +13,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -71,34 +72,45 @@ def _reason(error: Exception) -> str:
     return (os.strerror(number) if number > 0 else text).lower()
 
 
+class RedisTls(msgspec.Struct, frozen=True):
+    """Files for a connection with TLS: certificate authorities, own certificate and its key."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class RedisAddress(msgspec.Struct, frozen=True):
+    """A Redis server, a database of it, and the user there. Without `tls` the connection is not encrypted."""
+
+    host: str
+    port: int = 6379
+    db: int = 0
+    user: str | None = None
+    password: str | None = None
+    tls: RedisTls | None = None
+
+
 class RedisLink:
     """Connects on first use, and reconnects after it lost the server."""
 
     def __init__(
         self,
-        host: str,
-        port: int = 6379,
+        address: RedisAddress,
         *,
-        db: int = 0,
-        user: str | None = None,
-        password: str | None = None,
-        tls: bool = False,
-        ca: str | None = None,
-        cert: str | None = None,
-        key: str | None = None,
         timeout: float = 5.0,
         opener: str = "open_ttl_storage",
         fenced: bool = False,
     ) -> None:
-        self.name, self.db, self.timeout = f"redis {host}:{port}", db, timeout
+        self.name, self.db, self.timeout = f"redis {address.host}:{address.port}", address.db, timeout
         self.calls = Calls(self.name, timeout, opener=opener)
         self.answers: Answers = ANSWERS
         self._options: dict[str, Any] = {
-            "host": host,
-            "port": port,
-            "db": db,
-            "username": user,
-            "password": password,
+            "host": address.host,
+            "port": address.port,
+            "db": address.db,
+            "username": address.user,
+            "password": address.password,
             "client_name": "hostler",
             "protocol": 2,
             "driver_info": None,
@@ -109,9 +121,10 @@ class RedisLink:
             "retry": Retry(NoBackoff(), 0),
         }
         self._kind: type[Connection] = Connection
-        if tls:
+        if address.tls is not None:
             self._kind = SSLConnection
-            self._options |= {"ssl_ca_certs": ca, "ssl_certfile": cert, "ssl_keyfile": key}
+            files = address.tls
+            self._options |= {"ssl_ca_certs": files.ca, "ssl_certfile": files.cert, "ssl_keyfile": files.key}
         self._fenced = fenced
         self._turns = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Connection] = []

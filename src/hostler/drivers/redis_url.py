@@ -20,22 +20,20 @@ MAX_DIGITS = 9
 
 def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fenced: bool = False) -> RedisLink:
     """Return connections to the server at `redis://user:password@host:port/db?timeout=…` or `rediss://…?ca=…`."""
-    from hostler.drivers.redis_client import RedisLink
+    from hostler.drivers.redis_client import RedisAddress, RedisLink, RedisTls
 
     host, port = address(url, 6379, what)
     db = unquote(url.path).strip("/") or "0"
     if not db.isdecimal() or len(db) > MAX_DIGITS:
         raise Invalid(f"{what} {url.scheme}://…: needs a database number after host:port, as in …/0; {ESCAPE}")
     tls = url.scheme == "rediss"
-    return RedisLink(
+    server = RedisAddress(
         host,
         port,
         db=int(db),
         user=user_of(url, options),
         password=password_of(url, options),
-        tls=tls,
-        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
-        opener=opener,
-        fenced=fenced,
-        **({name: options.text(name) for name in ("ca", "cert", "key")} if tls else {}),
+        tls=RedisTls(options.text("ca"), options.text("cert"), options.text("key")) if tls else None,
     )
+    timeout = options.number("timeout", DEFAULT_TIMEOUT, least=0.01)
+    return RedisLink(server, timeout=timeout, opener=opener, fenced=fenced)

@@ -7,6 +7,7 @@ import ipaddress
 import os
 import platform
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hostler.engine.agent.config import AgentConfig
@@ -33,13 +34,13 @@ from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.name import fold
 from hostler.model.vm import hardware_labels
+from hostler.ports.machine_driver import NodeSetup
 from hostler.ports.slices import CpuTimes
 from hostler.settings.driver import broken_drivers
 from hostler.wiring import machine_driver, open_artifacts, open_machines, open_slices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-    from pathlib import Path
 
     from hostler.engine.agent.agent import Agent
     from hostler.engine.invocation.router import Router
@@ -155,12 +156,14 @@ async def running_agent(
     router = parts.router
     check_slice_listen(settings)
     opened = open_machines(
-        settings.machines,
-        folder,
-        clock=clock,
-        settings=settings,
-        nodes=parts.nodes,
-        siblings=parts.siblings,
+        NodeSetup(
+            kind=settings.machines,
+            folder=Path(folder),
+            clock=clock,
+            settings=settings,
+            nodes=parts.nodes,
+            siblings=parts.siblings,
+        )
     )
     async with AsyncExitStack() as stack:
         machines = await stack.enter_async_context(opened)

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
@@ -184,11 +184,32 @@ class _Node:
         return "\netcd_server_is_leader 1\n" in metrics and "\netcd_server_has_leader 1\n" in metrics
 
 
+class EtcdSecurity(NamedTuple):
+    """Who may use an etcd of a test.
+
+    `tls`: clients must use TLS; `mutual`: and a certificate of the same authority. `auth`: user `root` with this
+    password.
+    """
+
+    tls: bool = False
+    mutual: bool = False
+    auth: str | None = None
+
+
+class EtcdPace(NamedTuple):
+    """Milliseconds between heartbeats of the leader of an etcd, and until its members elect another."""
+
+    heartbeat_ms: int = 100
+    election_ms: int = 1000
+
+
+_OPEN, _PACE = EtcdSecurity(), EtcdPace()
+
+
 class EtcdCluster:
     """Three etcd members (or `size`), numbered from 0.
 
-    `tls`: clients must use TLS; `mutual`: and a certificate of the same authority. `auth`: user `root` with this
-    password. `binary`: another etcd than the one that HOSTLER_ETCD or PATH names. `arguments`: added to each member's
+    `binary`: another etcd than the one that HOSTLER_ETCD or PATH names. `arguments`: added to each member's
     command line. `host`: an address other than loopback's, in a private network of the test. Every wait fails with
     ServerFailed after `within` seconds.
     """
@@ -197,20 +218,18 @@ class EtcdCluster:
         self,
         size: int = 3,
         *,
-        tls: bool = False,
-        mutual: bool = False,
-        auth: str | None = None,
+        security: EtcdSecurity = _OPEN,
         binary: str | None = None,
         arguments: Iterable[str] = (),
-        heartbeat_ms: int = 100,
-        election_ms: int = 1000,
+        pace: EtcdPace = _PACE,
         within: float = 30.0,
         host: str = HOST,
     ) -> None:
         self._host = host
-        self._size, self._tls, self._mutual, self._auth = size, tls or mutual, mutual, auth
+        self._size, self._mutual, self._auth = size, security.mutual, security.auth
+        self._tls = security.tls or security.mutual
         self._binary, self._arguments, self._within = binary, tuple(arguments), within
-        self._pace = (heartbeat_ms, election_ms)
+        self._pace = pace
         self._directory: Path | None = None
         self._nodes: list[_Node] = []
 
@@ -391,7 +410,7 @@ class EtcdCluster:
             *("--listen-metrics-urls", f"http://{node.host}:{node.metrics_port}"),
             *("--initial-cluster", members, "--initial-cluster-state", state),
             *("--initial-cluster-token", self.directory.name),
-            *("--heartbeat-interval", str(self._pace[0]), "--election-timeout", str(self._pace[1])),
+            *("--heartbeat-interval", str(self._pace.heartbeat_ms), "--election-timeout", str(self._pace.election_ms)),
             *("--logger", "zap", "--log-outputs", "stderr", "--log-level", "warn"),
         ]
         if self._tls:
@@ -425,14 +444,12 @@ class EtcdServer(EtcdCluster):
     def __init__(
         self,
         *,
-        tls: bool = False,
-        mutual: bool = False,
-        auth: str | None = None,
+        security: EtcdSecurity = _OPEN,
         binary: str | None = None,
         arguments: Iterable[str] = (),
         within: float = 30.0,
     ) -> None:
-        super().__init__(1, tls=tls, mutual=mutual, auth=auth, binary=binary, arguments=arguments, within=within)
+        super().__init__(1, security=security, binary=binary, arguments=arguments, within=within)
 
 
 def _write_certificates(directory: Path) -> None:

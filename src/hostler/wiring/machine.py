@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid
@@ -10,11 +9,10 @@ from hostler.ports.machine_driver import MachineDriver, NodeSetup
 from hostler.settings.driver import MACHINES, installed
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from hostler.kit.clock import Clock
-    from hostler.model.inventory import Capacity
     from hostler.ports.images import Images
     from hostler.ports.machines import Machines
     from hostler.settings import Settings
@@ -30,38 +28,9 @@ def machine_drivers() -> Iterator[tuple[str, MachineDriver]]:
     return installed(MACHINES).all(MachineDriver)
 
 
-def open_machines(
-    kind: str,
-    folder: str | Path,
-    *,
-    capacity: Capacity | None = None,
-    clock: Clock | None = None,
-    rng: random.Random | None = None,
-    delays: Mapping[str, float] | None = None,
-    settings: Settings | None = None,
-    nodes: int = 1,
-    siblings: Path | None = None,
-) -> Machines:
-    """Return the machines of one node, kept in `folder`, to be entered with `async with`.
-
-    `kind` names an installed driver. One process at a time has a folder open. `capacity` is the capacity of simulated
-    machines, and `delays` the seconds that each of their verbs takes, by name. Machines that run on this host share its
-    capacity, divided by the `nodes` on it, or by the number of folders in `siblings`, one for each node of the host, if
-    there are more; `settings` say how they run.
-    """
-    return machine_driver(kind).open(
-        NodeSetup(
-            kind=kind,
-            folder=Path(folder),
-            settings=settings,
-            clock=clock,
-            rng=rng,
-            nodes=nodes,
-            siblings=siblings,
-            capacity=capacity,
-            delays=delays or {},
-        )
-    )
+def open_machines(node: NodeSetup) -> Machines:
+    """Return the machines of one node, to be entered with `async with`. `node.kind` names an installed driver."""
+    return machine_driver(node.kind).open(node)
 
 
 def open_images(

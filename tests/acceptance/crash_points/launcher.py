@@ -13,7 +13,6 @@ import socket
 import sys
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import fork_server
@@ -24,6 +23,7 @@ from hostler.drivers.machines.simulated.descriptor import CAPACITY
 from hostler.entry import agent, replica
 from hostler.entry.backend import guarded_backend, opened_backend
 from hostler.entry.server.logs import configure
+from hostler.ports.machine_driver import NodeSetup
 
 from .points import PointedStore, Points
 
@@ -63,9 +63,11 @@ MESSAGE = 65_536
 class Kind:
     """What the agents' machines are, and what dies with an agent."""
 
-    def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: object) -> Machines:
+    def machines(self, node: NodeSetup, points: Points) -> Machines:
         """Of an agent. What else it says is not of simulated ones."""
-        return SimulatedMachines(FileHost(folder), step=points.step, capacity=CAPACITY, clock=clock)
+        machines = SimulatedMachines(FileHost(node.folder), capacity=CAPACITY, clock=node.clock)
+        machines.step = points.step
+        return machines
 
     def starts(self, told: dict[str, Any]) -> None:
         """Somebody is forked with these settings."""
@@ -82,8 +84,8 @@ class Kind:
     async def run(self, role: str, settled: Settings, points: Points, backend: Backend) -> int:
         """The very function behind `hostler replica` or `hostler agent`, its store and machines wrapped."""
 
-        def machines(_: str, folder: str | Path, **options: Any) -> Machines:
-            return self.machines(folder, points, **options)
+        def machines(node: NodeSetup) -> Machines:
+            return self.machines(node, points)
 
         def tell(text: str) -> None:
             points.tell("says", text=text)

@@ -27,6 +27,7 @@ from hostler.entry import lab_worker, labs
 from hostler.keys.families import TRACE
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.model.lab import LabUser
+from hostler.ports.machine_driver import NodeSetup
 from hostler.ports.store import Delete, Put
 from hostler.wiring import open_board, open_inbox
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from hostler.kit.clock import Clock
     from hostler.ports.inbox import Inbox, LabRecords, Published, QueueName, Taken
     from hostler.ports.machines import Machines
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
@@ -143,11 +143,13 @@ class LabKind(launcher.Kind):
         vars(self_fencing).update(_kill=lambda _: None)
         return {"also": _sleep, "dies": False}
 
-    def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: object) -> Machines:
+    def machines(self, node: NodeSetup, points: Points) -> Machines:
         """With a file `trouble` beside the store, as a provider is on a bad day: every verb may fail, in every way."""
         every = Odds(unavailable=0.2, never=0.1, half=0.1, lost=0.1, slow=0.3, slowest=0.3)
         faults = MachineFaults(every=every if Path("trouble").exists() else Odds())
-        return SimulatedMachines(FileHost(folder), step=points.step, capacity=CAPACITY, clock=clock, faults=faults)
+        machines = SimulatedMachines(FileHost(node.folder), capacity=CAPACITY, clock=node.clock, faults=faults)
+        machines.step = points.step
+        return machines
 
     def wrap(self, store: Store, points: Points) -> Any:
         return LabStore(store, points)

@@ -12,7 +12,7 @@ from campaign import campaign, check, judge
 from dose import dose
 from harness import pace
 
-from hostler.testing.servers import EtcdCluster
+from hostler.testing.servers import EtcdCluster, EtcdPace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ def test_what_is_refused_while_a_suspended_process_holds_the_lock_never_happens(
 
 def test_an_etcd_cluster_whose_leader_is_killed_and_suspended_is_one_store(tmp_path: Path) -> None:
     seconds = dose(test=9, full=60)
-    with EtcdCluster(heartbeat_ms=50, election_ms=400) as cluster:
+    with EtcdCluster(pace=EtcdPace(heartbeat_ms=50, election_ms=400)) as cluster:
         url = cluster.url_of(cluster.endpoints, timeout="2")
         shape = {"count": 3, "clients": 3, "keys": 6, "calls": 1_000_000, "seconds": seconds, "pause": 0.02}
         with campaign(url, tmp_path, **shape) as entered:

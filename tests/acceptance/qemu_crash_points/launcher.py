@@ -20,7 +20,7 @@ from . import table
 if TYPE_CHECKING:
     from crash_points.points import Points
 
-    from hostler.kit.clock import Clock
+    from hostler.ports.machine_driver import NodeSetup
 
 LATER = ("asyncssh", "qemu.qmp", "hostler.entry.relay", "websockets")
 
@@ -39,8 +39,9 @@ class QemuKind(launcher.Kind):
         for place in self._places:
             table.kill_all(place)
 
-    def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: Any) -> QemuMachines:
-        return QemuMachines(folder, images=ImageFolder(FOLDER), options=OPTIONS, clock=clock, step=points.step)
+    def machines(self, node: NodeSetup, points: Points) -> QemuMachines:
+        images = ImageFolder(FOLDER)
+        return QemuMachines(node.folder, images=images, options=OPTIONS, clock=node.clock, step=points.step)
 
     def also(self, order: dict[str, Any]) -> dict[str, Any]:
         """`machines`, `node`: whose QEMU. `kills`: that too, or, unless the agent `dies`, alone."""

@@ -13,7 +13,7 @@ from dose import dose
 from harness import pace
 from troupe import START, Stage
 
-from hostler.testing.servers import EtcdCluster, EtcdServer
+from hostler.testing.servers import EtcdCluster, EtcdPace, EtcdServer
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
 HOUR = 3600
@@ -84,7 +84,7 @@ async def test_replicas_that_never_give_up_on_a_server_that_is_killed_and_suspen
 
 
 async def test_the_leading_member_of_three_is_suspended_and_killed(tmp_path: Path) -> None:
-    with EtcdCluster(3, heartbeat_ms=50, election_ms=500) as cluster:
+    with EtcdCluster(3, pace=EtcdPace(heartbeat_ms=50, election_ms=500)) as cluster:
         async with Stage(cluster.url, tmp_path) as stage:
             for name in ("one", "two", "three"):
                 stage.start(f"{name}:1", mode="stubborn")

@@ -19,6 +19,7 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
 from cassandra import (
     AuthenticationFailed,
     ConsistencyLevel,
@@ -167,32 +168,35 @@ _STATEMENTS = {
 """Not prepared: that would save some parsing, but cost a round trip whenever a server lost the statement."""
 
 
+class CassandraServers(msgspec.Struct, frozen=True):
+    """The servers of a cluster, and the user there. `datacenter`: use only the servers there."""
+
+    hosts: tuple[str, ...]
+    port: int = 9042
+    user: str | None = None
+    password: str | None = None
+    datacenter: str | None = None
+
+
+class CassandraTable(msgspec.Struct, frozen=True):
+    """The table of the records. `create`: create keyspace and table if they do not exist, with so many replicas."""
+
+    keyspace: str
+    name: str = TABLE
+    create: bool = False
+    replicas: int | None = None
+
+
 class CassandraTtlStorage(Closing):
-    """Connects on first use, and reconnects after it lost the servers.
+    """Connects on first use, and reconnects after it lost the servers."""
 
-    `create`: create keyspace and table if they do not exist. `datacenter`: use only the servers there.
-    """
-
-    def __init__(
-        self,
-        hosts: Sequence[str],
-        port: int = 9042,
-        *,
-        keyspace: str,
-        table: str = TABLE,
-        user: str | None = None,
-        password: str | None = None,
-        datacenter: str | None = None,
-        create: bool = False,
-        replicas: int | None = None,
-        timeout: float = 5.0,
-    ) -> None:
-        self._keyspace, self._create, self._replicas = keyspace, create, replicas
-        self._table = f'"{keyspace}"."{table}"'
+    def __init__(self, servers: CassandraServers, table: CassandraTable, *, timeout: float = 5.0) -> None:
+        self._keyspace, self._create, self._replicas = table.keyspace, table.create, table.replicas
+        self._table = f'"{table.keyspace}"."{table.name}"'
         self._timeout = timeout
-        self._name = f"cassandra {','.join(hosts)}:{port}/{keyspace}"
+        self._name = f"cassandra {','.join(servers.hosts)}:{servers.port}/{table.keyspace}"
         self._calls = Calls(self._name, timeout)
-        policy = DCAwareRoundRobinPolicy(local_dc=datacenter) if datacenter else RoundRobinPolicy()
+        policy = DCAwareRoundRobinPolicy(local_dc=servers.datacenter) if servers.datacenter else RoundRobinPolicy()
         profile = ExecutionProfile(
             load_balancing_policy=policy,
             retry_policy=FallthroughRetryPolicy(),
@@ -200,9 +204,9 @@ class CassandraTtlStorage(Closing):
             speculative_execution_policy=NoSpeculativeExecutionPolicy(),
         )
         self._options: dict[str, Any] = {
-            "contact_points": list(hosts),
-            "port": port,
-            "auth_provider": PlainTextAuthProvider(user, password or "") if user else None,
+            "contact_points": list(servers.hosts),
+            "port": servers.port,
+            "auth_provider": PlainTextAuthProvider(servers.user, servers.password or "") if servers.user else None,
             "execution_profiles": {EXEC_PROFILE_DEFAULT: profile},
             "reconnection_policy": ExponentialReconnectionPolicy(0.1, 2.0),
             # Every server from Cassandra 2.1 on supports it; older ones do not answer a request of a newer version.

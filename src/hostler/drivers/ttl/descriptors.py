@@ -42,7 +42,7 @@ def _open_dynamodb(url: SplitResult, options: Options) -> TtlStorage:
 
 def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
     with extra("cassandra"):
-        from hostler.drivers.ttl.cassandra import TABLE, CassandraTtlStorage
+        from hostler.drivers.ttl.cassandra import TABLE, CassandraServers, CassandraTable, CassandraTtlStorage
 
     hosts, port = address(url, 9042, "ttl storage URL")
     keyspace, table = unquote(url.path).strip("/"), options.text("table") or TABLE
@@ -52,18 +52,20 @@ def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
                 "ttl storage URL cassandra://…: keyspace and table must be a letter, then"
                 f" letters, digits or _; write cassandra://host:port/keyspace; {ESCAPE}"
             )
-    return CassandraTtlStorage(
-        hosts.split(","),
+    servers = CassandraServers(
+        tuple(hosts.split(",")),
         port,
-        keyspace=keyspace,
-        table=table,
         user=user_of(url, options),
         password=password_of(url, options),
         datacenter=options.text("datacenter"),
+    )
+    records = CassandraTable(
+        keyspace,
+        name=table,
         create=options.flag("create"),
         replicas=int(options.number("replicas", 0, least=1)) or None,
-        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
     )
+    return CassandraTtlStorage(servers, records, timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01))
 
 
 REDIS = TtlDriver(about="a Redis server", open=_open_redis)

@@ -55,14 +55,11 @@ class SimulatedMachines(Closing, Moving):
         faults: MachineFaults | None = None,
         images: Collection[str] | None = None,
         fences: bool = True,
-        step: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Set up the driver.
-
-        `step` is awaited before and after each internal step with its name (`start.begun:before`).
-        """
         self.clock = clock or SystemClock()
-        self._place, self._capacity, self._images, self._step = place, capacity, images, step
+        self._place, self._capacity, self._images = place, capacity, images
+        self.step: Callable[[str], Awaitable[None]] | None = None
+        """Awaited before and after each internal step with its name (`start.begun:before`)."""
         self._fences = fences
         self._source = FaultSource(faults or MachineFaults(), rng or random.Random())  # noqa: S311 - guards nothing
         self._locks: dict[str, asyncio.Lock] = {}
@@ -308,12 +305,12 @@ class SimulatedMachines(Closing, Moving):
         await self._met("hold", "")
         # Counted from the request: a hold that was slow to arrive must not last longer.
         until = asked + max(0.0, seconds)
-        if self._step is not None:
-            await self._step("hold.done:before")
+        if self.step is not None:
+            await self.step("hold.done:before")
         self._place.hold(until, self._now())
         self._stir(self._consoles)
-        if self._step is not None:
-            await self._step("hold.done:after")
+        if self.step is not None:
+            await self.step("hold.done:after")
 
     # For consoles
 
@@ -384,7 +381,7 @@ class SimulatedMachines(Closing, Moving):
 
     async def _half(self, draw: Draw, verb: Verb) -> None:
         """Wait between the steps of a verb; the verb may end here."""
-        if draw.delay or self._step is not None:
+        if draw.delay or self.step is not None:
             await self.clock.sleep(draw.delay)
         if draw.kind == "half":
             raise Uncertain(f"{verb}: interrupted half way; inspect the machine")
@@ -393,8 +390,8 @@ class SimulatedMachines(Closing, Moving):
         self, verb: Verb, part: str, make: Callable[[float], Iterable[Row]], *, gone: str | None = None
     ) -> None:
         """Run one step: apply `make` to the current state, atomically."""
-        if self._step is not None:
-            await self._step(f"{verb}.{part}:before")
+        if self.step is not None:
+            await self.step(f"{verb}.{part}:before")
         now = self._now()
         rows = list(make(now))
         self._place.put(rows)
@@ -402,8 +399,8 @@ class SimulatedMachines(Closing, Moving):
             self._place.delete(gone, now)
             self._seen.pop(gone, None)
         self._stir(row.vm for row in rows)
-        if self._step is not None:
-            await self._step(f"{verb}.{part}:after")
+        if self.step is not None:
+            await self.step(f"{verb}.{part}:after")
 
     def _now(self) -> float:
         """Return the current time, after stopping machines whose hold has expired."""
