@@ -20,7 +20,7 @@ from slicing import TOKENS, call, publish
 from test_slice_processes import SYSTEM, below, is_alive, only, opened, run_of, until, users_of_their_own
 
 import hostler
-from hostler.drivers.slices.process.driver import ProcessSlices
+from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 from hostler.drivers.slices.process.instance import Instance
 from hostler.errors import Refused, Unavailable
 from hostler.ports.calls import Failed
@@ -211,17 +211,17 @@ async def test_a_gateway_that_cannot_be_opened_is_opened_later_and_all_is_adopte
     pid = before.pid_of(active.run)
     await before.aclose(stop=False)
     broken: list[Exception] = [OSError(28, "No space left on device"), Unavailable("not now"), OSError(98, "in use")]
-    opened_doors: list[Path] = []
+    opened_gateways: list[Path] = []
 
     @asynccontextmanager
-    async def door(path: Path, token: str) -> AsyncIterator[None]:
+    async def open_gateway(path: Path, token: str) -> AsyncIterator[None]:
         assert token
         if broken:
             raise broken.pop()
-        opened_doors.append(path)
+        opened_gateways.append(path)
         yield
 
-    slices = ProcessSlices(tmp_path / "slices", artifacts, door=door)
+    slices = ProcessSlices(tmp_path / "slices", artifacts, open_gateway=open_gateway)
     for why in ("in use", "not now"):
         with pytest.raises(Unavailable, match=why):
             await slices.open()
@@ -231,7 +231,7 @@ async def test_a_gateway_that_cannot_be_opened_is_opened_later_and_all_is_adopte
     assert slices.pid_of(active.run) == pid
     assert (await slices.load(active.run)).life is Life.ACTIVE  # the very same
     assert slices.pid_of(active.run) == pid
-    assert len(opened_doors) == 1
+    assert len(opened_gateways) == 1
     await slices.aclose()
 
 
@@ -306,13 +306,13 @@ from pathlib import Path
 sys.path[:0] = sys.argv[3:4] + sys.argv[5:]
 from slicing import TOKENS, call, publish
 from hostler.drivers.slices.process import privileges
-from hostler.drivers.slices.process.driver import ProcessSlices
+from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 from hostler.errors import Refused
 from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import Run
 
 @asynccontextmanager
-async def door(path, token):
+async def open_gateway(path, token):
     async def greet(reader, writer):
         writer.write(b"a gateway")
         writer.close()
@@ -324,7 +324,8 @@ async def main(root):
     artifacts = await publish(root, "bad:look:1", SOURCE)
     (root / "admin.token").write_text("a-secret")
     run = Run(artifact="bad:look:1", instance=1, settings=SliceSettings())
-    async with ProcessSlices(root / "slices", artifacts, python=sys.executable, hidden=root, door=door) as slices:
+    options = SliceOptions(hidden=root)
+    async with ProcessSlices(root / "slices", artifacts, options, open_gateway=open_gateway) as slices:
         if sys.argv[2]:
             slices._allowing._paths += ":" + sys.argv[2]
         slices.admit(TOKENS)
@@ -352,7 +353,7 @@ async def main(root):
         assert await call(active.address, "reach", path="/run/hostler/calls.sock") == "a gateway"
         await slices.unload(run)
     more = {"python": sys.executable, "hidden": root, "disk_mib": 64, "look_every": 0.05}
-    async with ProcessSlices(root / "slices", artifacts, **more) as slices:
+    async with ProcessSlices(root / "slices", artifacts, SliceOptions(**more)) as slices:
         slices.admit(TOKENS)
         active = await slices.activate(run)
         await call(active.address, "seal", name="sealed")
@@ -366,7 +367,7 @@ async def main(root):
     privileges._NAMESPACES = ("--no-such-option",)
     for owner in (False, True):
         privileges._answers.clear()
-        async with ProcessSlices(root / "slices", artifacts, python=sys.executable, as_owner=owner) as slices:
+        async with ProcessSlices(root / "slices", artifacts, SliceOptions(as_owner=owner)) as slices:
             slices.admit(TOKENS)
             try:
                 loaded = await slices.load(run)
@@ -435,7 +436,7 @@ async def test_where_the_agent_is_not_root_a_slice_does_not_reach_the_data_folde
 async def test_a_slice_with_a_user_of_its_own_sees_no_other_process_and_leaves_none(tmp_path: Path) -> None:
     artifacts = await publish(tmp_path, "bad:look:1", LOOK)
     options = {"python": str(SYSTEM), "uids": users_of_their_own()}
-    first = ProcessSlices(tmp_path / "slices", artifacts, **options)
+    first = ProcessSlices(tmp_path / "slices", artifacts, SliceOptions(**options))
     await first.open()
     await first.activate(run_of("bad:look:1"))
     await first.aclose(stop=False)

@@ -18,7 +18,7 @@ from slicing import TOKENS, Caller, call, make_wheel, publish
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.drivers.artifacts.wheel import described
 from hostler.drivers.privileges import users_here
-from hostler.drivers.slices.process.driver import ProcessSlices
+from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 from hostler.errors import Conflict, NotFound, Refused
 from hostler.model.deployment import SliceSettings
 from hostler.ports.artifacts import ArtifactInfo
@@ -78,7 +78,7 @@ def run_of(artifact: str = V1, instance: int = 1, **settings: Any) -> Run:
 
 @asynccontextmanager
 async def opened(root: Path, artifacts: Any, **options: Any) -> AsyncIterator[ProcessSlices]:
-    async with ProcessSlices(root / "slices", artifacts, node="blade-1", **options) as slices:
+    async with ProcessSlices(root / "slices", artifacts, SliceOptions(node="blade-1", **options)) as slices:
         slices.admit(TOKENS)
         yield slices
 
@@ -285,12 +285,14 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from slicing import TOKENS
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.drivers.slices.process.driver import ProcessSlices
+from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import Run
 
 async def main():
-    slices = ProcessSlices(Path({root!r}) / "slices", FolderArtifacts(Path({root!r}) / "repository"), node="blade-1")
+    root = Path({root!r})
+    options = SliceOptions(node="blade-1")
+    slices = ProcessSlices(root / "slices", FolderArtifacts(root / "repository"), options)
     await slices.open()
     slices.admit(TOKENS)
     settings = SliceSettings(environment={{"COLOUR": "red"}})
@@ -337,7 +339,9 @@ async def test_what_an_agent_that_was_killed_left_running_is_adopted(tmp_path: P
 
 async def test_a_worker_that_nobody_asks_ends_by_itself_and_one_that_hangs_counts_as_ended(tmp_path: Path) -> None:
     artifacts = await publish(tmp_path, V1, GREET)
-    slices = ProcessSlices(tmp_path / "slices", artifacts, orphaned_after=3.0, look_every=0.3, answers_within=3.5)
+    slices = ProcessSlices(
+        tmp_path / "slices", artifacts, SliceOptions(orphaned_after=3.0, look_every=0.3, answers_within=3.5)
+    )
     await slices.open()
     slices.admit(TOKENS)
     news: list[str] = []

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, acceleration, node_context, process
+from hostler.drivers.machines.qemu import (
+    ImageFolder,
+    QemuMachines,
+    QemuOptions,
+    acceleration,
+    create,
+    node_context,
+    power,
+    process,
+)
 from hostler.drivers.privileges import Privileges
 from hostler.errors import Unavailable
 from hostler.model.image import Probe, Seeding
@@ -60,7 +69,8 @@ async def test_the_first_machine_may_open_the_device_that_its_own_start_found_to
         raise Unavailable("this is as far as it goes")
 
     monkeypatch.setattr(Privileges, "wrap", wrap)
-    monkeypatch.setattr(Privileges, "own", lambda *_, **__: None)
+    for module in (acceleration, create, power):
+        monkeypatch.setattr(module, "own_files", lambda *_, **__: None)
     monkeypatch.setattr(process, "spawn", spawn)
     options = QemuOptions(network="isolated")
     async with QemuMachines(tmp_path / "node", images=images, options=options) as machines:

@@ -157,13 +157,10 @@ def open_slices(
     time has a folder open. Instances that a killed process left running are adopted.
     """
     from hostler.drivers.privileges import users_here
-    from hostler.drivers.slices.process.driver import ProcessSlices
+    from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 
-    return ProcessSlices(
-        folder,
-        artifacts,
+    options = SliceOptions(
         node=node,
-        clock=clock,
         host=settings.slice_listen,
         packages=settings.slice_packages or "",
         uids=users_here(settings.driver_options["qemu_uids"]),
@@ -171,6 +168,7 @@ def open_slices(
         as_owner=settings.slice_users == "owner",
         hidden=settings.data,
         disk_mib=settings.slice_disk_mib,
-        door=None if ask is None else lambda path, token: gateway(path, token, ask),
         healthy_within=HEALTHY * settings.slice_activating_limit,
     )
+    open_gateway = None if ask is None else lambda path, token: gateway(path, token, ask)
+    return ProcessSlices(folder, artifacts, options, clock=clock, open_gateway=open_gateway)

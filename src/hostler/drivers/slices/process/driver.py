@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from hostler.drivers.slices.process.artifact_cache import Library, Packages
 from hostler.drivers.slices.process.instance import Instance, unknown
 from hostler.drivers.slices.process.instance_dir import InstanceDir, forget_logs, noted
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from hostler.ports.artifacts import Artifacts
     from hostler.ports.slices import Printed, Running
 
-    Door: TypeAlias = Callable[[Path, str], AbstractAsyncContextManager[object]]
+    OpenGateway: TypeAlias = Callable[[Path, str], AbstractAsyncContextManager[object]]
 
 LOOK_EVERY = 5.0
 ANSWERS_WITHIN = 30.0
@@ -45,50 +47,59 @@ ALL_STOPPED_WITHIN = 15.0
 _log = logging.getLogger("hostler.agent")
 
 
+class SliceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the slices of a node run."""
+
+    node: str = ""
+    host: str = "127.0.0.1"
+    """The address at which their workers listen."""
+    packages: str = ""
+    """Folder or index that required packages are taken from; empty: only installed ones."""
+    python: str = sys.executable
+    uids: range | None = None
+    """Users of their own; None: they run as the agent's user."""
+    users_required: bool = False
+    as_owner: bool = False
+    """Run them as the agent's user even where they cannot be confined."""
+    hidden: Path | None = None
+    """Folder that they cannot see; by default their own."""
+    disk_mib: int | None = None
+    healthy_within: float = 50.0
+    orphaned_after: float = 600.0
+    look_every: float = LOOK_EVERY
+    """Seconds between two examinations of an instance."""
+    answers_within: float = ANSWERS_WITHIN
+
+
 class ProcessSlices:
     """The slices of one node, to be entered with `async with`; leaving it stops them.
 
-    One process at a time uses a folder. `door` opens the socket for their calls of other slices, at the given path and
-    for the given token; without it they cannot call other slices.
+    One process at a time uses a folder. `open_gateway` opens the socket for their calls of other slices, at the given
+    path and for the given token; without it they cannot call other slices.
     """
 
     def __init__(
         self,
         folder: Path,
         artifacts: Artifacts,
+        options: SliceOptions | None = None,
         *,
-        node: str = "",
         clock: Clock | None = None,
-        host: str = "127.0.0.1",
-        packages: str = "",
-        python: str = sys.executable,
-        uids: range | None = None,
-        users_required: bool = False,
-        as_owner: bool = False,
-        hidden: Path | None = None,
-        disk_mib: int | None = None,
-        healthy_within: float = 50.0,
-        orphaned_after: float = 600.0,
-        door: Door | None = None,
-        look_every: float = LOOK_EVERY,
-        answers_within: float = ANSWERS_WITHIN,
+        open_gateway: OpenGateway | None = None,
     ) -> None:
         self._folder, self._clock = Path(folder).absolute(), clock or SystemClock()
-        self._node, self._host = node, host
-        self._healthy_within, self._orphaned_after = healthy_within, orphaned_after
-        self._look_every, self._answers_within = look_every, answers_within
+        self._options = options = options or SliceOptions()
         self._gateway, self._gateway_token = self._folder / "gateway" / "calls.sock", secrets.token_urlsafe(32)
-        self._door, self._doors = door, AsyncExitStack()
-        self._library = Library(self._folder / "artifacts", artifacts, Packages(python, packages))
-        self._disk_mib = disk_mib
+        self._open_gateway, self._open_gateways = open_gateway, AsyncExitStack()
+        self._library = Library(self._folder / "artifacts", artifacts, Packages(options.python, options.packages))
         self._allowing = Allowing(
             str(self._folder),
-            python,
-            uids,
-            required=users_required,
-            owner=as_owner,
-            hidden=hidden or self._folder,
-            disk_mib=disk_mib,
+            options.python,
+            options.uids,
+            required=options.users_required,
+            owner=options.as_owner,
+            hidden=options.hidden or self._folder,
+            disk_mib=options.disk_mib,
         )
         self._instances: dict[str, Instance] = {}
         self._tokens: frozenset[str] = frozenset()
@@ -120,14 +131,14 @@ class ProcessSlices:
         try:
             await asyncio.to_thread(self._open)
             notes = await asyncio.to_thread(noted, self._folder)
-            if self._door is not None:
-                await self._doors.enter_async_context(self._door(self._gateway, self._gateway_token))
+            if self._open_gateway is not None:
+                await self._open_gateways.enter_async_context(self._open_gateway(self._gateway, self._gateway_token))
             await self._adopt(notes)
         except BaseException as error:  # undo everything: the next attempt starts over
             for instance in self._instances.values():
                 instance.let_go()
             self._instances.clear()
-            await self._doors.aclose()
+            await self._open_gateways.aclose()
             self._unlock()
             if isinstance(error, OSError):
                 why = error.strerror or error
@@ -164,7 +175,7 @@ class ProcessSlices:
             for instance in self._instances.values():
                 instance.let_go()
             self._instances.clear()
-            await self._doors.aclose()
+            await self._open_gateways.aclose()
             self._unlock()
 
     # The port
@@ -258,12 +269,12 @@ class ProcessSlices:
                 template=run.template,
                 settings=run.settings,
                 module=held.info.module,
-                node=self._node,
-                host=self._host,
+                node=self._options.node,
+                host=self._options.host,
                 tokens=self._tokens,
                 gateway_token=self._gateway_token,
-                orphaned_after=self._orphaned_after,
-                healthy_within=self._healthy_within,
+                orphaned_after=self._options.orphaned_after,
+                healthy_within=self._options.healthy_within,
             )
             await instance.start(held, allowed, self._allowing, order, self._gateway)
         except BaseException:
@@ -303,11 +314,12 @@ class ProcessSlices:
     async def _look(self) -> None:
         """Check all instances periodically: a worker that is not asked for long ends by itself."""
         while True:
-            await self._clock.sleep(self._look_every)
+            await self._clock.sleep(self._options.look_every)
             for name, instance in self._instances.items():
                 if name not in self._looks:  # an instance that does not answer does not delay the others
                     look = asyncio.create_task(
-                        instance.look(self._answers_within, self._disk_mib), name=f"slices: look at {name}"
+                        instance.look(self._options.answers_within, self._options.disk_mib),
+                        name=f"slices: look at {name}",
                     )
                     self._looks[name] = look
                     look.add_done_callback(partial(self._looked, name))
