@@ -185,9 +185,7 @@ async def test_a_driver_that_cannot_be_opened_leaves_its_network_and_takes_nothi
 
     monkeypatch.setattr(UserNetwork, "aclose", leave)
     with monkeypatch.context() as patch:
-        patch.setattr(driver_module.load, "read", fail) if step == "read" else patch.setattr(
-            ControlGroups, "reclaim", fail
-        )
+        patch.setattr(state, "read_machines", fail) if step == "read" else patch.setattr(ControlGroups, "reclaim", fail)
         with pytest.raises(Unavailable, match="not now"):
             await opened().__aenter__()
     assert left == [False]

@@ -26,6 +26,7 @@ from hostler.drivers.machines.qemu.folder import (
     NodeFolder,
 )
 from hostler.drivers.machines.qemu.pid_lookup import Run
+from hostler.drivers.machines.qemu.privileges import own_files
 from hostler.drivers.privileges import Privileges, rights_for, users_here
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
@@ -317,7 +318,7 @@ async def test_one_that_let_go_of_its_lock_is_killed_all_the_same(folder: Machin
 def own_user(folder: MachineFolder) -> int:
     """A machine's own, which it has where we are root: what runs as we do is not told from us."""
     rights = rights_for(folder.path, "p", 1, users_here(None))
-    rights.own(folder.path)
+    own_files(rights, folder.path)
     if rights.uid is None:
         pytest.fail("machines have users of their own only under root: run the tests as root")
     return rights.uid
@@ -338,7 +339,7 @@ async def test_another_machine_that_has_the_same_user_by_chance_is_left_alone(
 ) -> None:
     other = place.machine("other")
     other.create()
-    Privileges(uid=own_user).own(other.path)
+    own_files(Privileges(uid=own_user), other.path)
     theirs = subprocess.Popen(SLEEP, cwd=other.path, user=own_user, group=own_user)
     try:
         await process.kill(folder, uid=own_user, within=PATIENCE)

@@ -18,6 +18,7 @@ from hostler.drivers.machines.qemu.privileges import (
     GroupLimits,
     accelerator_groups,
     nice_of,
+    own_files,
     settings_of,
 )
 from hostler.drivers.privileges import (
@@ -147,7 +148,7 @@ def test_what_was_put_where_the_seed_belongs_is_removed_and_hinders_nobody(
     mode = elsewhere.stat().st_mode
     (folder / "fw").symlink_to(elsewhere)
     (folder / "seed.iso").symlink_to("/etc/passwd")
-    Privileges(uid=5000).own(folder)
+    own_files(Privileges(uid=5000), folder)
     assert list(folder.iterdir()) == []
     assert (elsewhere / "secret").exists()
     assert elsewhere.stat().st_mode == mode
@@ -168,7 +169,7 @@ def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
     for name in ("disk.qcow2", "machine.json", "fw/host_key", "seed.iso"):
         (tmp_path / name).touch()
     (tmp_path / "fw/shared").hardlink_to(tmp_path / "machine.json")
-    Privileges(uid=5000).own(tmp_path)
+    own_files(Privileges(uid=5000), tmp_path)
     assert sorted(given) == [
         ("disk.qcow2", 5000, 5000),
         ("fw", 0, 5000),
@@ -181,9 +182,9 @@ def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
     (tmp_path / "disk.qcow2").unlink()
     (tmp_path / "disk.qcow2").symlink_to("/etc/passwd")
     with pytest.raises(Unavailable, match="cannot be given to user 5000"):
-        Privileges(uid=5000).own(tmp_path)
+        own_files(Privileges(uid=5000), tmp_path)
     given.clear()
-    Privileges().own(tmp_path)
+    own_files(Privileges(), tmp_path)
     assert given == []
 
 
