@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.drivers.artifacts.wheel import described
+from hostler.drivers.artifacts.wheel import describe_wheel
 from hostler.kit.frames import frame, read_frame
 from hostler.ports.calls import Call, Cancel, Denied, End, Failed, FromWorker, Hello, Item, Result, Welcome
 
@@ -27,7 +27,7 @@ async def publish(root: Path, artifact: str, source: str, **more: Any) -> Folder
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(textwrap.dedent(source), encoding="utf-8")
     artifacts = FolderArtifacts(root / "repository")
-    await artifacts.publish(msgspec.structs.replace(described(file, artifact), **more), file)
+    await artifacts.publish(msgspec.structs.replace(describe_wheel(file, artifact), **more), file)
     return artifacts
 
 

@@ -16,7 +16,7 @@ import pytest
 from slicing import TOKENS, Caller, call, make_wheel, publish
 
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.drivers.artifacts.wheel import described
+from hostler.drivers.artifacts.wheel import describe_wheel
 from hostler.drivers.privileges import users_here
 from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 from hostler.errors import Conflict, NotFound, Refused
@@ -499,9 +499,9 @@ async def test_a_wheel_with_requirements(tmp_path: Path) -> None:
     """
     artifacts = FolderArtifacts(tmp_path / "repository")
     wheel = make_wheel(tmp_path / "made", "stew", "1.0", needs, ("spice>=2", "msgspec"))
-    await artifacts.publish(described(wheel, "kitchen:stew:1.0"), wheel)
+    await artifacts.publish(describe_wheel(wheel, "kitchen:stew:1.0"), wheel)
     odd = make_wheel(tmp_path / "made", "odd", "1.0", needs)
-    elsewhere = msgspec.structs.replace(described(odd, "kitchen:odd:1.0"), requires=("spice @ file:///tmp/spice",))
+    elsewhere = msgspec.structs.replace(describe_wheel(odd, "kitchen:odd:1.0"), requires=("spice @ file:///tmp/spice",))
     await artifacts.publish(elsewhere, odd)
     shelf = tmp_path / "shelf"
     make_wheel(shelf, "spice", "2.1", "TASTE = 'hot'")

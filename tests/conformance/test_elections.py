@@ -12,7 +12,7 @@ from harness import pace
 
 import hostler
 from hostler.testing import ElectionClaim, VirtualClock, check_elections, election_claims, run_virtual
-from hostler.testing.elections.claim import TTL, ElectionTrial, acquired
+from hostler.testing.elections.claim import TTL, ElectionTrial, acquire
 
 from .together import all_hold
 from .ttl_drivers import FAR, NEAR, opener, url_of, virtual
@@ -84,7 +84,7 @@ def test_a_storage_that_gives_no_answer_in_a_whole_life_is_asked_again_for_a_lea
     async def body(t: ElectionTrial) -> None:
         elections, storage = await t.elections()
         storage.moods.extend(("fine", "lost", "never", "hang"))
-        leadership = await acquired(elections, t.key, ttl=TTL)
+        leadership = await acquire(elections, t.key, ttl=TTL)
         assert leadership.held
         assert await t.record() == json.loads(leadership.record)
 

@@ -21,7 +21,7 @@ from hetzner.opened import PACE, SPEC, hetzner, options
 from hetzner.standin import TOKEN, StandIn
 
 from hostler.drivers.machines.hetzner import HetznerMachines
-from hostler.drivers.machines.hetzner.api_types import translated
+from hostler.drivers.machines.hetzner.api_types import translate_error
 from hostler.errors import (
     Damaged,
     Forbidden,
@@ -330,10 +330,10 @@ def test_each_code_means_something(code: str | int, kind: type[Exception], writt
 
     error = APIException(code, "why", {})
     for writes, expected in ((False, kind), (True, written)):
-        found = translated(error, "server x", writes=writes, after=1.0)
+        found = translate_error(error, "server x", writes=writes, after=1.0)
         assert isinstance(found, expected), found
         assert not isinstance(found, NotFound), "that says that there is no machine"
-    assert isinstance(translated(KeyError("x"), "server x", writes=True, after=1.0), Uncertain)
+    assert isinstance(translate_error(KeyError("x"), "server x", writes=True, after=1.0), Uncertain)
 
 
 # Looking

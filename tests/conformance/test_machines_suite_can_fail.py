@@ -46,7 +46,7 @@ def cut_of(verb: str) -> str:
 
 class Sound(SimulatedMachines):
     def changed(self, vm: str, **fields: Any) -> Machine:
-        row = replace(self._expected(vm), **fields)
+        row = replace(self._require_row(vm), **fields)
         self._place.put([row])
         return self._machine(row)
 
@@ -104,8 +104,8 @@ class LooksForTheImageTooLate(Sound):
 @found_by("a_running_machine_is_not_started_again")
 class StartsAgain(Sound):
     async def start(self, vm: str) -> Machine:
-        if (await self.inspect(vm) or self._expected(vm)).state is MachineState.RUNNING:
-            self.changed(vm, boots=self._expected(vm).boots + 1)
+        if (await self.inspect(vm) or self._require_row(vm)).state is MachineState.RUNNING:
+            self.changed(vm, boots=self._require_row(vm).boots + 1)
         return await super().start(vm)
 
 
@@ -118,13 +118,13 @@ class OnlyAsks(Sound):
 @found_by("a_machine_that_is_switched_off_is_stopped")
 class NeverSwitchesOff(Sound):
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        return await super().stop(vm, grace=grace) if grace else self._machine(self._expected(vm))
+        return await super().stop(vm, grace=grace) if grace else self._machine(self._require_row(vm))
 
 
 @found_by("stopping_a_stopped_machine_is_fine")
 class RefusesToStopTwice(Sound):
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        if self._expected(vm).on is None:
+        if self._require_row(vm).on is None:
             raise Refused("it is stopped")
         return await super().stop(vm, grace=grace)
 
@@ -154,7 +154,7 @@ class RemembersTheDead(Sound):
 @found_by("destroying_what_is_not_there_is_fine")
 class MissesTheAbsent(Sound):
     async def delete(self, vm: str) -> None:
-        self._expected(vm)
+        self._require_row(vm)
         await super().delete(vm)
 
 
@@ -183,7 +183,7 @@ class DropsAllSnapshots(Sound):
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
         for other in list(self._place.contents.rows):
             await super().drop_snapshot(other, name)
-        return self._machine(self._expected(vm))
+        return self._machine(self._require_row(vm))
 
 
 @found_by("a_node_has_room_for_machines")
@@ -197,15 +197,15 @@ class CapacityShrinks(Sound):
 @found_by("a_reset_is_done_once_for_each_number")
 class ResetsAgain(Sound):
     async def reset(self, vm: str, number: int) -> Machine:
-        if self._expected(vm).resets >= number:
-            return self.changed(vm, boots=self._expected(vm).boots + 1)
+        if self._require_row(vm).resets >= number:
+            return self.changed(vm, boots=self._require_row(vm).boots + 1)
         return await super().reset(vm, number)
 
 
 @found_by("a_reset_is_done_once_for_each_number")
 class OnlyCountsResets(Sound):
     async def reset(self, vm: str, number: int) -> Machine:
-        return self.changed(vm, resets=max(number, self._expected(vm).resets))
+        return self.changed(vm, resets=max(number, self._require_row(vm).resets))
 
 
 @found_by("a_stopped_machine_only_counts_its_resets")
@@ -226,7 +226,7 @@ class ForgetsNumbers(Sound):
 class OneSnapshotOnly(Sound):
     async def snapshot(self, vm: str, name: str) -> Machine:
         await super().snapshot(vm, name)
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return self.changed(vm, snapshots={name: row.snapshots[name]})
 
 
@@ -247,7 +247,7 @@ class RestoresAgain(Sound):
 @found_by("a_restore_that_was_done_needs_its_snapshot_no_more")
 class LooksForTheSnapshotFirst(Sound):
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        if name not in self._expected(vm).snapshots:
+        if name not in self._require_row(vm).snapshots:
             raise Refused("no such snapshot")
         return await super().restore(vm, name, number)
 
@@ -271,7 +271,7 @@ class OverwritesSnapshots(Sound):
 @found_by("a_restored_disk_is_as_it_was_when_the_snapshot_was_taken")
 class RestoresNothing(Sound):
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        disk = self._expected(vm).disk
+        disk = self._require_row(vm).disk
         await super().restore(vm, name, number)
         return self.changed(vm, disk=disk)
 
@@ -387,14 +387,14 @@ class ShapesByDeleting(Sound):
 @found_by(cut_of("a_start"))
 class MistakesStartingForRunning(Sound):
     async def start(self, vm: str) -> Machine:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return self._machine(row) if row.state is MachineState.STARTING else await super().start(vm)
 
 
 @found_by(cut_of("a_graceful_stop"))
 class MistakesStoppingForStopped(Sound):
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return self._machine(row) if row.state is MachineState.STOPPING else await super().stop(vm, grace=grace)
 
 
@@ -402,9 +402,9 @@ class MistakesStoppingForStopped(Sound):
 class CountsTheResetInMemory(Sound):
     async def reset(self, vm: str, number: int) -> Machine:
         self.done = getattr(self, "done", set())
-        if (vm, self._expected(vm).number, number) in self.done:
-            return self._machine(self._expected(vm))
-        self.done.add((vm, self._expected(vm).number, number))
+        if (vm, self._require_row(vm).number, number) in self.done:
+            return self._machine(self._require_row(vm))
+        self.done.add((vm, self._require_row(vm).number, number))
         await asyncio.sleep(0)
         return await super().reset(vm, number)
 
@@ -412,8 +412,8 @@ class CountsTheResetInMemory(Sound):
 @found_by(cut_of("a_snapshot"))
 class SnapshotOnlyOnce(Sound):
     async def snapshot(self, vm: str, name: str) -> Machine:
-        if self._expected(vm).detail == "taking":
-            return self._machine(self._expected(vm))
+        if self._require_row(vm).detail == "taking":
+            return self._machine(self._require_row(vm))
         self.changed(vm, detail="taking")
         return await super().snapshot(vm, name)
 
@@ -421,7 +421,7 @@ class SnapshotOnlyOnce(Sound):
 @found_by(cut_of("a_restore"))
 class CountsTheRestoreFirst(Sound):
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        if self._expected(vm).restored < number:
+        if self._require_row(vm).restored < number:
             self.changed(vm, restored=number)
             await asyncio.sleep(0)
             self.changed(vm, restored=0)
@@ -431,7 +431,7 @@ class CountsTheRestoreFirst(Sound):
 @found_by(cut_of("a_dropped_snapshot"))
 class DropsTheMachineForAWhile(Sound):
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         self._place.delete(vm, self.clock.now())
         await asyncio.sleep(0)
         self._place.put([row])
@@ -542,7 +542,7 @@ class StartsByHalf(Sound):
 @found_by("a_machine_runs_again_after_a_stop")
 class RunsOnce(Sound):
     async def start(self, vm: str) -> Machine:
-        return await super().start(vm) if not self.intervals(vm) else self._machine(self._expected(vm))
+        return await super().start(vm) if not self.intervals(vm) else self._machine(self._require_row(vm))
 
 
 @found_by("machines_are_made_and_run_side_by_side")
@@ -556,7 +556,7 @@ class OnePlanForAll(Sound):
 @found_by("a_stopped_machine_has_snapshots_too")
 class SnapshotsOfWhatRuns(Sound):
     async def snapshot(self, vm: str, name: str) -> Machine:
-        if self._expected(vm).on is None:
+        if self._require_row(vm).on is None:
             raise Refused("it is off")
         return await super().snapshot(vm, name)
 
@@ -623,8 +623,8 @@ class RunsAsSoonAsItHasArrived(Sound):
 
 @found_by("a_machine_that_has_departed_goes_on_where_it_was_if_it_is_started")
 class ForgetsItsMemory(Sound):
-    def _departed(self, vm: str, now: float) -> Any:
-        return replace(super()._departed(vm, now), memory=False)
+    def _depart(self, vm: str, now: float) -> Any:
+        return replace(super()._depart(vm, now), memory=False)
 
 
 @found_by("a_machine_that_is_off_goes_with_its_disk_and_one_that_runs_does_not_go_so")
@@ -643,7 +643,7 @@ class BeginsAnew(Sound):
 @found_by("a_send_that_was_done_is_done_when_it_is_repeated")
 class SendsOnce(Sound):
     async def send(self, vm: str, number: int, connect: Any, *, live: bool = True) -> Machine:
-        if self._expected(vm).state is MachineState.DEPARTED:
+        if self._require_row(vm).state is MachineState.DEPARTED:
             raise Refused("it has departed")
         return await super().send(vm, number, connect, live=live)
 
@@ -710,14 +710,14 @@ class StopsToMark(Sound):
         if before is not None and before.state is MachineState.RUNNING:
             await self.stop(plan.label.vm, grace=0)
             await self.start(plan.label.vm)
-        return self._machine(self._expected(plan.label.vm))
+        return self._machine(self._require_row(plan.label.vm))
 
 
 @found_by("a_mark_outlives_the_driver")
 class MarksInMemory(Sound):
     async def mark(self, plan: MachinePlan) -> Machine:
         self.marked = {**getattr(self, "marked", {}), plan.label.vm: plan}
-        return self._machine(self._expected(plan.label.vm))
+        return self._machine(self._require_row(plan.label.vm))
 
     def _machine(self, row: Any) -> Machine:
         plan = getattr(self, "marked", {}).get(row.vm)
@@ -755,8 +755,8 @@ class MarksAll(Sound):
 @found_by(cut_of("a_mark"))
 class MarksTheTagsOnce(Sound):
     async def mark(self, plan: MachinePlan) -> Machine:
-        if self._expected(plan.label.vm).label == plan.label:
-            return self._machine(self._expected(plan.label.vm))
+        if self._require_row(plan.label.vm).label == plan.label:
+            return self._machine(self._require_row(plan.label.vm))
         self.changed(plan.label.vm, label=plan.label)
         await asyncio.sleep(0)
         return self.changed(plan.label.vm, tags=plan.tags)
@@ -765,7 +765,7 @@ class MarksTheTagsOnce(Sound):
 @found_by("a_retained_machine_is_out_of_service_and_is_listed_as_retained")
 class OnlyStopsWhatItRetains(Sound):
     def _keep(self, vm: str, name: str, now: float) -> Sequence[Any]:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         super()._keep(vm, name, now)
         return [row]
 
@@ -826,7 +826,7 @@ class DiscardsAll(Sound):
 @found_by("what_is_not_there_is_not_retained")
 class RetainsOnlyWhatIsThere(Sound):
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
-        self._expected(vm)
+        self._require_row(vm)
         return await super().retain(vm, name)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hostler.drivers.artifacts import wheel as wheel_module
 from hostler.drivers.artifacts.pack import pack
-from hostler.drivers.artifacts.wheel import described, read_wheel, unpack
+from hostler.drivers.artifacts.wheel import describe_wheel, read_wheel, unpack
 from hostler.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_a_wheel_says_what_it_is(path: Path) -> None:
     found = read_wheel(made(path, USUAL | {f"{INFO}/METADATA": METADATA + more}))
     assert (found.name, found.version, found.module) == ("greeting", "1.0.0", "greeting")
     assert found.requires == ("attrs >=20", 'tomli; python_version < "3.11"')
-    info = described(path, "org.example:Greeting:1.0.0")
+    info = describe_wheel(path, "org.example:Greeting:1.0.0")
     assert (info.file, info.module, info.size) == (path.name, "greeting", path.stat().st_size)
 
 
@@ -193,9 +193,9 @@ def test_only_pure_python_is_taken_and_only_under_its_own_name(path: Path) -> No
     made(path)
     for other in ("org.example:other:1.0.0", "org.example:greeting:1.0.1"):
         with pytest.raises(Invalid, match="publish it as org.example:greeting:1.0.0"):
-            described(path, other)
+            describe_wheel(path, other)
     with pytest.raises(Invalid, match="neither a wheel"):
-        described(path, "org.example:greeting:1.0.0", file="greeting.zip")
+        describe_wheel(path, "org.example:greeting:1.0.0", file="greeting.zip")
 
 
 def test_unpacking_is_whole_or_not_at_all(path: Path, tmp_path: Path) -> None:
@@ -339,14 +339,14 @@ def test_what_could_never_be_called_is_not_published(path: Path, tmp_path: Path,
     made(path, USUAL | {"greeting.py": text})
     for file in (module, path):
         if fine:
-            described(file, "g:greeting:1.0.0")
+            describe_wheel(file, "g:greeting:1.0.0")
         else:
             with pytest.raises(Invalid, match="nothing in it can be called; mark a function with @method"):
-                described(file, "g:greeting:1.0.0")
+                describe_wheel(file, "g:greeting:1.0.0")
     made(path, USUAL | {"greeting.py": "from inner import greet\n", "inner.py": SLICE, "odd.py": "print 'old'"})
-    assert described(path, "g:greeting:1.0.0").module == "greeting"
+    assert describe_wheel(path, "g:greeting:1.0.0").module == "greeting"
     needs = {f"{INFO}/METADATA": METADATA + "Requires-Dist: base\n"}
-    described(made(path, USUAL | needs | {"greeting.py": "from base import greet\n"}), "g:greeting:1.0.0")
+    describe_wheel(made(path, USUAL | needs | {"greeting.py": "from base import greet\n"}), "g:greeting:1.0.0")
 
 
 def test_what_could_never_be_loaded_is_not_published(path: Path, tmp_path: Path) -> None:
@@ -355,23 +355,23 @@ def test_what_could_never_be_loaded_is_not_published(path: Path, tmp_path: Path)
     for text in ("def broken(:\n", "x = " + "(" * 5000 + ")" * 5000, "\0"):
         module.write_text(SLICE + text)
         with pytest.raises(Invalid, match="greeting.py"):
-            described(module, "g:greeting:1")
+            describe_wheel(module, "g:greeting:1")
         with pytest.raises(Invalid, match="greeting.py"):
-            described(made(path, USUAL | {"greeting.py": SLICE + text}), "g:greeting:1.0.0")
+            describe_wheel(made(path, USUAL | {"greeting.py": SLICE + text}), "g:greeting:1.0.0")
     module.write_text(SLICE)
     for name in ("a.b.py", "1a.py", "a-b.py"):
         with pytest.raises(Invalid, match="rename the file"):
-            described(module, "g:greeting:1", file=name)
+            describe_wheel(module, "g:greeting:1", file=name)
     needs = METADATA + "Requires-Dist: base[x] @ https://example.org/base.whl\n"
     with pytest.raises(Invalid, match="slice_packages"):
-        described(made(path, USUAL | {f"{INFO}/METADATA": needs}), "g:greeting:1.0.0")
+        describe_wheel(made(path, USUAL | {f"{INFO}/METADATA": needs}), "g:greeting:1.0.0")
     needs = METADATA + "Requires-Dist: base @ https://example.org/base.whl ; extra == 'dev'\n"
-    described(made(path, USUAL | {f"{INFO}/METADATA": needs}), "g:greeting:1.0.0")
+    describe_wheel(made(path, USUAL | {f"{INFO}/METADATA": needs}), "g:greeting:1.0.0")
     spoiled = bytearray(made(path, USUAL | {"data.txt": "unread"}, compress_type=zipfile.ZIP_STORED).read_bytes())
     spoiled[spoiled.index(b"unread")] ^= 1
     path.write_bytes(spoiled)
     with pytest.raises(Invalid, match=r"data\.txt' in it cannot be read"):
-        described(path, "g:greeting:1.0.0")
+        describe_wheel(path, "g:greeting:1.0.0")
 
 
 def test_group_and_version_can_be_given_and_change_the_artifact(project: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hostler import errors
 from hostler.drivers.calling import gateway as gateway_module
 from hostler.drivers.calling.connection_pool import TcpConnectionPool
-from hostler.drivers.calling.gateway import Gateway, failed
+from hostler.drivers.calling.gateway import Gateway, failure_of
 from hostler.kit.frames import frame, read_frame
 from hostler.ports.calls import Call, CallFailed, Failed, Fault, FromWorker, Hello, NotAdmitted, Welcome
 
@@ -197,8 +197,8 @@ async def test_what_is_told_of_a_failure_says_truly_whether_it_started(
         with pytest.raises(CallFailed) as found:
             await lines.ask(path, call())
         assert (found.value.fault, found.value.started) == (fault, started)
-    assert failed(1, errors.Raised("a", error="KeyError", said="'x'")).error == "KeyError"
-    assert failed(1, errors.Uncertain("a")).error == "Uncertain"
+    assert failure_of(1, errors.Raised("a", error="KeyError", said="'x'")).error == "KeyError"
+    assert failure_of(1, errors.Uncertain("a")).error == "Uncertain"
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hostler.drivers.store.file import FileStore, disk
-from hostler.drivers.store.file.disk import locked
+from hostler.drivers.store.file.disk import write_lock
 from hostler.errors import Closed, Unavailable
 
 WITHIN = 30.0
@@ -194,12 +194,12 @@ def test_who_waited_for_a_lock_file_that_was_deleted_locks_the_one_that_is_there
     inside, leave = threading.Event(), threading.Event()
 
     def wait_for_it() -> None:
-        with locked(str(path)):
+        with write_lock(str(path)):
             inside.set()
             leave.wait(WITHIN)
 
     waiter = threading.Thread(target=wait_for_it)
-    with locked(str(path)):
+    with write_lock(str(path)):
         waiter.start()
         while not _blocked_on_flock(waiter):
             time.sleep(0.001)
@@ -219,7 +219,7 @@ def _blocked_on_flock(thread: threading.Thread) -> bool:
 
 def test_a_child_forked_while_the_lock_is_held_does_not_keep_it(path: Path) -> None:
     reading, writing = os.pipe()
-    with locked(str(path)):
+    with write_lock(str(path)):
         child = os.fork()
         if child == 0:
             os.close(writing)

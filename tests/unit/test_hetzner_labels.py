@@ -13,11 +13,11 @@ from hostler.drivers.machines.hetzner.api_types import state_of
 from hostler.drivers.machines.hetzner.labels import (
     Card,
     card_of,
-    encoded,
-    packed_key,
+    encode_text,
+    pack_key,
     server_name,
     snapshot_labels,
-    unpacked_key,
+    unpack_key,
 )
 from hostler.drivers.machines.seed import new_host_key
 from hostler.errors import Damaged, Invalid
@@ -83,7 +83,7 @@ def test_machines_of_two_ids_have_servers_of_two_names_and_each_is_a_host_name(v
     [("", ""), ("local-1", "local-1"), ("2026-11-15T22:00:00Z", "2026-11-15T22_3a00_3a00Z"), ("a_b", "a_5fb")],
 )
 def test_what_people_look_for_can_be_read(text: str, shown: str) -> None:
-    assert encoded("key", text) == {"key": shown}
+    assert encode_text("key", text) == {"key": shown}
 
 
 def test_tags_stand_under_their_own_names() -> None:
@@ -127,10 +127,10 @@ def test_what_is_not_ours_is_not_read() -> None:
 
 def test_a_host_key_fits_into_a_label() -> None:
     public = new_host_key().public
-    assert unpacked_key(packed_key(public)).split() == public.split()[:2]
-    assert len(packed_key(public)) <= 63
+    assert unpack_key(pack_key(public)).split() == public.split()[:2]
+    assert len(pack_key(public)) <= 63
     for bad in ("", "abc", "!!"):
-        assert unpacked_key(bad) == ""
+        assert unpack_key(bad) == ""
 
 
 def test_a_snapshot_is_named_by_its_labels() -> None:

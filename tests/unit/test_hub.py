@@ -180,7 +180,7 @@ async def test_a_watch_is_found_by_every_key_that_begins_with_its_prefix(key: st
     async with AsyncExitStack() as stack:
         for watch in watches:
             await stack.enter_async_context(watch)
-        found = [watch.prefix for watch in world.hub._interested(key)]
+        found = [watch.prefix for watch in world.hub._interested_watches(key)]
         assert sorted(found) == sorted(prefix for prefix in prefixes if key.startswith(prefix))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.machines.qemu import default_bridge, descriptor
-from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, kept_prefix, mac_of_prefix, names
+from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, load_prefix, mac_of_prefix, names
 from hostler.drivers.machines.qemu.network import network_of
 from hostler.entry.labs import door_by_nodes, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
@@ -63,11 +63,11 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def test_a_folder_has_one_prefix_which_is_its_own(tmp_path: Path) -> None:
-    one, other = kept_prefix(tmp_path / "one"), kept_prefix(tmp_path / "other")
+    one, other = load_prefix(tmp_path / "one"), load_prefix(tmp_path / "other")
     assert one != other
     assert one.prefixlen == 64
     assert one.subnet_of(IPv6Network("fd00::/8"))
-    assert kept_prefix(tmp_path / "one") == one
+    assert load_prefix(tmp_path / "one") == one
     assert (tmp_path / "one" / "bridge6").stat().st_mode & 0o777 == 0o600
     assert mac_of_prefix(IPv6Network("fd12:3456:789a::/64")) == "02:12:34:56:78:9a"
     assert names(one)[0] == names(other)[0] == "hostler0"
@@ -78,20 +78,20 @@ def test_a_folder_has_one_prefix_which_is_its_own(tmp_path: Path) -> None:
 def test_a_prefix_that_is_none_is_told_with_its_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "bridge6").write_text(text)
     with pytest.raises(Damaged, match="bridge6: .* is not a prefix such as"):
-        kept_prefix(tmp_path)
+        load_prefix(tmp_path)
 
 
 def test_a_prefix_that_cannot_be_kept_is_told(tmp_path: Path) -> None:
     (tmp_path / "bridge6").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Unavailable, match="cannot store the bridge's prefix"):
-        kept_prefix(tmp_path)
+        load_prefix(tmp_path)
 
 
 def test_two_folders_have_two_bridges_and_each_finds_its_own_again(tmp_path: Path, kernel: Kernel) -> None:
     one, other = DefaultBridge(tmp_path / "one"), DefaultBridge(tmp_path / "other")
     first, second = one.make(), other.make()
-    assert first == ("hostler0", kept_prefix(tmp_path / "one"))
-    assert second == (names(second[1])[1], kept_prefix(tmp_path / "other"))
+    assert first == ("hostler0", load_prefix(tmp_path / "one"))
+    assert second == (names(second[1])[1], load_prefix(tmp_path / "other"))
     del kernel.macs["hostler0"]
     assert other.make() == second, "a name that became free is not taken: guests are on the other one"
     assert one.make() == first
@@ -100,7 +100,7 @@ def test_two_folders_have_two_bridges_and_each_finds_its_own_again(tmp_path: Pat
 
 
 def test_who_is_faster_with_the_name_has_it(tmp_path: Path, kernel: Kernel) -> None:
-    own = kept_prefix(tmp_path)
+    own = load_prefix(tmp_path)
     kernel.faster = {"hostler0": "02:00:00:00:00:01", names(own)[1]: mac_of_prefix(own)}
     assert DefaultBridge(tmp_path).make() == (names(own)[1], own), (
         "another folder was, then another process of this one"
@@ -114,7 +114,7 @@ def test_the_bridge_gets_the_prefix_that_is_set(tmp_path: Path, kernel: Kernel) 
     prefix = IPv6Network("2001:db8::/64")
     assert DefaultBridge(tmp_path, prefix).make() == ("hostler0", prefix)
     assert kernel.addresses == ["hostler0 2001:db8::1/64"]
-    assert kernel.macs == {"hostler0": mac_of_prefix(kept_prefix(tmp_path))}
+    assert kernel.macs == {"hostler0": mac_of_prefix(load_prefix(tmp_path))}
 
 
 async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(
@@ -130,7 +130,7 @@ async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(
     await network.open()
     assert network.about.startswith("bridge hostler0")
     assert list(kernel.macs) == ["hostler0"]
-    assert network.kind == f"bridge {kept_prefix(tmp_path)}", "a guest that runs stays on it"
+    assert network.kind == f"bridge {load_prefix(tmp_path)}", "a guest that runs stays on it"
     other = network_of("bridge:br0", None, place="p", uids=None)
     assert other.kind == "bridge"
 

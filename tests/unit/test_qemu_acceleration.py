@@ -54,7 +54,7 @@ class Host:
         return await acceleration.verdict(self.place, self.image, uids=uids)
 
     def remembered(self, uids: range | None = None) -> acceleration.Verdict | None:
-        return acceleration.remembered(self.place, uids=uids)
+        return acceleration.stored_verdict(self.place, uids=uids)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ async def test_a_device_that_machines_may_open_by_now_is_another_question(host: 
 
 async def test_a_verdict_is_found_where_no_image_was_ever_kept(host: Host) -> None:
     found = await acceleration.verdict(host.place / "images", host.image, uids=None)
-    assert (found.accelerator, acceleration.remembered(host.place / "images", uids=None)) == ("kvm", found)
+    assert (found.accelerator, acceleration.stored_verdict(host.place / "images", uids=None)) == ("kvm", found)
 
 
 async def test_a_place_that_cannot_be_written_is_told(host: Host) -> None:

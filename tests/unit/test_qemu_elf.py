@@ -94,7 +94,7 @@ def big_image(payload: bytes) -> bytes:
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, lambda data: lzma.compress(data, lzma.FORMAT_ALONE)])
 def test_the_kernel_inside_is_found(pack: object) -> None:
     packed = pack(bootable())  # type: ignore[operator]
-    assert initrd.unpacked_kernel(big_image(packed + b"\x10\0\0\0")) == bootable()
+    assert initrd.unpack_kernel(big_image(packed + b"\x10\0\0\0")) == bootable()
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_the_kernel_inside_is_found(pack: object) -> None:
     [b"who knows", gzip.compress(b"no ELF", mtime=0), gzip.compress(static(), mtime=0), b"\x1f\x8b cut"],
 )
 def test_a_kernel_that_cannot_be_unpacked_boots_as_it_is(payload: bytes) -> None:
-    assert initrd.unpacked_kernel(big_image(payload)) == big_image(payload)
+    assert initrd.unpack_kernel(big_image(payload)) == big_image(payload)
 
 
 def test_what_is_no_kernel_is_refused() -> None:
     for data in (b"", b"MZ", sys.executable.encode() * 100):
         with pytest.raises(Refused, match="not a Linux kernel"):
-            initrd.unpacked_kernel(data)
+            initrd.unpack_kernel(data)

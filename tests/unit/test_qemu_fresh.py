@@ -102,7 +102,7 @@ async def test_a_copy_that_is_cancelled_has_ended(tmp_path: Path, monkeypatch: p
         return os.sendfile(into, source, at, count)
 
     monkeypatch.setattr(disk, "CHUNK", 4096)
-    monkeypatch.setattr(disk, "_copied", slow)
+    monkeypatch.setattr(disk, "_copy_range", slow)
     taking = asyncio.ensure_future(take(made, target))
     await asyncio.to_thread(begun.wait, 30)
     taking.cancel()

@@ -69,7 +69,7 @@ async def test_a_guarded_machine_ends_when_its_hold_does(place: NodeFolder, fold
     until = dead_mans_switch.held_until(str(place.hold_path), boot_id())
     assert until is not None
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
     assert now() >= until
 
 
@@ -83,10 +83,10 @@ async def test_a_hold_that_is_renewed_goes_on_and_one_that_is_shortened_is_over(
     place.hold(now() + 600)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(short + 0.25):
-            await process.ended(folder, run)
+            await process.wait_until_ended(folder, run)
     place.hold(0)
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
 
 
 @pytest.mark.parametrize("what", ["missing", "torn", "of another boot"])
@@ -100,14 +100,14 @@ async def test_a_hold_that_cannot_be_believed_is_none(place: NodeFolder, folder:
         case _:
             place.hold_path.write_text(dead_mans_switch.hold_text("another", now() + 600))
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
 
 
 async def test_what_is_not_held_does_not_start(place: NodeFolder, folder: MachineFolder) -> None:
     for _ in range(2):
         with pytest.raises(Unavailable, match="fenced and not held"):
             await process.spawn(folder, ["touch", "started"], hold=place.hold_path)
-        await process.ended(folder)
+        await process.wait_until_ended(folder)
         assert not (folder.path / "started").exists()
         place.hold(now() - 1)
 
@@ -116,7 +116,7 @@ async def test_whoever_kills_the_guard_kills_the_machine(place: NodeFolder, fold
     run = await guarded(place, folder)
     os.kill(parent_of(run), signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
 
 
 async def test_a_machine_whose_guard_died_before_the_kernel_knew_of_it_does_not_start(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ async def test_the_guard_does_not_hear_polite_signals_and_its_machine_does(
         os.kill(parent_of(run), number)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
-            await process.ended(folder, run)
+            await process.wait_until_ended(folder, run)
     os.kill(run.pid, signal.SIGTERM)
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
 
 
 async def test_the_guard_ends_with_its_machine(place: NodeFolder, folder: MachineFolder) -> None:
@@ -146,7 +146,7 @@ async def test_the_guard_ends_with_its_machine(place: NodeFolder, folder: Machin
     guard_pid = parent_of(run)
     os.kill(run.pid, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
     assert not Path(f"/proc/{guard_pid}").exists()
 
 
@@ -195,7 +195,7 @@ async def test_a_guard_that_cannot_read_its_hold_kills_in_time(
     os.mkfifo(blocking)
     blocking.replace(place.hold_path)
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
     pace.check(timer_now(timer) - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
     assert timer_now(timer) >= until
 

@@ -55,11 +55,11 @@ def test_every_file_of_the_guest_is_there() -> None:
 
 def test_a_program_that_fails_is_told_by_its_first_complaint() -> None:
     argv = ("mmdebstrap", "x")
-    found = build_debian._failed(argv, "I: begun\nE: first\nW: other\nE: mmdebstrap failed to run\n")
+    found = build_debian._failure_of(argv, "I: begun\nE: first\nW: other\nE: mmdebstrap failed to run\n")
     assert isinstance(found, Refused)
     assert "mmdebstrap failed: E: first;" in str(found)
-    assert isinstance(build_debian._failed(argv, "E: Failed to fetch http://h/x"), Unavailable)
-    assert "no reason given" in str(build_debian._failed(argv, ""))
+    assert isinstance(build_debian._failure_of(argv, "E: Failed to fetch http://h/x"), Unavailable)
+    assert "no reason given" in str(build_debian._failure_of(argv, ""))
 
 
 async def test_what_a_program_is_at_is_told_and_its_failure_raised(making: DebianBuild) -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from hostler.drivers.machines.qemu.images import download as downloading
-from hostler.drivers.machines.qemu.images.download import PartialDownload, download, held_part, shown
+from hostler.drivers.machines.qemu.images.download import PartialDownload, download, lock_part, redact_url
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.machines.qemu.images.layout import ImageLayout
 from hostler.errors import HostlerError, NotFound, Refused, TooLarge, Unavailable
@@ -99,7 +99,7 @@ async def server() -> AsyncIterator[Server]:
 def part(tmp_path: Path) -> PartialDownload:
     place = ImageLayout(tmp_path)
     place.make()
-    with held_part(place, SHA256) as part:
+    with lock_part(place, SHA256) as part:
         return part
 
 
@@ -248,23 +248,23 @@ async def test_a_server_that_is_not_there_is_unavailable_and_secrets_of_the_url_
     with pytest.raises(Unavailable) as caught:
         await download("http://eve:hidden@127.0.0.1:1/x?token=hidden", part, limit=1, progress=lambda *_: None)
     assert "hidden" not in str(caught.value)
-    assert shown("https://eve:hidden@h:1/x?token=hidden#hidden") == "https://h:1/x"
+    assert redact_url("https://eve:hidden@h:1/x?token=hidden#hidden") == "https://h:1/x"
 
 
 def test_two_that_load_the_same_do_not_meet(tmp_path: Path) -> None:
     place = ImageLayout(tmp_path)
-    with held_part(place, SHA256):
-        with pytest.raises(Unavailable, match="another process is loading it"), held_part(place, SHA256):
+    with lock_part(place, SHA256):
+        with pytest.raises(Unavailable, match="another process is loading it"), lock_part(place, SHA256):
             pass
-        with held_part(place, "0" * 64):
+        with lock_part(place, "0" * 64):
             pass
-    with held_part(place, SHA256):
+    with lock_part(place, SHA256):
         pass
 
 
 async def test_an_old_part_is_swept_unless_somebody_loads_it(tmp_path: Path) -> None:
     images = ImageFolder(tmp_path)
-    with held_part(images.place, SHA256) as part:
+    with lock_part(images.place, SHA256) as part:
         os.utime(part.path, (0, 0))
         images.sweep()
         assert part.path.exists()

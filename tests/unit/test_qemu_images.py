@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler.drivers.machines.qemu.images import formats, layout, transfer
-from hostler.drivers.machines.qemu.images.add import checked_sha256, recognise, wanted
+from hostler.drivers.machines.qemu.images.add import check_sha256, parse_request, recognise
 from hostler.drivers.machines.qemu.images.folder import ImageFolder, digest_of
 from hostler.errors import Damaged, HostlerError, Invalid, NotFound, Refused, TooLarge, Unavailable
 from hostler.ports.images import Named
@@ -499,9 +499,9 @@ CONTENT = random.Random(1).randbytes(100) + bytes(3 * transfer.CHUNK) + random.R
 @pytest.mark.parametrize("kind", PACK)
 async def test_what_is_compressed_is_unpacked_with_holes_for_zeros(tmp_path: Path, kind: str) -> None:
     (tmp_path / "packed").write_bytes(PACK[kind](CONTENT[:1000]) + PACK[kind](CONTENT[1000:]))
-    assert transfer.packed_by(tmp_path / "packed") == kind
+    assert transfer.compression_of(tmp_path / "packed") == kind
     told: list[int] = []
-    found = await transfer.unpacked(
+    found = await transfer.unpack_file(
         tmp_path / "packed",
         tmp_path / "disk",
         kind,
@@ -522,7 +522,7 @@ async def test_what_cannot_be_unpacked_is_refused(tmp_path: Path, kind: str, dam
     data = data[:-2000] if damage == "cut off" else data[:5000] + b"\xff" * 100 + data[5100:]
     (tmp_path / "packed").write_bytes(data)
     with pytest.raises(Refused, match="cannot be unpacked"):
-        await transfer.unpacked(
+        await transfer.unpack_file(
             tmp_path / "packed", tmp_path / "disk", kind, limit=10**9, subject="it", progress=lambda *_: None
         )
 
@@ -531,7 +531,7 @@ async def test_what_cannot_be_unpacked_is_refused(tmp_path: Path, kind: str, dam
 async def test_a_small_file_that_unpacks_to_a_large_one_is_stopped(tmp_path: Path, kind: str) -> None:
     (tmp_path / "packed").write_bytes(PACK[kind](bytes(6 * 2**20)))
     with pytest.raises(TooLarge):
-        await transfer.unpacked(
+        await transfer.unpack_file(
             tmp_path / "packed", tmp_path / "disk", kind, limit=2**21, subject="it", progress=lambda *_: None
         )
     assert (tmp_path / "disk").stat().st_size <= 2**21
@@ -541,13 +541,15 @@ async def test_a_small_file_that_unpacks_to_a_large_one_is_stopped(tmp_path: Pat
 
 
 def test_options_are_text_and_have_the_defaults_of_a_cloud_image() -> None:
-    plain = wanted({})
+    plain = parse_request({})
     assert plain.fields() == {
         "user": "hostler", "probe": "ssh", "seeding": "cloud-init", "memory_mib": 512, "boot_seconds": 240.0,
         "append": "",
     }  # fmt: skip
-    assert wanted({"kernel": "/k"}).fields()["append"].startswith("root=/dev/vda1")
-    said = wanted({"user": "ada", "probe": "none", "memory_mib": "64", "boot_seconds": "9.5", "max_bytes": "1000"})
+    assert parse_request({"kernel": "/k"}).fields()["append"].startswith("root=/dev/vda1")
+    said = parse_request(
+        {"user": "ada", "probe": "none", "memory_mib": "64", "boot_seconds": "9.5", "max_bytes": "1000"}
+    )
     assert (said.user, said.probe, said.memory_mib, said.boot_seconds, said.max_bytes) == ("ada", "none", 64, 9.5, 1000)
 
 
@@ -571,14 +573,14 @@ def test_options_are_text_and_have_the_defaults_of_a_cloud_image() -> None:
 )
 def test_options_that_cannot_be_are_invalid(options: dict[str, str]) -> None:
     with pytest.raises(Invalid):
-        wanted(options)
+        parse_request(options)
 
 
 def test_a_checksum_may_be_written_as_people_copy_it() -> None:
-    assert checked_sha256(f" SHA256:{'AB' * 32}\n") == "ab" * 32
+    assert check_sha256(f" SHA256:{'AB' * 32}\n") == "ab" * 32
     for wrong in ("ab" * 31, "zz" * 32, "", "md5:" + "ab" * 16):
         with pytest.raises(Invalid, match="64 digits"):
-            checked_sha256(wrong)
+            check_sha256(wrong)
 
 
 async def test_what_cannot_be_added_leaves_nothing_behind(images: ImageFolder, tmp_path: Path) -> None:

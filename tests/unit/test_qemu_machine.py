@@ -55,11 +55,11 @@ async def spawned(folder: Path, *argv: str) -> AsyncIterator[Run]:
     try:
         yield run
     finally:
-        for found in (pid_lookup.believed(held, run), *pid_lookup.holders(held)):
+        for found in (pid_lookup.process_of_run(held, run), *pid_lookup.holders(held)):
             if found is not None:
                 with found:
                     found.kill()
-        await process._reaped(held)
+        await process._reap(held)
         held.close()
 
 
@@ -274,7 +274,7 @@ async def test_one_that_runs_is_booting_from_the_first_look(opened: Opened, monk
         assert began is not None
         assert began.step is Step.BOOTING
         assert told == [], "nothing has changed for who looks"
-        one._climbed(Readiness(step=Step.AVAILABLE, since=1.0))
+        one._record_readiness(Readiness(step=Step.AVAILABLE, since=1.0))
         one.climb(asks=False)  # as after a reset
         assert told == ["a", "a"]
         again = one.seen().readiness

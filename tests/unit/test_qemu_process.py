@@ -60,7 +60,7 @@ async def test_it_lives_exactly_as_long_as_its_process(folder: MachineFolder) ->
     assert not process.alive(folder)
     assert process.find(folder, run) is None
     await process.kill(folder, run, within=PATIENCE)
-    await process.ended(folder, run)
+    await process.wait_until_ended(folder, run)
     assert not Path(f"/proc/{run.pid}").exists()  # reaped
 
 
@@ -115,7 +115,7 @@ async def test_it_has_its_own_session_no_other_file_and_no_secret(
 async def test_what_it_said_in_its_last_run_is_forgotten_in_the_next(folder: MachineFolder) -> None:
     for word in ("one", "two"):
         run = await process.spawn(folder, ["sh", "-c", f"echo {word}"])
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
         assert folder.said() == word
 
 
@@ -148,13 +148,13 @@ async def test_what_cannot_be_run_leaves_nothing(folder: MachineFolder) -> None:
         (folder.path / "hold").write_text(dead_mans_switch.hold_text(boot_id(), now() + 60))
         with pytest.raises(Unavailable, match="no-such-program.*cannot be run|cannot be run.*no-such-program"):
             await process.spawn(folder, ["no-such-program"], wrap=lambda _: ["no-such-program"], hold=hold)
-        await process.ended(folder)
+        await process.wait_until_ended(folder)
 
 
 async def test_its_end_wakes_who_waits_though_nobody_has_reaped_it(folder: MachineFolder) -> None:
     run = await process.spawn(folder, SLEEP)
-    waiting = asyncio.ensure_future(process.ended(folder, run))
-    blind = asyncio.ensure_future(process.ended(folder))
+    waiting = asyncio.ensure_future(process.wait_until_ended(folder, run))
+    blind = asyncio.ensure_future(process.wait_until_ended(folder))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     os.kill(run.pid, signal.SIGKILL)
@@ -169,9 +169,9 @@ async def test_a_zombie_has_ended(folder: MachineFolder, monkeypatch: pytest.Mon
         os.kill(run.pid, signal.SIGKILL)
         await eventually(lambda: pid_lookup.ProcessInfo.at(run.pid).state == "Z")
         assert not process.alive(folder)
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
         await process.kill(folder, run, within=PATIENCE)
-        assert pid_lookup.believed(folder, run) is None
+        assert pid_lookup.process_of_run(folder, run) is None
         await process.spawn(folder, SLEEP)
 
 
@@ -181,7 +181,7 @@ async def test_who_waits_may_be_cancelled(folder: MachineFolder) -> None:
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await process.ended(folder, run)
+                await process.wait_until_ended(folder, run)
     assert set(os.listdir("/proc/self/fd")) <= before
     assert process.alive(folder)
 
@@ -214,7 +214,7 @@ async def test_a_number_that_is_somebody_elses_is_never_taken_for_the_machine(
 ) -> None:
     run = await process.spawn(folder, SLEEP)
     for lie in lies(run, stranger.pid):
-        assert pid_lookup.believed(folder, lie) is None
+        assert pid_lookup.process_of_run(folder, lie) is None
         found = process.find(folder, lie)
         assert found is not None
         with found:
@@ -268,7 +268,7 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", stat)
         patch.setattr(os, "listdir", listdir)
-        assert pid_lookup.believed(folder, lies(run, stranger.pid)[1]) is None
+        assert pid_lookup.process_of_run(folder, lies(run, stranger.pid)[1]) is None
         for hint in (run, None):
             found = process.find(folder, hint)
             assert found is not None
@@ -276,7 +276,7 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
                 assert found.pid == run.pid
         os.kill(run.pid, signal.SIGKILL)
         await eventually(lambda: pid_lookup.ProcessInfo.at(run.pid).state == "Z")
-        assert pid_lookup.believed(folder, run) is None
+        assert pid_lookup.process_of_run(folder, run) is None
 
 
 # One that a guest has taken over

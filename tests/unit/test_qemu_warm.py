@@ -88,9 +88,9 @@ def _record_of(of: saved_state.SavedShape) -> Any:
 
 
 def test_what_is_kept_is_found_and_cannot_be_written_through_what_finds_it(tmp_path: Path) -> None:
-    assert saved_state.opened(tmp_path, shape()) is None
+    assert saved_state.open_state(tmp_path, shape()) is None
     saved_state.keep(tmp_path, shape(), made(tmp_path))
-    descriptor = saved_state.opened(tmp_path, shape())
+    descriptor = saved_state.open_state(tmp_path, shape())
     assert descriptor is not None
     try:
         assert os.read(descriptor, 100) == b"x" * 8
@@ -98,7 +98,7 @@ def test_what_is_kept_is_found_and_cannot_be_written_through_what_finds_it(tmp_p
             os.write(descriptor, b"y")
     finally:
         os.close(descriptor)
-    assert saved_state.opened(tmp_path, shape(cpus=2)) is None
+    assert saved_state.open_state(tmp_path, shape(cpus=2)) is None
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     path = shape().path(tmp_path)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert saved_state.opened(tmp_path, shape()) is None
+    assert saved_state.open_state(tmp_path, shape()) is None
 
 
 def test_only_so_many_are_kept_and_the_unused_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_only_so_many_are_kept_and_the_unused_go_first(tmp_path: Path, monkeypat
     for cpus in (1, 2):
         saved_state.keep(tmp_path, shape(cpus=cpus), made(tmp_path))
         os.utime(shape(cpus=cpus).path(tmp_path), (cpus, cpus))
-    os.close(saved_state.opened(tmp_path, shape(cpus=1)) or -1)  # used just now
+    os.close(saved_state.open_state(tmp_path, shape(cpus=1)) or -1)  # used just now
     saved_state.keep(tmp_path, shape(cpus=3), made(tmp_path))
     left = {entry.name for entry in (tmp_path / "warm").iterdir()}
     assert left == {"1x128", "3x128"}

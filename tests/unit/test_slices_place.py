@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.slices.process.artifact_cache import _PLAIN
-from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, InstanceDir, forget_logs, name_of, noted
+from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, InstanceDir, forget_logs, name_of, read_notes
 from hostler.drivers.slices.process.privileges import Allowed, Allowing, limits_of
 from hostler.entry.agent import check_slice_listen
 from hostler.errors import Invalid
@@ -140,7 +140,7 @@ def test_folders_of_instances_are_short_and_distinct(tmp_path: Path) -> None:
     for folder in ("nonsense", "empty"):
         (tmp_path / "runs" / folder).mkdir(parents=True)
     (tmp_path / "runs/nonsense/run.json").write_text("{")
-    assert noted(tmp_path) == []
+    assert read_notes(tmp_path) == []
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -100,8 +100,8 @@ REFUSED = aiohttp.ClientConnectorError(None, ConnectionRefusedError(111, "refuse
 def test_only_a_connection_that_was_never_made_proves_that_dynamodb_did_nothing(
     error: Exception, kind: type[HostlerError]
 ) -> None:
-    assert type(on_dynamodb._broken(call(), error)) is kind
-    assert type(on_dynamodb._broken(call(writes=False), error)) is Unavailable
+    assert type(on_dynamodb._lost_error(call(), error)) is kind
+    assert type(on_dynamodb._lost_error(call(writes=False), error)) is Unavailable
 
 
 class Wall:
@@ -198,7 +198,7 @@ def write_timeout(kind: int) -> WriteTimeout:
 )
 def test_what_cassandra_and_its_client_say(error: Exception, kind: type[HostlerError]) -> None:
     assert isinstance(error, on_cassandra._FOREIGN)
-    assert type(on_cassandra._translated(call(), error)) is kind
+    assert type(on_cassandra._translate_error(call(), error)) is kind
 
 
 def test_a_life_on_cassandra_is_rounded_up_to_whole_seconds_and_one_more() -> None:

@@ -78,14 +78,14 @@ class Calls:
                 yield call
         except TimeoutError:
             if self._state == "closed":
-                raise self._closed_meanwhile(call) from None
+                raise self._closed_error(call) from None
             raise call.lost(f"no answer within {self._timeout:g} s") from None
         finally:
             self._scopes.discard(scope)
             if not self._scopes:
                 self._idle.set()
 
-    def _closed_meanwhile(self, call: Call) -> HostlerError:
+    def _closed_error(self, call: Call) -> HostlerError:
         if call.writes and call.sent:
             return call.lost("closed before the answer came")
         return Closed(f"{call.subject}: closed while this call ran")

@@ -40,7 +40,7 @@ class Argon2Hasher:
         self._stand_in = _hash_of_nothing(cost, memory_kib)
 
     async def hash(self, password: str) -> str:
-        return await self._off_loop(lambda: self._hashed(password))
+        return await self._off_loop(lambda: self._hash_password(password))
 
     async def verify(self, kept: str, password: str) -> bool:
         return await self._off_loop(lambda: self._verified(kept, password))
@@ -52,7 +52,7 @@ class Argon2Hasher:
 
     # In a thread
 
-    def _hashed(self, password: str) -> str:
+    def _hash_password(self, password: str) -> str:
         try:
             return self._argon2.hash(_bytes(password))
         except (Argon2Error, MemoryError) as error:
@@ -82,7 +82,7 @@ class Argon2Hasher:
                 raise TooManyTries("password: too many logins at once; try again in a second", 1.0)
             self._under_way += 1
         future = self._pool.submit(work)
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._finish_one)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -91,7 +91,7 @@ class Argon2Hasher:
                 raise Closed("password: the hasher was closed during the request") from None
             raise
 
-    def _done(self, _: object) -> None:
+    def _finish_one(self, _: object) -> None:
         with self._count:
             self._under_way -= 1
 

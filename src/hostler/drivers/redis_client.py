@@ -209,10 +209,10 @@ class RedisLink:
                 run, number = self._unanswered[0]
                 # Another run of the server, or another server, has not read that connection's data.
                 if self._known.get(connection, (b"", 0))[0] == run:
-                    await self._told(connection, "CLIENT", "KILL", "ID", number)
+                    await self._ask_optional(connection, "CLIENT", "KILL", "ID", number)
                 self._unanswered.pop(0)
 
-    async def _told(self, connection: Connection, *command: Words) -> Any:
+    async def _ask_optional(self, connection: Connection, *command: Words) -> Any:
         """Return an optional answer: the user may have no permission for the command."""
         await connection.send_command(*command)
         try:
@@ -241,8 +241,8 @@ class RedisLink:
 
     async def _know(self, call: Call, connection: Connection) -> None:
         try:
-            number = await self._told(connection, "CLIENT", "ID")
-            info = await self._told(connection, "INFO", "server")
+            number = await self._ask_optional(connection, "CLIENT", "ID")
+            info = await self._ask_optional(connection, "INFO", "server")
         except (RedisError, OSError) as error:
             await self.drop(connection)
             raise self.trouble(call.subject, error) from error

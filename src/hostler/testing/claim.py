@@ -81,7 +81,7 @@ async def side_by_side(*parts: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait(tasks)
 
 
-async def connected(ask: Callable[[], Awaitable[object]], *, within: float) -> None:
+async def wait_until_connected(ask: Callable[[], Awaitable[object]], *, within: float) -> None:
     """Wait until the storage answers: the time to connect is not part of any claim."""
     end = loop_time() + within
     while True:

@@ -103,11 +103,11 @@ def _step(call: Call, state: _State, revision: int | None) -> _State | None:
     if call.verb == "get":
         return _read(call.found, state)
     if call.verb == "put":
-        return _written(call.value, state, revision)
+        return _state_after_write(call.value, state, revision)
     if call.verb == "delete":
         if call.outcome == "done" and not call.existed:
             return state if state.version == 0 else None
-        return _written(None, state, revision) if state.version else None
+        return _state_after_write(None, state, revision) if state.version else None
     assert call.condition is not None
     holds = _holds(call.condition, state)
     if call.reads:
@@ -119,7 +119,7 @@ def _step(call: Call, state: _State, revision: int | None) -> _State | None:
         state = state._replace(mod=int(call.condition.operand), exact=True)
     if call.value is None and not state.version:
         return state
-    return _written(call.value, state, revision)
+    return _state_after_write(call.value, state, revision)
 
 
 def _read(found: KeyValue | None, state: _State) -> _State | None:
@@ -138,7 +138,7 @@ def _read(found: KeyValue | None, state: _State) -> _State | None:
     return _State(state.value, state.version, found.create_revision, found.mod_revision, exact=True)
 
 
-def _written(value: bytes | None, state: _State, revision: int | None) -> _State | None:
+def _state_after_write(value: bytes | None, state: _State, revision: int | None) -> _State | None:
     if revision is not None and revision <= state.mod:
         return None
     mod = state.mod + 1 if revision is None else revision
@@ -371,24 +371,25 @@ def _check_revisions(history: Sequence[Call]) -> Violation | None:
         other = writers.setdefault(call.revision or 0, call)
         if other is not call:
             return Violation(call.key, f"two writes got revision {call.revision}", (other, call), call)
-    by_end = sorted((call for call in history if _seen(call)), key=lambda c: c.ended_at or 0)
+    by_end = sorted((call for call in history if _newest_revision(call)), key=lambda c: c.ended_at or 0)
     ended = 0
     highest: Call | None = None
     for call in sorted(answered, key=lambda c: c.called_at):
         while ended < len(by_end) and (by_end[ended].ended_at or 0) < call.called_at:
-            if highest is None or _seen(by_end[ended]) > _seen(highest):
+            if highest is None or _newest_revision(by_end[ended]) > _newest_revision(highest):
                 highest = by_end[ended]
             ended += 1
         if highest is None:
             continue
-        least = _seen(highest) + (1 if call.writes and call.value is not None else 0)
+        least = _newest_revision(highest) + (1 if call.writes and call.value is not None else 0)
         if (call.revision or 0) < least:
-            reason = f"revision {call.revision} was assigned after an earlier call had already seen {_seen(highest)}"
+            newest = _newest_revision(highest)
+            reason = f"revision {call.revision} was assigned after an earlier call had already seen {newest}"
             return Violation(call.key, reason, (highest, call), call)
     return None
 
 
-def _seen(call: Call) -> int:
+def _newest_revision(call: Call) -> int:
     """Return the newest revision in a call's answer; 0: none."""
     if call.outcome != "done":
         return 0

@@ -166,7 +166,7 @@ class TtlServer:
                 raise ServerFailed(f"{self.name}: {problem}, for {self.within:g} s:\n{self.process.tail(10)}")
             time.sleep(0.05)
 
-    def _said(self, request: bytes, size: int) -> bytes:
+    def _first_bytes(self, request: bytes, size: int) -> bytes:
         """Return the first bytes of its answer to `request`."""
         with socket.create_connection((HOST, self.ports[0]), timeout=1.0) as connection:
             connection.sendall(request)
@@ -186,7 +186,7 @@ class RedisServer(TtlServer):
         ]
 
     def answers(self) -> bool:
-        return self._said(b"PING\r\n", 7) == b"-NOAUTH"
+        return self._first_bytes(b"PING\r\n", 7) == b"-NOAUTH"
 
     def url_of(self, endpoint: str, **options: str) -> str:
         return f"redis://{endpoint}/0?{urlencode({'password': PASSWORD, **options})}"
@@ -202,7 +202,7 @@ class DynamodbServer(TtlServer):
     table: ClassVar[str] = "hostler-test"
 
     def command(self) -> list[str]:
-        script = _installed("dynalite/cli.js")
+        script = _installed_path("dynalite/cli.js")
         return [
             *(_node(), str(script), "--host", HOST, "--port", str(self.ports[0])),
             *("--path", str(self.directory / "data"), "--createTableMs", "20"),
@@ -284,7 +284,7 @@ class CassandraServer(TtlServer):
     keyspace: ClassVar[str] = "sysvvm"
 
     def command(self) -> list[str]:
-        libraries = _installed("cassandra-server/apache-cassandra-2.1.0/lib")
+        libraries = _installed_path("cassandra-server/apache-cassandra-2.1.0/lib")
         folder = self.directory
         native, storage, ssl = self.ports
         names = {"directory": folder, "host": HOST, "native": native, "storage": storage, "ssl": ssl}
@@ -305,7 +305,7 @@ class CassandraServer(TtlServer):
 
     def answers(self) -> bool:
         # An OPTIONS frame of the native protocol, version 3; the answer's opcode is SUPPORTED.
-        answer = self._said(b"\x03\x00\x00\x00\x05\x00\x00\x00\x00", 9)
+        answer = self._first_bytes(b"\x03\x00\x00\x00\x05\x00\x00\x00\x00", 9)
         return len(answer) > 4 and answer[4] == 6 and self._has_its_user()
 
     def url_of(self, endpoint: str, **options: str) -> str:
@@ -323,7 +323,7 @@ class CassandraServer(TtlServer):
         return len(answer) > 4 and answer[4] == 16  # AUTH_SUCCESS
 
 
-def _installed(path: str) -> Path:
+def _installed_path(path: str) -> Path:
     """Return the path of something that npm installed."""
     place = Path(os.environ.get("HOSTLER_TEST_SERVERS") or _PLACE / "servers")
     found = place / "node_modules" / path

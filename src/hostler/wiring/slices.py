@@ -68,9 +68,9 @@ def _token(file: Path | None) -> str | None:
 
 def describe_artifact(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
     """Return the metadata of a file as that artifact. Invalid: the file cannot be that artifact."""
-    from hostler.drivers.artifacts.wheel import described
+    from hostler.drivers.artifacts.wheel import describe_wheel
 
-    return described(path, artifact, file=file)
+    return describe_wheel(path, artifact, file=file)
 
 
 def slice_source(path: Path) -> tuple[Path, str]:

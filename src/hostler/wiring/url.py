@@ -69,7 +69,7 @@ class InstalledOpeners(Mapping[str, Opener[T]]):
         return len(list(iter(self)))
 
 
-def opened_by(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
+def open_by_scheme(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
     """Call the opener of the URL's scheme. Invalid: unknown scheme, or an unknown option."""
     if not isinstance(url, str):
         raise Invalid(f"{what}: must be a str, not {type(url).__name__}")
@@ -97,7 +97,7 @@ def open_store(url: str) -> Store:
     `memory://`, `sqlite:///abs/path.db`, `file:///abs/path/state.json`, `etcd://host:port[,host:port…]`, `etcds://…`,
     and the URLs of installed drivers.
     """
-    return opened_by(url, STORE_OPENERS, "store URL")
+    return open_by_scheme(url, STORE_OPENERS, "store URL")
 
 
 def is_store(url: str) -> bool:
@@ -119,7 +119,7 @@ def open_ttl_storage(url: str) -> TtlStorage:
     Every store URL; `redis://host:port/db`, `rediss://…`, `dynamodb://table?region=…`,
     `cassandra://host:port/keyspace`; and the URLs of installed drivers.
     """
-    return opened_by(url, _OPENERS, "ttl storage URL")
+    return open_by_scheme(url, _OPENERS, "ttl storage URL")
 
 
 def ttl_storage_on(store: Store) -> TtlStorage:
@@ -165,7 +165,7 @@ def _link(url: str, opener: str) -> RedisLink:
         return redis_link(parts, options, _WHAT, opener=opener, fenced=True)
 
     openers: dict[str, Callable[[SplitResult, Options], RedisLink]] = {"redis": linked, "rediss": linked}
-    return opened_by(url, openers, _WHAT)
+    return open_by_scheme(url, openers, _WHAT)
 
 
 WHAT = "power URL"
@@ -206,7 +206,7 @@ def _by_node(
     openers: dict[str, Callable[[str], Power | None]] = {}
     names: dict[str, str] = {}
     for pattern, url in boards.items():
-        opener = openers[pattern] = partial(_opened, url, timeout=timeout, tell=tell)
+        opener = openers[pattern] = partial(_open_switch, url, timeout=timeout, tell=tell)
         many = any(each in pattern for each in "*?[")
         try:
             sample = opener("node" if many else pattern)
@@ -225,7 +225,7 @@ def _by_node(
     return PowerByNode(openers, otherwise=otherwise, tell=tell)
 
 
-def _opened(url: str, node: str, *, timeout: float, tell: Callable[[str], None]) -> Power | None:
+def _open_switch(url: str, node: str, *, timeout: float, tell: Callable[[str], None]) -> Power | None:
     """Return the switch of a node; None: its name cannot be used in the URL's host."""
     from hostler.drivers.power import CommandPower
 
@@ -240,7 +240,7 @@ def _opened(url: str, node: str, *, timeout: float, tell: Callable[[str], None])
         return lambda parts, options: driver.open(parts, options, timeout, tell)
 
     openers = InstalledOpeners(POWER, PowerDriver, opener)
-    power = opened_by(url.replace(NODE, quote(node, safe="")), openers, WHAT)
+    power = open_by_scheme(url.replace(NODE, quote(node, safe="")), openers, WHAT)
     if power is None:
         tell(f"power of node {node}: this name cannot be part of a host name; add an entry for it to the setting power")
     return power

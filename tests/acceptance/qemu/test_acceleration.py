@@ -52,7 +52,7 @@ async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images:
     assert found.accelerator in ("kvm", "tcg")
     assert found.why
     assert beats > min(took, 1.0) / 0.005 / 20, "the loop went on meanwhile"
-    assert acceleration.remembered(tmp_path, uids=users) == found
+    assert acceleration.stored_verdict(tmp_path, uids=users) == found
     assert await acceleration.verdict(tmp_path, files, uids=users) == found
     if not may_open_the_device():
         assert found.accelerator == "tcg"

@@ -54,7 +54,7 @@ async def test_a_machine_lives_from_its_first_boot_to_its_end_and_says_what_happ
         machines.listen(told.append)
         await machines.create(plan("a"))
         with monkeypatch.context() as patch:
-            patch.setattr(saved_state, "opened", lambda *_: None)
+            patch.setattr(saved_state, "open_state", lambda *_: None)
             started = await machines.start("a")
         assert started.readiness is not None
         assert started.readiness.step is Step.BOOTING

@@ -154,13 +154,13 @@ async def test_a_qemu_that_dies_while_it_is_connected_to_is_an_error_that_is_tol
         assert (await machines.start("a")).state is RUNNING
     with monkeypatch.context() as patch:  # found by the next agent, it dies under its hands
         patch.setattr(GuestChannel, "connect", connect_and_die)
-        found = driver_module.QemuMachines._found
+        found = driver_module.QemuMachines._reconnect_to
 
         async def find(machines: QemuMachines, machine: QemuMachine) -> None:
             link[0] = machine._link
             await found(machines, machine)
 
-        patch.setattr(driver_module.QemuMachines, "_found", find)
+        patch.setattr(driver_module.QemuMachines, "_reconnect_to", find)
         async with opened() as machines:
             await eventually(lambda: of(machines).state is MachineState.FAILED)
             patch.undo()

@@ -141,7 +141,7 @@ async def test_a_real_qemu_is_started_with_the_least_rights_told_heard_and_ended
         assert int(status["CapBnd"], 16) == 0
     assert oct((folder.path / "qmp.sock").stat().st_mode & 0o077) == "0o0"
     assert await monitor.execute("quit") == {}
-    await process.ended(folder, run)
+    await process.wait_until_ended(folder, run)
     await asyncio.wait_for(told.closed.wait(), PATIENCE)
     for each in (monitor, console, guest):
         await each.aclose()
@@ -160,7 +160,7 @@ async def test_the_kernel_ends_a_qemu_of_any_user_with_its_guard(
     assert resident < 16 * 2**20, "a guard has grown: it is one more process for each fenced machine"
     os.kill(guard, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        await process.ended(folder, run)
+        await process.wait_until_ended(folder, run)
         await told.closed.wait()
     await monitor.aclose()
 
@@ -178,7 +178,7 @@ async def test_a_hold_that_is_renewed_in_time_never_ends_and_without_it_the_end_
     assert process.alive(folder)
     until = now() + 0.5
     place.hold(until)
-    await process.ended(folder, run)
+    await process.wait_until_ended(folder, run)
     assert now() >= until
 
 
@@ -220,7 +220,7 @@ async def test_it_outlives_its_agent_and_the_next_one_finds_hears_and_ends_it(
     told = Told()
     monitor = told.monitor(folder)
     await monitor.connect(PATIENCE)
-    ended = asyncio.ensure_future(process.ended(folder, run))
+    ended = asyncio.ensure_future(process.wait_until_ended(folder, run))
     await asyncio.sleep(0.05)
     assert not ended.done()
     os.kill(run.pid, signal.SIGKILL)
@@ -290,7 +290,7 @@ async def test_a_qemu_that_cannot_start_says_why(folder: MachineFolder) -> None:
     await process.spawn(folder, [*QEMU, "-device", "no-such-device"])
     with pytest.raises(Unavailable, match="'no-such-device' is not a valid device model name"):
         await Told().monitor(folder).connect(PATIENCE)
-    await process.ended(folder)
+    await process.wait_until_ended(folder)
 
 
 async def test_jobs_are_done_and_their_failures_told(folder: MachineFolder) -> None:

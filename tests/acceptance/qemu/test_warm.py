@@ -74,7 +74,7 @@ async def test_machines_from_one_saved_state_are_each_themselves(images: ImageFo
 async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
     images: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = saved_state.opened
+    real = saved_state.open_state
 
     def cut(folder: Path, shape: saved_state.SavedShape) -> int | None:
         descriptor = real(folder, shape)
@@ -84,7 +84,7 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
         os.close(descriptor)
         return os.open(half, os.O_RDONLY | os.O_CLOEXEC)
 
-    monkeypatch.setattr(saved_state, "opened", cut)
+    monkeypatch.setattr(saved_state, "open_state", cut)
     async with node(tmp_path / "node", images) as machines:
         await machines.create(plan("one"))
         with caplog.at_level(logging.WARNING, logger="hostler.qemu"):

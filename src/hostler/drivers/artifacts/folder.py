@@ -24,10 +24,10 @@ from hostler.drivers.artifacts.metadata import (
     INDEX,
     MAX_INFO,
     MAX_SIZE,
-    checked,
-    decoded,
+    check_info,
+    decode_info,
     in_order,
-    parsed,
+    parse_artifact,
 )
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
@@ -70,12 +70,12 @@ class FolderArtifacts:
     # Internal
 
     def _place(self, artifact: str) -> Path:
-        found = parsed(artifact)
+        found = parse_artifact(artifact)
         return self.root / found.group / found.name / found.version
 
     def _find(self, artifact: str) -> ArtifactInfo:
         place = self._place(artifact)
-        with translated(self.root):
+        with translate_file_errors(self.root):
             try:
                 data = _small(place / DESCRIPTION)
             except (FileNotFoundError, NotADirectoryError):
@@ -84,11 +84,11 @@ class FolderArtifacts:
                     " hostler slice push, or, if it was published on another machine, set artifacts to one repository"
                     " for all machines"
                 ) from None
-        return decoded(data, artifact, str(place / DESCRIPTION))
+        return decode_info(data, artifact, str(place / DESCRIPTION))
 
     def _list(self, base: str) -> Sequence[ArtifactInfo]:
         found: list[ArtifactInfo] = []
-        with translated(self.root):
+        with translate_file_errors(self.root):
             for group in _folders(self.root):
                 for name in _folders(self.root / group):
                     if base and base != f"{group}:{name}":
@@ -101,13 +101,13 @@ class FolderArtifacts:
     def _fetch(self, artifact: str, to: Path) -> ArtifactInfo:
         info = self._find(artifact)
         source = self._place(artifact) / info.file
-        with translated(self.root):
+        with translate_file_errors(self.root):
             try:
                 descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 raise Damaged(f"artifact {artifact}: its file {source} is missing; publish it again") from None
         with os.fdopen(descriptor, "rb") as file:
-            with translated(to):
+            with translate_file_errors(to):
                 to.mkdir(parents=True, exist_ok=True)
             with arriving(to, info) as out:
                 while chunk := self._read(file):
@@ -115,27 +115,27 @@ class FolderArtifacts:
         return info
 
     def _read(self, file: BinaryIO) -> bytes:
-        with translated(self.root):
+        with translate_file_errors(self.root):
             return file.read(CHUNK)
 
     def _publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
         if not info.published_at:
             info = msgspec.structs.replace(info, published_at=self._clock.wall())
-        place = self._place(checked(info).artifact)
-        with translated(self.root):
+        place = self._place(check_info(info).artifact)
+        with translate_file_errors(self.root):
             _folder_there(self.root)
             with self._draft() as draft:
-                _copied(source, draft / info.file, info)
+                _copy_file(source, draft / info.file, info)
                 write_synced(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(info)))
                 draft.chmod(0o755)
                 sync_folder(draft)
                 _folder_there(place.parent)
-                with self._locked():
-                    info = self._settled(info, draft, place)
+                with self._lock():
+                    info = self._publish_draft(info, draft, place)
                     self._index()
         return info
 
-    def _settled(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
+    def _publish_draft(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
         try:
             draft.rename(place)
         except OSError as error:
@@ -147,7 +147,7 @@ class FolderArtifacts:
         try:
             there = self._find(info.artifact)
         except (Damaged, NotFound):
-            return self._mended(info, draft, place)
+            return self._repair(info, draft, place)
         if there.sha256 != info.sha256:
             raise Conflict(
                 f"artifact {info.artifact}: another file is published under that name ({there.sha256[:12]}…, and not"
@@ -158,13 +158,13 @@ class FolderArtifacts:
             sync_folder(place)
         return there
 
-    def _mended(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
+    def _repair(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
         """Repair a version whose description is lost.
 
         Conflict: it may have been another file, as far as can be known.
         """
         whole = _is_whole(place / info.file, info)
-        known = self._listed().get(info.artifact)
+        known = self._read_index().get(info.artifact)
         others = [name for name in os.listdir(place) if name not in (DESCRIPTION, info.file)]
         same = known == info.sha256 if known else whole or not (others or (place / info.file).exists())
         if not same:
@@ -178,7 +178,7 @@ class FolderArtifacts:
         sync_folder(place)
         return info
 
-    def _listed(self) -> dict[str, str]:
+    def _read_index(self) -> dict[str, str]:
         """Return checksums by artifact from the index, which may be older than the folder."""
         try:
             found = msgspec.json.decode((self.root / INDEX).read_bytes(), type=list[ArtifactInfo])
@@ -200,7 +200,7 @@ class FolderArtifacts:
     @contextmanager
     def _draft(self) -> Iterator[Path]:
         """Yield a folder that no other process touches while this one lives. Drafts of dead processes are deleted."""
-        with self._locked():
+        with self._lock():
             for name in sorted(os.listdir(self.root)):
                 if name.startswith(_DRAFT):
                     _clear(self.root / name)
@@ -215,7 +215,7 @@ class FolderArtifacts:
             os.close(held)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Hold the lock of the repository, briefly."""
         descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -258,7 +258,7 @@ class IncomingFile:
 def arriving(to: Path, info: ArtifactInfo) -> Iterator[IncomingFile]:
     """Receive the file of `info`: at the end it is in `to` under its name, complete and verified, or nothing is."""
     fresh = to / f"{_DRAFT}{secrets.token_hex(8)}"
-    with translated(to):
+    with translate_file_errors(to):
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             arrival = IncomingFile(file, info)
@@ -273,7 +273,7 @@ def arriving(to: Path, info: ArtifactInfo) -> Iterator[IncomingFile]:
 
 
 @contextmanager
-def translated(where: Path) -> Iterator[None]:
+def translate_file_errors(where: Path) -> Iterator[None]:
     """Translate file system errors."""
     try:
         yield
@@ -289,7 +289,7 @@ def translated(where: Path) -> Iterator[None]:
         raise Unavailable(f"artifacts {where}: {error.strerror or error}; {advice}") from None
 
 
-def summed(path: Path, most: int = MAX_SIZE) -> tuple[str, int]:
+def checksum_of(path: Path, most: int = MAX_SIZE) -> tuple[str, int]:
     """Return SHA-256 and size of a file. Invalid: it is larger than `most`."""
     found, size = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -311,7 +311,7 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(out.fileno())
 
 
-def _copied(source: Path, to: Path, info: ArtifactInfo) -> None:
+def _copy_file(source: Path, to: Path, info: ArtifactInfo) -> None:
     try:
         file = source.open("rb")
     except OSError as error:
@@ -328,7 +328,7 @@ def _copied(source: Path, to: Path, info: ArtifactInfo) -> None:
 
 def _is_whole(path: Path, info: ArtifactInfo) -> bool:
     try:
-        return not path.is_symlink() and summed(path) == (info.sha256, info.size)
+        return not path.is_symlink() and checksum_of(path) == (info.sha256, info.size)
     except (OSError, Invalid):
         return False
 

@@ -17,8 +17,16 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from hostler.drivers.artifacts.folder import CHUNK, arriving, translated
-from hostler.drivers.artifacts.metadata import DESCRIPTION, INDEX, MAX_INFO, checked, decoded, in_order, parsed
+from hostler.drivers.artifacts.folder import CHUNK, arriving, translate_file_errors
+from hostler.drivers.artifacts.metadata import (
+    DESCRIPTION,
+    INDEX,
+    MAX_INFO,
+    check_info,
+    decode_info,
+    in_order,
+    parse_artifact,
+)
 from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.host import is_loopback
 from hostler.model.slice_api import ArtifactPage, ArtifactView
@@ -75,12 +83,12 @@ class HttpArtifacts:
     async def _find(self, artifact: str) -> ArtifactInfo:
         data = await self._read(self._where(artifact), MAX_INFO, artifact)
         if not self._ours:
-            return decoded(data, artifact, self._where(artifact))
+            return decode_info(data, artifact, self._where(artifact))
         try:
             view = ArtifactView.decode(data)
         except Invalid as error:
             raise Damaged(f"artifact {artifact}: {self.url} sent metadata that cannot be read ({error})") from None
-        return decoded(msgspec.json.encode(_info(view)), artifact, self._where(artifact))
+        return decode_info(msgspec.json.encode(_info(view)), artifact, self._where(artifact))
 
     async def list(self, base: str = "") -> Sequence[ArtifactInfo]:
         """Return all readable artifacts."""
@@ -96,11 +104,11 @@ class HttpArtifacts:
 
     async def take(self, info: ArtifactInfo, to: Path) -> ArtifactInfo:
         """Download the file of a known artifact into `to`, with one request. Refused: it is another file."""
-        artifact = checked(info).artifact
+        artifact = check_info(info).artifact
         url = f"{self._where(artifact)}/file" if self._ours else f"{self._place(artifact)}/{quote(info.file)}"
-        with translated(to):
+        with translate_file_errors(to):
             await asyncio.to_thread(to.mkdir, parents=True, exist_ok=True)
-        async with self._got(url, artifact) as answer:
+        async with self._get(url, artifact) as answer:
             if answer.content_length is not None and answer.content_length != info.size:
                 raise Refused(
                     f"artifact {artifact}: {url} is {answer.content_length} bytes, not {info.size}; publish it again"
@@ -114,15 +122,15 @@ class HttpArtifacts:
         """Publish an artifact. Refused: not a Hostler server, so it is read-only."""
         if not self._ours:
             raise Refused(f"artifacts {self.url}: read-only; publish into the folder that it serves")
-        checked(info)
+        check_info(info)
         url = f"{self._where(info.artifact)}/file?name={quote(info.file)}"
-        with translated(source):
+        with translate_file_errors(source):
             file = source.open("rb")
         with file:
-            async with self._asked("PUT", url, info.artifact, data=file) as answer:
+            async with self._request("PUT", url, info.artifact, data=file) as answer:
                 if answer.status not in (200, 201):
                     raise await self._refusal(answer, info.artifact)
-                data = await self._bounded(answer, MAX_INFO)
+                data = await self._read_bounded(answer, MAX_INFO)
         try:
             published = _info(ArtifactView.decode(data))
         except Invalid as error:
@@ -134,11 +142,11 @@ class HttpArtifacts:
     # URLs
 
     def _place(self, artifact: str) -> str:
-        found = parsed(artifact)
+        found = parse_artifact(artifact)
         return "/".join((self.url, *(quote(part, safe="") for part in (found.group, found.name, found.version))))
 
     def _where(self, artifact: str) -> str:
-        parsed(artifact)
+        parse_artifact(artifact)
         return f"{self.url}/{quote(artifact, safe='')}" if self._ours else f"{self._place(artifact)}/{DESCRIPTION}"
 
     # Listing
@@ -177,10 +185,10 @@ class HttpArtifacts:
         return await ask()
 
     async def _read(self, url: str, most: int, artifact: str) -> bytes:
-        async with self._got(url, artifact) as answer:
-            return await self._bounded(answer, most)
+        async with self._get(url, artifact) as answer:
+            return await self._read_bounded(answer, most)
 
-    async def _bounded(self, answer: aiohttp.ClientResponse, most: int) -> bytes:
+    async def _read_bounded(self, answer: aiohttp.ClientResponse, most: int) -> bytes:
         data = bytearray()
         async for chunk in answer.content.iter_chunked(CHUNK):
             data += chunk
@@ -189,14 +197,14 @@ class HttpArtifacts:
         return bytes(data)
 
     @asynccontextmanager
-    async def _got(self, url: str, artifact: str) -> AsyncIterator[aiohttp.ClientResponse]:
-        async with self._asked("GET", url, artifact) as answer:
+    async def _get(self, url: str, artifact: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with self._request("GET", url, artifact) as answer:
             if answer.status != 200:
                 raise await self._refusal(answer, artifact)
             yield answer
 
     @asynccontextmanager
-    async def _asked(
+    async def _request(
         self, method: str, url: str, artifact: str, *, data: object = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         what = f"artifact {artifact}" if artifact else "artifacts"
@@ -207,7 +215,7 @@ class HttpArtifacts:
                 connector=connector, timeout=limits, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
             ) as session:
                 session._retry_connection = False
-                async with self._followed(session, method, URL(url, encoded=True), data) as answer:
+                async with self._follow_redirects(session, method, URL(url, encoded=True), data) as answer:
                     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
                         raise Refused(f"{what}: {self.url} sent a compressed answer; check the url")
                     yield answer
@@ -222,7 +230,7 @@ class HttpArtifacts:
             raise Unavailable(f"{what}: {self.url} does not answer correctly ({why}); try again") from None
 
     @asynccontextmanager
-    async def _followed(
+    async def _follow_redirects(
         self, session: aiohttp.ClientSession, method: str, url: URL, data: object
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer, after redirects. A write is never redirected."""
@@ -263,7 +271,7 @@ class HttpArtifacts:
     async def _detail(self, answer: aiohttp.ClientResponse) -> str:
         """Return the reason that Hostler's own server gives."""
         try:
-            told = msgspec.json.decode(await self._bounded(answer, MAX_INFO), type=dict[str, object])
+            told = msgspec.json.decode(await self._read_bounded(answer, MAX_INFO), type=dict[str, object])
         except (msgspec.DecodeError, UnicodeDecodeError):
             told = {}
         return str(told.get("detail", f"{self.url} answers {answer.status}"))[:2000]
@@ -275,7 +283,7 @@ def _info(view: ArtifactView) -> ArtifactInfo:
 
 def _is_good(info: ArtifactInfo) -> bool:
     try:
-        checked(info)
+        check_info(info)
     except Invalid:
         return False
     return True

@@ -32,7 +32,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGITS = re.compile(r"(\d+)")
 
 
-def parsed(artifact: str) -> Artifact:
+def parse_artifact(artifact: str) -> Artifact:
     """Return its group, name and version, each of which is valid as a folder name. Invalid: not an artifact."""
     found = Artifact.parse(artifact)
     if found.group == INDEX:
@@ -40,9 +40,9 @@ def parsed(artifact: str) -> Artifact:
     return found
 
 
-def checked(info: ArtifactInfo) -> ArtifactInfo:
+def check_info(info: ArtifactInfo) -> ArtifactInfo:
     """Return `info`. Invalid: a field is not valid."""
-    parsed(info.artifact)
+    parse_artifact(info.artifact)
     for wrong, why in (
         (not _FILE.fullmatch(info.file), f"file {info.file[:80]!r}: must be the plain name of a .whl or .py"),
         (not _SHA256.fullmatch(info.sha256), f"sha256 {info.sha256[:80]!r}: must be 64 of 0-9 a-f"),
@@ -61,10 +61,10 @@ def is_module(name: str) -> bool:
     return len(name) <= 255 and name.isascii() and all(part.isidentifier() for part in name.split("."))
 
 
-def decoded(data: bytes, artifact: str, where: str) -> ArtifactInfo:
+def decode_info(data: bytes, artifact: str, where: str) -> ArtifactInfo:
     """Return the description of that artifact. Damaged: it cannot be used."""
     try:
-        info = checked(msgspec.json.decode(data, type=ArtifactInfo))
+        info = check_info(msgspec.json.decode(data, type=ArtifactInfo))
     except (msgspec.DecodeError, UnicodeDecodeError, Invalid) as error:
         raise Damaged(f"artifact {artifact}: {where} cannot be used ({error}); publish it again") from None
     if info.artifact != artifact:
@@ -93,7 +93,7 @@ _ALONE = Lock()
 _LIBRARY, _MARK = "hostler.slices", "method"
 
 
-def parsed_source(name: str, data: bytes) -> ast.Module:
+def parse_source(name: str, data: bytes) -> ast.Module:
     """Parse source code, so that a syntax error is found before a node runs it."""
     try:
         with _ALONE:

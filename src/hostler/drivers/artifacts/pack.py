@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.drivers.artifacts.folder import translated, write_synced
-from hostler.drivers.artifacts.metadata import MAX_SIZE, is_module, parsed_source
-from hostler.drivers.artifacts.wheel import ENTRY_POINTS, MAX_ENTRIES, MAX_METADATA, described, normal, read_wheel
+from hostler.drivers.artifacts.folder import translate_file_errors, write_synced
+from hostler.drivers.artifacts.metadata import MAX_SIZE, is_module, parse_source
+from hostler.drivers.artifacts.wheel import ENTRY_POINTS, MAX_ENTRIES, MAX_METADATA, describe_wheel, normal, read_wheel
 from hostler.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def pack(source: Path, to: Path, *, group: str | None = None, version: str | Non
     if source.is_dir():
         project = read_project(source, group=group, version=version)
         path = to / _file_name(project)
-        with translated(to):
+        with translate_file_errors(to):
             path.unlink(missing_ok=True)
             write_synced(path, wheel_of(project))
-        return Packed(described(path, f"{project.group}:{project.name}:{project.version}"), path)
+        return Packed(describe_wheel(path, f"{project.group}:{project.name}:{project.version}"), path)
     if group is None:
         raise Invalid(f"{source}: the group is not known; give --group, such as --group org.example")
     if source.suffix == ".whl":
@@ -76,8 +76,8 @@ def pack(source: Path, to: Path, *, group: str | None = None, version: str | Non
         artifact = f"{group}:{found.name}:{version or found.version}"
     else:
         artifact = f"{group}:{source.stem}:{version or _version_in(source)}"
-        parsed_source(source.name, _read(source))
-    return Packed(described(source, artifact), source)
+        parse_source(source.name, _read(source))
+    return Packed(describe_wheel(source, artifact), source)
 
 
 def source_of(path: Path) -> tuple[Path, str]:
@@ -189,7 +189,7 @@ def _files(folder: Path, top: str) -> list[tuple[str, bytes]]:
     for root in (folder / "src", folder):
         package, module = root / top, root / f"{top}.py"
         if (package / "__init__.py").is_file():
-            found = _walked(package, top)
+            found = _read_files(package, top)
             break
         if module.is_file():
             found = [(f"{top}.py", _content(module))]
@@ -200,11 +200,11 @@ def _files(folder: Path, top: str) -> list[tuple[str, bytes]]:
         raise Invalid(f"{folder}: larger than {MAX_SIZE} bytes; leave out what the slice does not need")
     for name, data in found:
         if name.endswith(".py"):
-            parsed_source(name, data)
+            parse_source(name, data)
     return found
 
 
-def _walked(package: Path, top: str) -> list[tuple[str, bytes]]:
+def _read_files(package: Path, top: str) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     size = 0
     for folder, folders, names in os.walk(package):
@@ -245,7 +245,7 @@ def _read(path: Path) -> bytes:
 
 def _version_in(path: Path) -> str:
     """Return `__version__ = "1.0.0"` of a module."""
-    for statement in parsed_source(path.name, _read(path)).body:
+    for statement in parse_source(path.name, _read(path)).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
             targets = [target.id for target in statement.targets if isinstance(target, ast.Name)]
             if "__version__" in targets and isinstance(statement.value.value, str):

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.drivers.artifacts.folder import summed, translated
+from hostler.drivers.artifacts.folder import checksum_of, translate_file_errors
 from hostler.drivers.artifacts.metadata import (
     MAX_READ,
     MAX_REQUIREMENT,
     MAX_REQUIRES,
     MAX_SIZE,
-    checked,
+    check_info,
     is_module,
     marks,
     no_marks,
-    parsed,
-    parsed_source,
+    parse_artifact,
+    parse_source,
 )
 from hostler.errors import Invalid
 from hostler.kit.fsync import sync_folder
@@ -74,14 +74,14 @@ class Wheel(msgspec.Struct, frozen=True, kw_only=True):
     """Without Hostler itself, and without requirements of extras."""
 
 
-def described(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
+def describe_wheel(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
     """Return the description of the file as that artifact. Invalid: not a wheel or module, or one of another name.
 
     `file` is its name, if its path does not tell.
     """
-    wanted, file = parsed(artifact), file or path.name
-    with translated(path):
-        sha256, size = summed(path)
+    wanted, file = parse_artifact(artifact), file or path.name
+    with translate_file_errors(path):
+        sha256, size = checksum_of(path)
     if file.endswith(".whl"):
         found = read_wheel(path, named=file, whole=True)
         if normal(found.name) != normal(wanted.name) or found.version != wanted.version:
@@ -96,7 +96,7 @@ def described(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
     else:
         raise Invalid(f"artifact {artifact}: {file[:80]!r} is neither a wheel (.whl) nor a module (.py)")
     info = ArtifactInfo(artifact=artifact, file=file, sha256=sha256, size=size, module=module, requires=requires)
-    return checked(info)
+    return check_info(info)
 
 
 def normal(name: str) -> str:
@@ -107,7 +107,7 @@ def normal(name: str) -> str:
 def _check_module(path: Path, file: str, module: str) -> None:
     if "." in module or not is_module(module):
         raise Invalid(f"{file}: {module[:80]!r} is not a name that can be imported; rename the file")
-    if path.stat().st_size <= MAX_READ and not marks(parsed_source(file, path.read_bytes())):
+    if path.stat().st_size <= MAX_READ and not marks(parse_source(file, path.read_bytes())):
         raise no_marks(file)
 
 
@@ -141,7 +141,7 @@ def _check_sources(archive: _Archive, wheel: Wheel) -> None:
             continue
         left -= size
         try:
-            marked |= marks(parsed_source(f"{archive.named}: {name}", archive.read(name, MAX_READ)))
+            marked |= marks(parse_source(f"{archive.named}: {name}", archive.read(name, MAX_READ)))
         except Invalid:
             if name in imported:
                 raise
@@ -155,7 +155,7 @@ def unpack(path: Path, to: Path) -> None:
     Invalid: an entry would be written outside, or exceeds a limit.
     """
     fresh = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
-    with translated(to.parent), _Archive(path, path.name) as archive:
+    with translate_file_errors(to.parent), _Archive(path, path.name) as archive:
         fresh.mkdir(mode=0o755, parents=True)
         try:
             archive.unpack(fresh)
@@ -171,12 +171,12 @@ class _Archive:
 
     def __init__(self, path: Path, named: str) -> None:
         self.named = named[:200]
-        with translated(path):
+        with translate_file_errors(path):
             self._file = path.open("rb")
         try:
             self._check_end()
             self._zip = zipfile.ZipFile(self._file)
-            self.entries = self._checked(self._zip.infolist())
+            self.entries = self._check_files(self._zip.infolist())
         except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError, EOFError) as error:
             self._file.close()
             raise self.wrong(f"not a wheel ({error})") from None
@@ -239,7 +239,7 @@ class _Archive:
             raise self.wrong(f"more than {MAX_ENTRIES} files in it")
         self._file.seek(0)
 
-    def _checked(self, found: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
+    def _check_files(self, found: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
         files: dict[str, zipfile.ZipInfo] = {}
         seen: set[str] = set()
         above: set[str] = set()

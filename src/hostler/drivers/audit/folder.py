@@ -61,8 +61,8 @@ class AuditFolder:
     def place(self) -> str:
         """The content of the file `place`, which is created on first use."""
         if not self._place:
-            with self._told():
-                self._place = self._named()
+            with self._translate_errors():
+                self._place = self._name_of_folder()
         return self._place
 
     @property
@@ -95,11 +95,11 @@ class AuditFolder:
     # Internal, in a thread
 
     async def _aside(self, work: Callable[[], T]) -> T:
-        with self._told():
+        with self._translate_errors():
             return await asyncio.to_thread(work) if self._threads else work()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -107,7 +107,7 @@ class AuditFolder:
                 f"audit files {self._path}: {error.strerror or error}; free some space or give hostler write permission"
             ) from None
 
-    def _named(self) -> str:
+    def _name_of_folder(self) -> str:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._path / "place"
         with suppress(FileNotFoundError):
@@ -125,7 +125,7 @@ class AuditFolder:
         return file.read_text(encoding="ascii").strip()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Lock the files against other processes: the previous leader on this host may not have ended yet."""
         descriptor = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -144,13 +144,13 @@ class AuditFolder:
         return ()
 
     def _newest(self) -> DayFile | None:
-        tail = self._loaded()
+        tail = self._load_tail()
         return None if tail is None else DayFile(tail.day, tail.lines, tail.chain)
 
     def _append(self, lines: Sequence[KeyValue]) -> tuple[DayFile, ...]:
         place = self.place
-        with self._locked():
-            tail = self._loaded()
+        with self._lock():
+            tail = self._load_tail()
             known = set() if tail is None else set(tail.recent)
             fresh: dict[str, list[KeyValue]] = {}
             last = "" if tail is None else tail.day
@@ -162,11 +162,11 @@ class AuditFolder:
             if tail is not None:
                 written[tail.day] = DayFile(tail.day, tail.lines, tail.chain)
             for day, some in fresh.items():
-                tail = self._written(tail, day, place, some)
+                tail = self._write_lines(tail, day, place, some)
                 written[day] = DayFile(day, tail.lines, tail.chain)
         return tuple(written.values())
 
-    def _written(self, tail: _Tail | None, day: str, place: str, lines: list[KeyValue]) -> _Tail:
+    def _write_lines(self, tail: _Tail | None, day: str, place: str, lines: list[KeyValue]) -> _Tail:
         begun = tail is None or tail.day != day
         data = bytearray()
         if begun:
@@ -178,12 +178,12 @@ class AuditFolder:
             line, chain = line_of(kv, chain)
             data += line
         self._tail = None  # until the write is known to be durable
-        size = self._made_durable(day, begun, bytes(data), 0 if begun else tail.size)  # type: ignore[union-attr]
+        size = self._write_durably(day, begun, bytes(data), 0 if begun else tail.size)  # type: ignore[union-attr]
         recent = deque([*tail.recent, *(kv.key for kv in lines)], maxlen=_RECENT)  # type: ignore[union-attr]
         self._tail = _Tail(day, size, tail.lines + len(lines), chain, recent)  # type: ignore[union-attr]
         return self._tail
 
-    def _made_durable(self, day: str, begun: bool, data: bytes, at: int) -> int:
+    def _write_durably(self, day: str, begun: bool, data: bytes, at: int) -> int:
         """Write after the existing lines, over the rest of an interrupted write, and return the file's new size."""
         descriptor = os.open(self._file(day), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -198,22 +198,22 @@ class AuditFolder:
             sync_folder(self._path)
         return at + len(data)
 
-    def _loaded(self) -> _Tail | None:
+    def _load_tail(self) -> _Tail | None:
         """Return the end of the newest file, read again if another process has appended since."""
         days = self._days()
         for number, day in reversed(tuple(enumerate(days))):
             size, tail = self._file(day).stat().st_size, self._tail
             if tail is None or tail.day != day or size != tail.size:
-                self._tail = tail = self._scanned(day)
+                self._tail = tail = self._scan_day(day)
                 if number and tail.lines < _RECENT:  # an interrupted call may have started in the previous file
                     with suppress(Damaged):  # `hostler audit verify` reports it
-                        before = self._scanned(days[number - 1]).recent
+                        before = self._scan_day(days[number - 1]).recent
                         tail.recent = deque([*before, *tail.recent], maxlen=_RECENT)
             if tail.size:  # else a crash left it before its first line was durable
                 return tail
         return None
 
-    def _scanned(self, day: str) -> _Tail:
+    def _scan_day(self, day: str) -> _Tail:
         recent: deque[str] = deque(maxlen=_RECENT)
         lines, chain, size = 0, "", 0
         with self._file(day).open("rb") as file:
@@ -221,17 +221,17 @@ class AuditFolder:
                 if not line.endswith(b"\n"):
                     break
                 if size == 0:
-                    chain = self._checked(day, read_header, line).chain
+                    chain = self._parse_line(day, read_header, line).chain
                 else:
                     lines, chain = lines + 1, chain_of(line) or chain
-                    recent.append(self._filed(day, line, size).kv.key)
+                    recent.append(self._filed_line(day, line, size).kv.key)
                 size += len(line)
         return _Tail(day, size, lines, chain, recent)
 
-    def _filed(self, day: str, line: bytes, at: int) -> FiledLine:
-        return FiledLine(self._checked(day, read_line, line), at, at + len(line))
+    def _filed_line(self, day: str, line: bytes, at: int) -> FiledLine:
+        return FiledLine(self._parse_line(day, read_line, line), at, at + len(line))
 
-    def _checked(self, day: str, read: Callable[[bytes], T], line: bytes) -> T:
+    def _parse_line(self, day: str, read: Callable[[bytes], T], line: bytes) -> T:
         """Parse a line. Damaged: the file was changed."""
         try:
             return read(line)
@@ -247,7 +247,7 @@ class AuditFolder:
             at = start or len(file.readline())
             file.seek(at)
             while len(found) < limit and (line := file.readline()).endswith(b"\n"):
-                found.append(self._filed(day, line, at))
+                found.append(self._filed_line(day, line, at))
                 at += len(line)
         return found
 
@@ -269,6 +269,6 @@ class AuditFolder:
                 for line in reversed(lines[-(limit - len(found)) :]):
                     at -= len(line)
                     if line.endswith(b"\n"):
-                        found.append(self._filed(day, line, at))
+                        found.append(self._filed_line(day, line, at))
                 rest = b""
         return found

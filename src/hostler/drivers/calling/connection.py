@@ -276,13 +276,13 @@ class WorkerConnection(asyncio.Protocol):
             if waiting is not None:
                 self._stream(waiting).push(message.value)
         elif kind is Welcome or kind is Denied:
-            self._greeted(message)
+            self._handle_greeting(message)
         else:
             waiting = self._waiting.pop(message.id, None)
             if waiting is not None:
-                self._answered(waiting, message)
+                self._handle_answer(waiting, message)
 
-    def _answered(self, waiting: _Waiting, message: Any) -> None:
+    def _handle_answer(self, waiting: _Waiting, message: Any) -> None:
         """Handle the final message of a call."""
         if waiting.timer is not None:
             waiting.timer.cancel()
@@ -299,7 +299,7 @@ class WorkerConnection(asyncio.Protocol):
             started = message.fault not in NOT_STARTED or waiting.stream is not None
             _fail(waiting, CallFailed(message.fault, message.message, started=started, error=message.error))
 
-    def _greeted(self, message: Welcome | Denied) -> None:
+    def _handle_greeting(self, message: Welcome | Denied) -> None:
         if isinstance(message, Welcome):
             if not self.ready.done():
                 self.open = True

@@ -40,7 +40,7 @@ class TcpConnectionPool:
         line = None if alone else self._shared.get(address)
         within = call.within
         if line is None or not line.open or line.congested:
-            line, within = await self._got(address, within, alone)
+            line, within = await self._acquire(address, within, alone)
         waiting = line.send(call, within)
         try:
             answer = await waiting.future
@@ -89,7 +89,7 @@ class TcpConnectionPool:
 
     # Internal
 
-    async def _got(self, address: str, within: float | None, alone: bool) -> tuple[WorkerConnection, float | None]:
+    async def _acquire(self, address: str, within: float | None, alone: bool) -> tuple[WorkerConnection, float | None]:
         """Return a connection that can take a call now, and the remaining time."""
         loop = asyncio.get_running_loop()
         until = None if within is None else loop.time() + within
@@ -113,7 +113,7 @@ class TcpConnectionPool:
                 line = spare.pop()
                 if line.open:
                     return line
-            return await self._connected(address)
+            return await self._connect_to(address)
         line = self._shared.get(address)  # type: ignore[assignment]
         if line is not None and line.open:
             return line
@@ -125,18 +125,18 @@ class TcpConnectionPool:
 
     async def _open_shared(self, address: str) -> WorkerConnection:
         try:
-            line = await self._connected(address)
+            line = await self._connect_to(address)
             if line.open:
                 self._shared[address] = line
             return line
         finally:
             self._opening.pop(address, None)
 
-    async def _connected(self, address: str) -> WorkerConnection:
+    async def _connect_to(self, address: str) -> WorkerConnection:
         if self._closed:
             raise Unreachable(f"{address}: closed, no more calls are made")
         loop = asyncio.get_running_loop()
-        line = WorkerConnection(address, self._hello, loop, self._gone)
+        line = WorkerConnection(address, self._hello, loop, self._remove)
         try:
             async with asyncio.timeout(self._within):
                 if "/" in address:
@@ -167,7 +167,7 @@ class TcpConnectionPool:
         else:
             line.close()
 
-    def _gone(self, line: WorkerConnection) -> None:
+    def _remove(self, line: WorkerConnection) -> None:
         self._all.pop(line, None)
         if self._empty is not None and not self._all:
             self._empty.set()

@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._frames.feed(data):
-                self._heard(_decode(message))
+                self._handle_message(_decode(message))
             self._holds(self._frames.held, self._held_out)
             if self._held_in and self._owner is not None and not self._owner.has_room(0):
                 self.cut()  # safe to cut: this call has not started
@@ -222,7 +222,7 @@ class _Connection(asyncio.Protocol):
 
     # Internal
 
-    def _heard(self, message: Hello | Call | Cancel) -> None:
+    def _handle_message(self, message: Hello | Call | Cancel) -> None:
         if isinstance(message, Call):
             if not self._welcome or message.id in self.works or self._owner is None:
                 self.cut()
@@ -273,7 +273,7 @@ class _Connection(asyncio.Protocol):
         except TimeoutError:
             self._send(Failed(call.id, Fault.DEADLINE, "the deadline passed, and the answer was not read"))
         except HostlerError as error:
-            self._send(failed(call.id, error))
+            self._send(failure_of(call.id, error))
 
     async def _answer(self, call: Call, value: bytes, owner: _Owner, ends_at: float) -> None:
         if self._room.is_set():
@@ -335,7 +335,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
 
-def failed(number: int, error: HostlerError) -> Failed:
+def failure_of(number: int, error: HostlerError) -> Failed:
     """Return the failure to send to a slice: whether the call started must stay true."""
     said = str(error)[:2000]
     if isinstance(error, Raised):

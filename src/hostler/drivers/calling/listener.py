@@ -118,7 +118,7 @@ class TcpQuestions:
         try:
             async with asyncio.timeout(self._within):
                 if connection is None:
-                    connection = await self._connected(address)
+                    connection = await self._connect_to(address)
                 _say(connection.writer, question)
                 message = await read_frame(connection.reader)
                 told = None if message is None else _told(message)
@@ -146,7 +146,7 @@ class TcpQuestions:
             with suppress(OSError):
                 await connection.writer.wait_closed()
 
-    async def _connected(self, address: str) -> _Connection:
+    async def _connect_to(self, address: str) -> _Connection:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         try:

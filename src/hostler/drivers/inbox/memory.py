@@ -156,7 +156,7 @@ class MemoryRedis:
         self._wake.set()
         return count
 
-    async def pushed(self) -> None:
+    async def wait_for_push(self) -> None:
         """Wait until a request may have arrived."""
         self._wake.clear()
         await self._wake.wait()
@@ -207,7 +207,7 @@ class MemoryInbox(_Client):
             with suppress(TimeoutError):
                 async with asyncio.timeout(within):
                     while not (taken := door.take(worker, limit)) and within > 0:
-                        await door.pushed()
+                        await door.wait_for_push()
             return taken
 
     async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:

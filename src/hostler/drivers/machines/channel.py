@@ -61,12 +61,12 @@ class PortChannels:
             await channel.__aexit__(kind, error, traceback)
 
     async def read(self) -> bytes:
-        return await self._opened().read()
+        return await self._require_open().read()
 
     async def write(self, data: bytes) -> None:
-        await self._opened().write(data)
+        await self._require_open().write(data)
 
-    def _opened(self) -> Channel:
+    def _require_open(self) -> Channel:
         if self._channel is None:
             raise Closed("channel: it is not open; enter it with `async with` first")
         return self._channel

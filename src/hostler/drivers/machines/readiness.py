@@ -59,12 +59,12 @@ class Ascent:
         self._told(self.now)
         if probe is not Probe.NONE:
             if self._image.seeding is Seeding.FIRMWARE or probe is Probe.AGENT:
-                await self._heard(asks=asks)
+                await self._follow_agent(asks=asks)
             if probe is not Probe.AGENT:
-                await self._answered()
+                await self._follow_port()
         self._reach(Step.AVAILABLE)
 
-    async def _heard(self, *, asks: bool) -> None:
+    async def _follow_agent(self, *, asks: bool) -> None:
         while True:
             try:
                 if asks:
@@ -77,25 +77,25 @@ class Ascent:
                 self._reach(Step.NETWORK)
                 return
 
-    async def _answered(self) -> None:
+    async def _follow_port(self) -> None:
         while True:
-            seen = await self._seen()
+            seen = await self._probe_port()
             if not seen:
                 return
             self._late(seen)
             await self._clock.sleep(self._backoff.next())
 
-    async def _seen(self) -> str:
+    async def _probe_port(self) -> str:
         """Probe the port; return why the machine is not available; empty: it is."""
         where = f"{self._access.host} port {self._access.port}"
         try:
             async with asyncio.timeout(ANSWERS_WITHIN):
                 found = await (self._first_byte() if self._image.probe is Probe.TCP else self._host_key())
         except (OSError, TimeoutError, asyncssh.ConnectionLost) as error:
-            return f"{where}: no server answers: {_said(error)}"
+            return f"{where}: no server answers: {_reason_of(error)}"
         except (asyncssh.Error, ValueError) as error:
             self._reach(Step.SSH)
-            return f"{where}: the server that answers is not its SSH server: {_said(error)}"
+            return f"{where}: the server that answers is not its SSH server: {_reason_of(error)}"
         wanted = [_bare(text) for text in self._access.host_keys]
         if not wanted or self._image.probe is Probe.TCP or found in wanted:
             return ""
@@ -140,7 +140,7 @@ def _bare(key: str) -> str:
     return " ".join(key.split()[:2])
 
 
-def _said(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {ANSWERS_WITHIN:g} s"
     if isinstance(error, OSError) and error.strerror:

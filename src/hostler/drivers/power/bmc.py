@@ -255,7 +255,7 @@ class RedfishBmc:
         except HostlerError:
             raise
         except (aiohttp.ClientConnectorError, aiohttp.ServerFingerprintMismatch) as error:
-            raise Unavailable(self._unconnected(error)) from None
+            raise Unavailable(self._connection_advice(error)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:  # includes TimeoutError
             why = f"no answer within {within:g} s" if isinstance(error, TimeoutError) else type(error).__name__
             if body is None:
@@ -303,7 +303,7 @@ class RedfishBmc:
             what = f"{self.name}: ca {address.ca!r} cannot be used ({reason}); name a PEM file of certificates"
             raise Unavailable(what) from None
 
-    def _unconnected(self, error: Exception) -> str:
+    def _connection_advice(self, error: Exception) -> str:
         advice = "compare it with the board's, and correct fingerprint"
         if isinstance(error, aiohttp.ServerFingerprintMismatch):
             return f"{self.name}: the certificate is not the one that fingerprint names; {advice}"

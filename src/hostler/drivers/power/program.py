@@ -52,7 +52,7 @@ async def run_program(words: Sequence[str], *, timeout: float) -> Ended:
     A program that takes too long, or whose caller is cancelled, is killed with all processes that it started.
     """
     with _Tail.opened() as tail:
-        process = await _started(words, tail)
+        process = await _start_program(words, tail)
         try:
             async with asyncio.timeout(timeout):
                 await process.wait()
@@ -74,7 +74,7 @@ def describe_end(status: int | None, timeout: float) -> str:
     return f"was ended by signal {-status}"
 
 
-async def _started(words: Sequence[str], tail: _Tail) -> asyncio.subprocess.Process:
+async def _start_program(words: Sequence[str], tail: _Tail) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     try:
         # The output goes into a pipe made here: asyncio would wait until its own pipe is closed, which a process left

@@ -192,11 +192,11 @@ class SimulatedSlices(Closing):
 
     async def load(self, run: Run) -> Running:
         async with self._lock(run):
-            return await self._loaded(run)
+            return await self._load(run)
 
     async def activate(self, run: Run) -> Running:
         async with self._lock(run):
-            running = await self._loaded(run)
+            running = await self._load(run)
             if running.life is Life.ACTIVE:
                 return running
             await self._step("activate", run)
@@ -251,7 +251,7 @@ class SimulatedSlices(Closing):
 
     # Internal
 
-    async def _loaded(self, run: Run) -> Running:
+    async def _load(self, run: Run) -> Running:
         running = self.place.rows.get(run.id)
         if running is not None and running.life is not Life.ENDED and running.run == run:
             self.place.check()

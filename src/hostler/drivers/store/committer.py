@@ -168,20 +168,20 @@ class Committer(Generic[W, B]):
     def _work(self) -> None:
         stopping = False
         while not stopping:
-            arrived, stopping = self._arrived()
+            arrived, stopping = self._receive()
             if not arrived:
                 continue
             try:
                 with self._turn():
-                    late, stopped = self._arrived(wait=False)
+                    late, stopped = self._receive(wait=False)
                     stopping = stopping or stopped
-                    batch = self._claimed(arrived + late)
+                    batch = self._claim_batch(arrived + late)
                     self._run_batch(batch)
             except BaseException as error:  # noqa: BLE001 - every writer must get the error
-                self._finish_later(self._claimed(arrived), None, error)
+                self._finish_later(self._claim_batch(arrived), None, error)
         self._on_loop(self._stop)
 
-    def _arrived(self, *, wait: bool = True) -> tuple[list[Request[W]], bool]:
+    def _receive(self, *, wait: bool = True) -> tuple[list[Request[W]], bool]:
         arrived: list[Request[W]] = []
         while wait or not self._handed_over.empty():
             handed = self._handed_over.get()
@@ -191,7 +191,7 @@ class Committer(Generic[W, B]):
             wait = False
         return arrived, False
 
-    def _claimed(self, arrived: list[Request[W]]) -> list[Request[W]]:
+    def _claim_batch(self, arrived: list[Request[W]]) -> list[Request[W]]:
         with self._claim:
             batch = [request for request in arrived if request.state == _WAITING and not request.future.cancelled()]
             for request in batch:

@@ -211,7 +211,7 @@ class FaultyStore(Closing):
     def _draw(self, verb: Verb, names: Sequence[str]) -> tuple[Kind | None, float, bool]:
         """Return the fault of this call, its share of the maximum delay, and whether the delay comes first."""
         chance, share, early = self._rng.random(), self._rng.random(), self._rng.random() < 0.5
-        scripted = self._scripted(verb, names)
+        scripted = self._next_scripted(verb, names)
         if scripted is not None:
             return scripted, share, early
         for kind in _KINDS["event" if verb == "event" else "read" if verb in _READS else "write"]:
@@ -221,7 +221,7 @@ class FaultyStore(Closing):
             chance -= often
         return None, share, early
 
-    def _scripted(self, verb: Verb, names: Sequence[str]) -> Kind | None:
+    def _next_scripted(self, verb: Verb, names: Sequence[str]) -> Kind | None:
         found: Kind | None = None
         for script in list(self._scripts):
             if script.verb != verb or not (not script.prefix or any(n.startswith(script.prefix) for n in names)):

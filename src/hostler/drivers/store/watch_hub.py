@@ -245,7 +245,7 @@ class WatchHub:
             return
         wanted: dict[LocalWatch, list[Event]] = {}
         for change in changes:
-            watches = self._interested(key(change))
+            watches = self._interested_watches(key(change))
             if watches:
                 built = event(change)
                 for watch in watches:
@@ -285,7 +285,7 @@ class WatchHub:
         if not prefix.endswith("/"):
             self._odd = sorted({len(other) for other in self._by_prefix if not other.endswith("/")})
 
-    def _interested(self, key: str) -> list[LocalWatch]:
+    def _interested_watches(self, key: str) -> list[LocalWatch]:
         found: list[LocalWatch] = []
         by_prefix = self._by_prefix
         for length in self._odd:

@@ -263,41 +263,43 @@ class CassandraTtlStorage(Closing):
     async def get(self, key: str) -> str | None:
         check_key(key)
         async with self._calls.call("get", key, writes=False) as call:
-            rows = await self._asked(call, "get", [key])
+            rows = await self._execute(call, "get", [key])
             return rows[0].value if rows else None
 
     # Internal
 
     async def _applied(self, verb: str, key: str, values: Sequence[str | int]) -> bool:
         async with self._calls.call(verb, key, writes=True) as call:
-            (row,) = await self._asked(call, verb, values)
+            (row,) = await self._execute(call, verb, values)
             return bool(row[0])
 
-    async def _asked(self, call: Call, verb: str, values: Sequence[str | int]) -> Any:
+    async def _execute(self, call: Call, verb: str, values: Sequence[str | int]) -> Any:
         await self._connect(call)
         call.sent = True
         try:
             future = self._session.execute_async(self._statements[verb], values, timeout=call.remaining())
             return await _answer(future)
         except _FOREIGN as error:
-            raise _translated(call, error) from error
+            raise _translate_error(call, error) from error
 
     async def _connect(self, call: Call) -> None:
         """Connect, or wait for the attempt in progress."""
         if self._session is not None:
             return
         if self._connecting is None:
-            self._connecting = asyncio.create_task(asyncio.to_thread(self._connected), name=f"{self._name}: connecting")
+            self._connecting = asyncio.create_task(
+                asyncio.to_thread(self._connect_client), name=f"{self._name}: connecting"
+            )
         attempt = self._connecting
         try:
             await asyncio.shield(attempt)
         except _FOREIGN as error:
-            raise _translated(call, error) from error
+            raise _translate_error(call, error) from error
         finally:
             if attempt.done() and self._connecting is attempt:
                 self._connecting = None
 
-    def _connected(self) -> None:
+    def _connect_client(self) -> None:
         """Connect in a thread, and create keyspace and table if requested."""
         with ExitStack() as stack:
             reactor = Reactor()
@@ -373,7 +375,7 @@ def _life(ttl: float) -> int:
     return math.ceil(ttl) + 1 if ttl else 0
 
 
-def _translated(call: Call, error: Exception) -> HostlerError:
+def _translate_error(call: Call, error: Exception) -> HostlerError:
     """Translate the client's exceptions."""
     said = str(error)
     if isinstance(error, NoHostAvailable):

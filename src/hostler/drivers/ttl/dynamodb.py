@@ -134,7 +134,7 @@ class DynamodbTtlStorage(Closing):
         if await self._written("swap", "put_item", key, Item=item, condition=condition, old=old):
             return True
         # this clock may have gone back: then the record is as requested, and lives longer
-        found = await self._found(key)
+        found = await self._live_record(key)
         return found is not None and found[0] == old and found[1] >= int(item["expires_ms"]["N"])
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
@@ -145,16 +145,16 @@ class DynamodbTtlStorage(Closing):
         )
 
     async def get(self, key: str) -> str | None:
-        found = await self._found(key)
+        found = await self._live_record(key)
         return None if found is None else found[0]
 
     # Internal
 
-    async def _found(self, key: str) -> tuple[str, int] | None:
+    async def _live_record(self, key: str) -> tuple[str, int] | None:
         """Return the live record and the end of its life."""
         _check_key(key)
         async with self._calls.call("get", key, writes=False) as call:
-            answer = await self._asked(call, "get_item", Key={"key": {"S": key}}, ConsistentRead=True)
+            answer = await self._request(call, "get_item", Key={"key": {"S": key}}, ConsistentRead=True)
         item = answer.get("Item")
         if item is None:
             return None
@@ -189,7 +189,7 @@ class DynamodbTtlStorage(Closing):
             values[":expires"] = parameters["Item"]["expires_ms"]
         used = {name: word for name, word in _NAMES.items() if name in condition}
         async with self._calls.call(verb, key, writes=True) as call:
-            answer = await self._asked(
+            answer = await self._request(
                 call,
                 operation,
                 ConditionExpression=condition,
@@ -199,7 +199,7 @@ class DynamodbTtlStorage(Closing):
             )
         return answer is not _NO
 
-    async def _asked(self, call: Call, operation: str, **parameters: Any) -> Any:
+    async def _request(self, call: Call, operation: str, **parameters: Any) -> Any:
         """Return the answer of the service; `_NO` if the condition did not hold."""
         await self._connect(call)
         async with self._turns:
@@ -211,7 +211,7 @@ class DynamodbTtlStorage(Closing):
                     return _NO
                 raise _refusal(call, error) from error
             except (BotoCoreError, OSError) as error:
-                raise _broken(call, error) from error
+                raise _lost_error(call, error) from error
 
     async def _connect(self, call: Call) -> None:
         async with self._opening:
@@ -219,16 +219,16 @@ class DynamodbTtlStorage(Closing):
                 return
             async with AsyncExitStack() as stack:
                 try:
-                    self._client = await self._connected(stack)
+                    self._client = await self._open_client(stack)
                 except NoRegionError:
                     raise Invalid(f"{self._name}: no region; add region=… to its URL or set AWS_REGION") from None
                 except ClientError as error:
                     raise _refusal(call, error) from error
                 except (BotoCoreError, OSError, ValueError) as error:
-                    raise _broken(call, error) from error
+                    raise _lost_error(call, error) from error
                 self._opened = stack.pop_all()
 
-    async def _connected(self, stack: AsyncExitStack) -> Any:
+    async def _open_client(self, stack: AsyncExitStack) -> Any:
         config = AioConfig(
             # A repeated conditional write would find its own first attempt and report that its condition did not hold.
             retries={"total_max_attempts": 1},
@@ -308,7 +308,7 @@ def _refusal(call: Call, error: ClientError) -> HostlerError:
     return Refused(f"{call.subject}: the service refused it ({said})")
 
 
-def _broken(call: Call, error: Exception) -> HostlerError:
+def _lost_error(call: Call, error: Exception) -> HostlerError:
     """Return the error for a missing answer. Only a connection that was never made proves that nothing was sent."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return Forbidden(

@@ -71,7 +71,7 @@ class StoreTtlStorage(Closing):
         check_record(key, "-")
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                return await self._changed(key, seen)
+                return await self._wait_for_change(key, seen)
         return await self.get(key)
 
     @property
@@ -94,7 +94,7 @@ class StoreTtlStorage(Closing):
 
     async def _write(self, key: str, condition: Comparison, value: str, ttl: float) -> bool:
         before = self._leases.get(key)
-        lease = await self._granted(ttl) if ttl else None
+        lease = await self._grant(ttl) if ttl else None
         operation: Operation = Put(key, value.encode(), lease.id if lease else None)
         try:
             result = await self._store.txn([condition], [operation])
@@ -105,16 +105,16 @@ class StoreTtlStorage(Closing):
                 f"record {key!r}: the store took longer than its ttl of {ttl:g} s; nothing was written, try again"
             ) from None
         except HostlerError:
-            await _revoked(lease)
+            await _revoke(lease)
             raise
         if not result.succeeded:
-            await _revoked(lease)
+            await _revoke(lease)
             return False
         await self._replace(key, before, lease)
         return True
 
     async def _renew(self, key: str, value: str, ttl: float) -> bool:
-        kept = await self._kept_alive(key, ttl)
+        kept = await self._renew_lease(key, ttl)
         while True:
             result = await self._store.txn([Value(key) == value.encode()], [Get(key)])
             if not result.succeeded:
@@ -127,7 +127,7 @@ class StoreTtlStorage(Closing):
             if await self._write(key, ModRevision(key) == kv.mod_revision, value, ttl):
                 return True  # else another write came in between, perhaps an equal one: check again
 
-    async def _kept_alive(self, key: str, ttl: float) -> Lease | None:
+    async def _renew_lease(self, key: str, ttl: float) -> Lease | None:
         """Return the known lease of the record, if it could be renewed for another `ttl`."""
         lease = self._leases.get(key)
         if lease is None or not lease.ttl >= ttl > 0:
@@ -140,7 +140,7 @@ class StoreTtlStorage(Closing):
             return None
         return lease
 
-    async def _granted(self, ttl: float) -> Lease:
+    async def _grant(self, ttl: float) -> Lease:
         try:
             return await self._store.grant(ttl)
         except Uncertain as error:  # a lease without keys has no effect
@@ -157,9 +157,9 @@ class StoreTtlStorage(Closing):
                 self._leases.pop(key, None)
             else:
                 self._leases[key] = after
-        await _revoked(before)
+        await _revoke(before)
 
-    async def _changed(self, key: str, seen: str | None) -> str | None:
+    async def _wait_for_change(self, key: str, seen: str | None) -> str | None:
         while True:
             page = await self._store.range(key, limit=1)
             now = _text(next((kv for kv in page.items if kv.key == key), None))
@@ -172,7 +172,7 @@ class StoreTtlStorage(Closing):
                             return _text(event.kv)
 
 
-async def _revoked(lease: Lease | None) -> None:
+async def _revoke(lease: Lease | None) -> None:
     """End a lease without keys; if that fails, it expires by itself."""
     if lease is not None:
         with suppress(HostlerError):

@@ -12,7 +12,7 @@ from hostler.keys.families import FENCE, LEADER
 from hostler.ports.store import Put
 from hostler.ports.ttl import StoreBacked
 from hostler.testing.claim import loop_time, refused
-from hostler.testing.elections.claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
+from hostler.testing.elections.claim import LONG, TTL, WITHIN, ElectionTrial, acquire, claim
 
 if TYPE_CHECKING:
     from hostler.testing.elections.breakable import Mood
@@ -35,7 +35,7 @@ async def a_replica_key_has_its_counter_in_the_family_of_counters(t: ElectionTri
     key = t.own_key(f"sysvvm/1/{number}")
     assert key == LEADER.fill(n=number)
     elections, _ = await t.elections()
-    leadership = await acquired(elections, key)
+    leadership = await acquire(elections, key)
     assert FENCE.fill(n=number) == f"sysvvm/2/{number}"
     assert await t.storage.get(f"sysvvm/2/{number}") == str(leadership.fence)
     assert (await t.record(key) or {}).keys() == {"address", "holder", "fence"}
@@ -82,7 +82,7 @@ async def two_processes_with_one_address_are_told_apart(t: ElectionTrial) -> Non
     first, _ = await t.elections()
     second, _ = await t.elections()
     assert first.holder != second.holder
-    await acquired(first, t.key, value="10.0.0.1")
+    await acquire(first, t.key, value="10.0.0.1")
     assert await second.acquire(t.key, "10.0.0.1", ttl=LONG) is None
     await second.release(t.key)
     record = await t.record()
@@ -95,8 +95,8 @@ async def keys_are_led_apart(t: ElectionTrial) -> None:
     one, two = t.another_key("one"), t.another_key("two")
     elections, _ = await t.elections()
     other, _ = await t.elections()
-    first, second = await acquired(elections, one), await acquired(other, two)
-    both = await acquired(elections, t.key)
+    first, second = await acquire(elections, one), await acquire(other, two)
+    both = await acquire(elections, t.key)
     await elections.release(one)
     assert not first.held
     assert second.held
@@ -169,7 +169,7 @@ async def the_fence_grows_over_release_restart_and_change_of_holder(t: ElectionT
     for _ in range(3):
         elections, _ = await t.elections()
         for _ in range(3):
-            leadership = await acquired(elections, t.key)
+            leadership = await acquire(elections, t.key)
             fences.append(leadership.fence)
             assert await t.counter() == leadership.fence
             await leadership.release()
@@ -197,11 +197,11 @@ async def lost_answers_never_give_a_fence_twice(t: ElectionTrial) -> None:
         elections, storage = await t.elections()
         for _ in range(2):
             storage.after(3, "lost")  # look, claim, read the counter, draw
-            leadership = await acquired(elections, t.key)
+            leadership = await acquire(elections, t.key)
             fences.append(leadership.fence)
             await leadership.release()
             storage.after(3, "never")
-            leadership = await acquired(elections, t.key)
+            leadership = await acquire(elections, t.key)
             fences.append(leadership.fence)
             await leadership.release()
     assert fences == sorted(set(fences))

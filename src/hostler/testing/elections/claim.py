@@ -15,7 +15,7 @@ from hostler.engine.elections import Elections, fence_key
 from hostler.errors import Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import run_together
-from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
+from hostler.testing.claim import TooSlow, check_all, loop_time, on_time, trying, wait_until_connected
 from hostler.testing.elections.breakable import BreakableTtlStorage
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class ElectionTrial:
     async def leader(self, *, ttl: float = LONG) -> tuple[Leadership, Elections, BreakableTtlStorage]:
         """Return a process that leads the trial's key."""
         elections, storage = await self.elections()
-        return await acquired(elections, self.key, ttl=ttl), elections, storage
+        return await acquire(elections, self.key, ttl=ttl), elections, storage
 
     async def record(self, key: str | None = None) -> dict[str, Any] | None:
         """Return the record at the key."""
@@ -226,11 +226,11 @@ class ElectionTrial:
         storage = self._open_storage()
         await storage.__aenter__()
         self._opened.append(storage)
-        await connected(lambda: storage.get(self._prefix), within=WITHIN)
+        await wait_until_connected(lambda: storage.get(self._prefix), within=WITHIN)
         return storage
 
 
-async def acquired(elections: Elections, key: str, *, ttl: float = LONG, value: str = "10.0.0.1") -> Leadership:
+async def acquire(elections: Elections, key: str, *, ttl: float = LONG, value: str = "10.0.0.1") -> Leadership:
     """Acquire a leadership, if necessary after the previous record has expired.
 
     Unavailable and Uncertain mean that the storage did not answer within a ttl; as in a replica, the next attempt

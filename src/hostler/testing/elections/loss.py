@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.engine.elections import PATIENCE
 from hostler.errors import Closed, Unavailable, Uncertain
 from hostler.testing.claim import loop_time, refused, side_by_side
-from hostler.testing.elections.claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim, renewal_begun
+from hostler.testing.elections.claim import LONG, TTL, WITHIN, ElectionTrial, acquire, claim, renewal_begun
 
 if TYPE_CHECKING:
     from hostler.engine.elections import Elections, Leadership
@@ -19,7 +19,7 @@ MARGIN = 0.25
 """Seconds after its deadline in which a leadership must have ended."""
 
 
-async def _lost(t: ElectionTrial, leadership: Leadership, within: float) -> None:
+async def _wait_until_lost(t: ElectionTrial, leadership: Leadership, within: float) -> None:
     """Wait until the leadership is lost, which must be soon; it is not held even before the notification."""
     began = loop_time()
     async with asyncio.timeout(WITHIN):
@@ -30,7 +30,7 @@ async def _lost(t: ElectionTrial, leadership: Leadership, within: float) -> None
     t.on_time(loop_time() - began, within + MARGIN, since=began, what="the end of a leadership")
 
 
-async def _taken(t: ElectionTrial, by: str | None) -> tuple[Leadership, Elections]:
+async def _lose_to_another(t: ElectionTrial, by: str | None) -> tuple[Leadership, Elections]:
     """Return a leadership that was lost because another process changed or removed its record."""
     leadership, elections, storage = await t.leader(ttl=TTL)
     if by is None:
@@ -40,14 +40,14 @@ async def _taken(t: ElectionTrial, by: str | None) -> tuple[Leadership, Election
     if not done:
         t.must_stand(leadership, storage)
     assert done
-    await _lost(t, leadership, TTL / 4)
+    await _wait_until_lost(t, leadership, TTL / 4)
     return leadership, elections
 
 
 @claim(waits=True)
 async def a_value_changed_under_the_leader_ends_its_leadership_and_stays(t: ElectionTrial) -> None:
     other = json.dumps({"address": "10.0.0.9", "holder": "an operator", "fence": 1_000})
-    leadership, elections = await _taken(t, other)
+    leadership, elections = await _lose_to_another(t, other)
     await elections.release(t.key)
     await leadership.release()
     await elections.aclose()
@@ -57,7 +57,7 @@ async def a_value_changed_under_the_leader_ends_its_leadership_and_stays(t: Elec
 
 @claim(waits=True)
 async def a_record_deleted_under_the_leader_ends_its_leadership(t: ElectionTrial) -> None:
-    leadership, elections = await _taken(t, None)
+    leadership, elections = await _lose_to_another(t, None)
     again = await elections.acquire(t.key, "10.0.0.1", ttl=LONG)
     assert again is not None
     assert again.fence > leadership.fence
@@ -108,7 +108,7 @@ async def _ends(t: ElectionTrial, mood: Mood) -> None:
     t.must_stand(leadership, storage)
     storage.mood = mood
     broken_at = t.clock.now()
-    await _lost(t, leadership, TTL)
+    await _wait_until_lost(t, leadership, TTL)
     assert leadership.lost_at is not None
     assert leadership.deadline <= broken_at + TTL, "its deadline counts from after its renewal"
     assert leadership.deadline <= storage.told_at + TTL, "its deadline counts from after its renewal was sent"
@@ -118,7 +118,7 @@ async def _ends(t: ElectionTrial, mood: Mood) -> None:
     storage.hear()
     await t.free()
     other, _ = await t.elections()
-    successor = await acquired(other, t.key)
+    successor = await acquire(other, t.key)
     assert successor.fence > leadership.fence
 
 
@@ -147,7 +147,7 @@ async def a_lost_record_is_left_to_lapse(t: ElectionTrial) -> None:
     """Others wait for the expiry while the loser stops."""
     leadership, elections, storage = await t.leader(ttl=TTL)
     storage.mood = "lost"  # renewed until the end, but without an answer
-    await _lost(t, leadership, TTL)
+    await _wait_until_lost(t, leadership, TTL)
     await _stands_or_lapsed(t, leadership, storage)
     storage.hear()
     await elections.release(t.key)
@@ -195,7 +195,7 @@ async def what_was_closed_acquires_nothing(t: ElectionTrial) -> None:
 async def closing_releases_everything(t: ElectionTrial) -> None:
     elections, _ = await t.elections()
     keys = [t.another_key(str(number)) for number in range(3)]
-    leaderships = [await acquired(elections, key) for key in keys]
+    leaderships = [await acquire(elections, key) for key in keys]
     await elections.aclose()
     assert not any(leadership.held for leadership in leaderships)
     assert all(leadership.released for leadership in leaderships)
@@ -231,7 +231,7 @@ async def closing_while_a_renewal_hangs_is_quick_and_removes_the_record(t: Elect
 async def _close_while_it_hangs(t: ElectionTrial, mood: Mood) -> None:
     key = t.another_key(mood)
     elections, storage = await t.elections()
-    leadership = await acquired(elections, key, ttl=TTL)
+    leadership = await acquire(elections, key, ttl=TTL)
     storage.moods.append(mood)
     await t.renewal(leadership, storage)
     began = loop_time()

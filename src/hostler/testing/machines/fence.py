@@ -19,7 +19,7 @@ EARLY = 0.05
 """Seconds by which the event loop's clock and the driver's may differ."""
 
 
-async def _fenced(t: MachineTrial, name: str = "a") -> str:
+async def _start_fenced(t: MachineTrial, name: str = "a") -> str:
     await t.machines.hold(LONG)
     return await t.running(name, fenced=True)
 
@@ -38,7 +38,7 @@ async def _until_stopped(t: MachineTrial, vm: str, end: float) -> None:
 
 @claim(fences=True)
 async def a_fenced_machine_that_is_not_held_stops_by_itself(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     end = loop_time() + t.setup.hold
     await t.machines.hold(t.setup.hold)
     await _until_stopped(t, vm, end)
@@ -46,7 +46,7 @@ async def a_fenced_machine_that_is_not_held_stops_by_itself(t: MachineTrial) -> 
 
 @claim(fences=True)
 async def a_fenced_machine_that_is_held_again_and_again_runs_on(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     end = loop_time() + 3 * t.setup.hold
     while loop_time() < end:
         held_at = loop_time()
@@ -75,7 +75,7 @@ async def a_fenced_machine_whose_time_has_run_out_does_not_start(t: MachineTrial
 
 @claim(fences=True)
 async def holding_starts_nothing_that_has_stopped(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     await t.machines.hold(0)
     await _until_stopped(t, vm, loop_time())
     await t.machines.hold(LONG)
@@ -85,7 +85,7 @@ async def holding_starts_nothing_that_has_stopped(t: MachineTrial) -> None:
 
 @claim(fences=True)
 async def a_hold_in_the_past_is_over_at_once(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     await t.machines.hold(-5)
     await _until_stopped(t, vm, loop_time())
     with refused(Unavailable):
@@ -94,7 +94,7 @@ async def a_hold_in_the_past_is_over_at_once(t: MachineTrial) -> None:
 
 @claim(fences=True)
 async def a_shorter_hold_counts_and_not_the_longer_one_before(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     end = loop_time() + t.setup.hold
     await t.machines.hold(3 * t.setup.hold + t.setup.late)
     await t.machines.hold(t.setup.hold)
@@ -103,11 +103,11 @@ async def a_shorter_hold_counts_and_not_the_longer_one_before(t: MachineTrial) -
 
 @claim(fences=True)
 async def a_hold_is_counted_from_the_instant_that_is_named_unless_that_is_to_come(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     end = loop_time() + t.setup.hold
     await t.machines.hold(3 * t.setup.hold, since=t.setup.now(t.machines) - 2 * t.setup.hold)
     await _until_stopped(t, vm, end)
-    vm = await _fenced(t, "b")
+    vm = await _start_fenced(t, "b")
     end = loop_time() + t.setup.hold
     await t.machines.hold(t.setup.hold, since=t.setup.now(t.machines) + LONG)
     await _until_stopped(t, vm, end)
@@ -124,7 +124,7 @@ async def a_machine_that_is_not_fenced_needs_no_hold(t: MachineTrial) -> None:
 
 @claim(fences=True)
 async def a_fenced_machine_stops_though_nobody_has_it_open(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     end = loop_time() + t.setup.hold
     await t.machines.hold(t.setup.hold)
     await t.close()
@@ -138,7 +138,7 @@ async def a_fenced_machine_stops_though_nobody_has_it_open(t: MachineTrial) -> N
 
 @claim(fences=True)
 async def a_fenced_machine_runs_until_its_time_though_nobody_has_it_open(t: MachineTrial) -> None:
-    vm = await _fenced(t)
+    vm = await _start_fenced(t)
     other = await t.made("b", fenced=True)
     await t.machines.hold(LONG)
     await t.reopen()
@@ -148,7 +148,7 @@ async def a_fenced_machine_runs_until_its_time_though_nobody_has_it_open(t: Mach
 
 @claim(fences=True)
 async def every_fenced_machine_stops_and_no_other(t: MachineTrial) -> None:
-    fenced = [await _fenced(t, name) for name in ("a", "b")]
+    fenced = [await _start_fenced(t, name) for name in ("a", "b")]
     free = await t.running("c")
     await t.machines.hold(0)
     for vm in fenced:

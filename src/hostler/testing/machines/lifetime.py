@@ -183,7 +183,7 @@ async def _nothing(t: MachineTrial, name: str) -> str:
     return t.vm(name)
 
 
-async def _stopped(t: MachineTrial, name: str) -> str:
+async def _create_stopped(t: MachineTrial, name: str) -> str:
     return await t.made(name)
 
 
@@ -201,7 +201,7 @@ def _plan(t: MachineTrial, vm: str, **changes: Any) -> Any:
     return t.plan(vm.rpartition("-")[2], **changes)
 
 
-def _given(plan: MachinePlan) -> MachinePlan:
+def _plan_of_other_owner(plan: MachinePlan) -> MachinePlan:
     """Return the same machine, of another owner."""
     label = msgspec.structs.replace(plan.label, org="others", project="theirs")
     return msgspec.structs.replace(plan, label=label, tags={"of": "others"})
@@ -212,15 +212,15 @@ async def _delete(t: MachineTrial, vm: str) -> None:
 
 
 _cut_anywhere("a_create", _nothing, lambda t, vm: t.machines.create(_plan(t, vm)))
-_cut_anywhere("a_new_shape", _stopped, lambda t, vm: t.machines.create(_plan(t, vm, spec=t.setup.other_spec)))
-_cut_anywhere("a_start", _stopped, lambda t, vm: t.machines.start(vm))
+_cut_anywhere("a_new_shape", _create_stopped, lambda t, vm: t.machines.create(_plan(t, vm, spec=t.setup.other_spec)))
+_cut_anywhere("a_start", _create_stopped, lambda t, vm: t.machines.start(vm))
 _cut_anywhere("a_graceful_stop", _running, lambda t, vm: t.machines.stop(vm, grace=t.setup.grace))
 _cut_anywhere("a_stop_at_once", _running, lambda t, vm: t.machines.stop(vm, grace=0))
 _cut_anywhere("a_reset", _running, lambda t, vm: t.machines.reset(vm, 1), Resets)
 _cut_anywhere("a_snapshot", _running, lambda t, vm: t.machines.snapshot(vm, "s"), Snapshots)
 _cut_anywhere("a_restore", _with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1), Snapshots)
 _cut_anywhere("a_dropped_snapshot", _with_snapshot, lambda t, vm: t.machines.drop_snapshot(vm, "s"), Snapshots)
-_cut_anywhere("a_mark", _running, lambda t, vm: t.machines.mark(_given(_plan(t, vm))), Ownership)
+_cut_anywhere("a_mark", _running, lambda t, vm: t.machines.mark(_plan_of_other_owner(_plan(t, vm))), Ownership)
 _cut_anywhere("a_delete", _with_snapshot, _delete)
 
 
@@ -228,7 +228,7 @@ _cut_anywhere("a_delete", _with_snapshot, _delete)
 async def whatever_was_cut_can_be_destroyed(t: MachineTrial) -> None:
     verbs: list[tuple[Prepare, Verb]] = [
         (_nothing, lambda t, vm: t.machines.create(_plan(t, vm))),
-        (_stopped, lambda t, vm: t.machines.start(vm)),
+        (_create_stopped, lambda t, vm: t.machines.start(vm)),
         (_running, lambda t, vm: t.machines.stop(vm, grace=t.setup.grace)),
     ]
     if t.has(Snapshots):

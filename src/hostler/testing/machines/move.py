@@ -19,7 +19,7 @@ ARRIVING, DEPARTED = MachineState.ARRIVING, MachineState.DEPARTED
 TEXT = "precious"
 
 
-async def _saved(t: MachineTrial) -> str:
+async def _start_with_data(t: MachineTrial) -> str:
     """Return a running machine with data on its disk."""
     vm = await t.running()
     if t.setup.save is not None:
@@ -27,7 +27,7 @@ async def _saved(t: MachineTrial) -> str:
     return vm
 
 
-async def _sent(t: MachineTrial, vm: str, number: int = 1, *, live: bool = True) -> None:
+async def _send(t: MachineTrial, vm: str, number: int = 1, *, live: bool = True) -> None:
     await t.there.receive(t.plan(), number)
     machine = await t.machines.send(vm, number, lambda door: t.there.channel(vm, door), live=live)
     assert (machine.state, machine.moved) == (DEPARTED, number)
@@ -54,11 +54,11 @@ def _cut(door: Door) -> Channel:
 
 @claim(moves=True)
 async def a_running_machine_that_is_sent_goes_on_at_the_other_place(t: MachineTrial) -> None:
-    vm = await _saved(t)
+    vm = await _start_with_data(t)
     boots = await _boots(t, vm)
     expected = await t.there.receive(t.plan(), 1)
     assert (expected.state, expected.moved) == (ARRIVING, 1)
-    await _sent(t, vm)
+    await _send(t, vm)
     assert await t.state(vm) is DEPARTED
     arrived = await t.there.inspect(vm)
     assert arrived is not None
@@ -71,9 +71,9 @@ async def a_running_machine_that_is_sent_goes_on_at_the_other_place(t: MachineTr
 
 @claim(moves=True)
 async def a_machine_that_has_departed_goes_on_where_it_was_if_it_is_started(t: MachineTrial) -> None:
-    vm = await _saved(t)
+    vm = await _start_with_data(t)
     boots = await _boots(t, vm)
-    await _sent(t, vm)
+    await _send(t, vm)
     await t.there.delete(vm)
     await t.machines.start(vm)
     await _has_it(t, t.machines, vm, boots)
@@ -81,21 +81,21 @@ async def a_machine_that_has_departed_goes_on_where_it_was_if_it_is_started(t: M
 
 @claim(moves=True)
 async def a_machine_that_is_off_goes_with_its_disk_and_one_that_runs_does_not_go_so(t: MachineTrial) -> None:
-    vm = await _saved(t)
+    vm = await _start_with_data(t)
     await t.there.receive(t.plan(), 1)
     with refused(Refused):
         await t.machines.send(vm, 1, lambda door: t.there.channel(vm, door), live=False)
     assert await t.state(vm) is RUNNING
     await t.machines.stop(vm, grace=t.setup.grace)
-    await _sent(t, vm, 2, live=False)
+    await _send(t, vm, 2, live=False)
     await t.there.start(vm)
     await _has_it(t, t.there, vm, None)
 
 
 @claim(moves=True)
 async def what_has_arrived_stays_though_it_is_received_again(t: MachineTrial) -> None:
-    vm = await _saved(t)
-    await _sent(t, vm)
+    vm = await _start_with_data(t)
+    await _send(t, vm)
     again = await t.there.receive(t.plan(), 1)
     assert again.state is ARRIVING
     await t.there.start(vm)
@@ -104,8 +104,8 @@ async def what_has_arrived_stays_though_it_is_received_again(t: MachineTrial) ->
 
 @claim(moves=True)
 async def a_send_that_was_done_is_done_when_it_is_repeated(t: MachineTrial) -> None:
-    vm = await _saved(t)
-    await _sent(t, vm)
+    vm = await _start_with_data(t)
+    await _send(t, vm)
     machine = await t.machines.send(vm, 1, lambda door: t.there.channel(vm, door))
     assert (machine.state, machine.moved) == (DEPARTED, 1)
     await t.there.start(vm)
@@ -115,14 +115,14 @@ async def a_send_that_was_done_is_done_when_it_is_repeated(t: MachineTrial) -> N
 @claim(moves=True)
 async def one_that_has_departed_is_not_sent_as_another_move(t: MachineTrial) -> None:
     vm = await t.made()
-    await _sent(t, vm, 1, live=False)
+    await _send(t, vm, 1, live=False)
     with refused(Refused):
         await t.machines.send(vm, 2, lambda door: t.there.channel(vm, door), live=False)
     seen = await t.seen(vm)
     assert (seen.state, seen.moved) == (DEPARTED, 1), "it was changed"
     await t.machines.stop(vm, grace=0)
     await t.there.delete(vm)
-    await _sent(t, vm, 2, live=False)
+    await _send(t, vm, 2, live=False)
 
 
 @claim(moves=True)
@@ -137,7 +137,7 @@ async def one_that_was_not_sent_does_not_start(t: MachineTrial) -> None:
 
 @claim(moves=True)
 async def a_machine_whose_other_place_cannot_be_reached_goes_on(t: MachineTrial) -> None:
-    vm = await _saved(t)
+    vm = await _start_with_data(t)
     boots = await _boots(t, vm)
     with refused(HostlerError):
         await t.machines.send(vm, 1, _cut)
@@ -159,8 +159,8 @@ async def nothing_arrives_where_a_machine_stands(t: MachineTrial) -> None:
 
 @claim(moves=True)
 async def a_machine_that_is_handed_over_is_left_as_it_is_by_create(t: MachineTrial) -> None:
-    vm = await _saved(t)
-    await _sent(t, vm)
+    vm = await _start_with_data(t)
+    await _send(t, vm)
     other = msgspec.structs.replace(t.plan(), spec=t.setup.other_spec)
     assert (await t.machines.create(other)).state is DEPARTED
     assert (await t.there.create(other)).state is ARRIVING

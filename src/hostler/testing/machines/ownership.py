@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 replace = msgspec.structs.replace
 
 
-def given(plan: MachinePlan, tags: dict[str, str] | None = None, **changes: str) -> MachinePlan:
+def plan_of_other_project(plan: MachinePlan, tags: dict[str, str] | None = None, **changes: str) -> MachinePlan:
     """Return the same machine, of another project."""
     label = replace(plan.label, **({"org": "others", "project": "theirs"} | changes))
     return replace(plan, label=label, tags={"of": "others", "until": ""} if tags is None else tags)
 
 
-def unmarked(machine: Machine) -> tuple[Any, ...]:
+def fields_without_label(machine: Machine) -> tuple[Any, ...]:
     """Return everything that a new label leaves unchanged."""
     return replace(machine, label=None, tags=None), machine.label.vm
 
@@ -49,12 +49,12 @@ async def a_marked_machine_has_another_owner_and_is_otherwise_as_it_was(t: Machi
     await t.made()
     await t.snapshot(t.vm(), "s")
     before = await t.seen(t.vm())
-    wanted = replace(given(t.plan(spec=t.setup.other_spec)), name="another")
+    wanted = replace(plan_of_other_project(t.plan(spec=t.setup.other_spec)), name="another")
     marked = await t.machines.mark(wanted)
     assert (marked.label, marked.tags) == (wanted.label, wanted.tags) == await marks(t)
-    assert unmarked(marked) == unmarked(before)
+    assert fields_without_label(marked) == fields_without_label(before)
     assert core(await t.machines.mark(wanted)) == core(marked), "repeated"
-    back = await t.machines.mark(given(t.plan(), {}, org="check", project="machines"))
+    back = await t.machines.mark(plan_of_other_project(t.plan(), {}, org="check", project="machines"))
     assert (back.label, back.tags) == (t.plan().label, {})
 
 
@@ -63,8 +63,8 @@ async def a_running_machine_runs_on_when_it_is_marked(t: MachineTrial) -> None:
     vm = await t.running()
     boots = None if t.setup.boots is None else await t.setup.boots(t.machines, vm)
     id_ = (await t.seen(vm)).id
-    marked = await t.machines.mark(given(t.plan()))
-    assert (marked.state, marked.id, marked.label) == (MachineState.RUNNING, id_, given(t.plan()).label)
+    marked = await t.machines.mark(plan_of_other_project(t.plan()))
+    assert (marked.state, marked.id, marked.label) == (MachineState.RUNNING, id_, plan_of_other_project(t.plan()).label)
     if t.setup.boots is not None:
         assert await t.setup.boots(t.machines, vm) == boots, "it was booted again"
     assert (await t.machines.stop(vm, grace=0)).label == marked.label
@@ -73,7 +73,7 @@ async def a_running_machine_runs_on_when_it_is_marked(t: MachineTrial) -> None:
 @claim(needs=(Ownership,))
 async def a_mark_outlives_the_driver(t: MachineTrial) -> None:
     await t.running()
-    wanted = given(t.plan())
+    wanted = plan_of_other_project(t.plan())
     await t.machines.mark(wanted)
     await t.reopen()
     assert await marks(t) == (wanted.label, wanted.tags)
@@ -83,7 +83,7 @@ async def a_mark_outlives_the_driver(t: MachineTrial) -> None:
 @claim(needs=(Ownership,))
 async def a_marked_machine_is_made_again_by_its_new_owner_alone(t: MachineTrial) -> None:
     await t.made()
-    wanted = given(t.plan())
+    wanted = plan_of_other_project(t.plan())
     await t.machines.mark(wanted)
     with refused(Refused):
         await t.machines.create(t.plan())
@@ -96,7 +96,7 @@ async def what_belongs_to_another_cluster_or_node_is_not_marked(t: MachineTrial)
     before = await t.seen(vm)
     for changes in ({"cluster": "another"}, {"node": "another"}):
         with refused(Refused) as refusal:
-            await t.machines.mark(given(t.plan(), None, **changes))
+            await t.machines.mark(plan_of_other_project(t.plan(), None, **changes))
         assert not isinstance(refusal.error, NotFound)
     assert await t.seen(vm) == before
 
@@ -104,7 +104,7 @@ async def what_belongs_to_another_cluster_or_node_is_not_marked(t: MachineTrial)
 @claim(needs=(Ownership,))
 async def a_machine_that_is_not_there_is_not_marked(t: MachineTrial) -> None:
     with refused(NotFound):
-        await t.machines.mark(given(t.plan()))
+        await t.machines.mark(plan_of_other_project(t.plan()))
     assert await t.machines.inspect(t.vm()) is None
 
 
@@ -113,5 +113,5 @@ async def a_mark_changes_no_other_machine(t: MachineTrial) -> None:
     await t.made()
     other = await t.made("b")
     before = await t.seen(other)
-    await t.machines.mark(given(t.plan()))
+    await t.machines.mark(plan_of_other_project(t.plan()))
     assert await t.seen(other) == before

@@ -205,7 +205,7 @@ async def what_cannot_be_started_is_refused_and_takes_no_calls(t: SliceTrial) ->
     assert await t.seen(run) is None
 
 
-async def _crashed(t: SliceTrial, *, active: bool = True) -> Run:
+async def _crash(t: SliceTrial, *, active: bool = True) -> Run:
     if active:
         run, _ = await t.active()
     else:
@@ -217,7 +217,7 @@ async def _crashed(t: SliceTrial, *, active: bool = True) -> Run:
 
 @claim(needs="crash")
 async def what_ends_by_itself_is_told_of_and_listed_with_why(t: SliceTrial) -> None:
-    run = await _crashed(t)
+    run = await _crash(t)
     running = await t.seen(run)
     assert running is not None
     assert running.run == run
@@ -227,18 +227,18 @@ async def what_ends_by_itself_is_told_of_and_listed_with_why(t: SliceTrial) -> N
 
 @claim(needs="crash")
 async def what_ended_is_loaded_and_activated_anew(t: SliceTrial) -> None:
-    run = await _crashed(t)
+    run = await _crash(t)
     assert (await t.slices.load(run)).life is Life.LOADED
     assert (await t.slices.activate(run)).life is Life.ACTIVE
-    run = await _crashed(t)
+    run = await _crash(t)
     assert (await t.slices.activate(run)).life is Life.ACTIVE
-    run = await _crashed(t, active=False)
+    run = await _crash(t, active=False)
     assert (await t.slices.activate(run)).life is Life.ACTIVE
 
 
 @claim(needs="crash")
 async def what_ended_can_be_deactivated_and_unloaded(t: SliceTrial) -> None:
-    run = await _crashed(t)
+    run = await _crash(t)
     assert (await t.slices.deactivate(run, grace=0.0)).life is not Life.ACTIVE
     await t.slices.unload(run)
     assert await t.seen(run) is None
@@ -247,5 +247,5 @@ async def what_ended_can_be_deactivated_and_unloaded(t: SliceTrial) -> None:
 @claim(needs="crash")
 async def one_that_ends_leaves_the_others_alone(t: SliceTrial) -> None:
     other, running = await t.active(2)
-    await _crashed(t)
+    await _crash(t)
     assert await t.seen(other) == running

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-async def _entered(store: Store, prefix: str) -> None:
+async def _enter_watch(store: Store, prefix: str) -> None:
     async with store.watch(prefix):
         pass
 
@@ -32,7 +32,7 @@ def _verbs(t: Trial, store: Store) -> list[Callable[[], Awaitable[object]]]:
         lambda: store.grant(10),
         lambda: store.compact(1),
         store.status,
-        lambda: _entered(store, t.prefix),
+        lambda: _enter_watch(store, t.prefix),
     ]
 
 

@@ -34,7 +34,7 @@ async def _all_refused(t: Trial, *calls: Coroutine[Any, Any, object]) -> None:
     assert await t.all() == before
 
 
-async def _entered(t: Trial, prefix: Any, start_revision: Any = None) -> None:
+async def _enter_watch(t: Trial, prefix: Any, start_revision: Any = None) -> None:
     async with t.store.watch(prefix, start_revision=start_revision):
         pass
 
@@ -67,7 +67,7 @@ async def a_prefix_is_text(t: Trial) -> None:
             store.range(bad),
             store.delete_prefix(bad),
             store.txn([], [Put(t.key("b"), b""), DeletePrefix(bad)]),
-            _entered(t, bad),
+            _enter_watch(t, bad),
         )
     positions: tuple[Any, ...] = (b"key", 1, LONE_SURROGATE)
     for bad in positions:
@@ -109,7 +109,7 @@ async def numbers_are_whole_and_positive(t: Trial) -> None:
             store.get(good, revision=bad),
             store.range(t.prefix, revision=bad),
             store.range(t.prefix, limit=bad),
-            _entered(t, t.prefix, bad),
+            _enter_watch(t, t.prefix, bad),
             store.compact(bad),
         )
     operands: tuple[Any, ...] = (1.0, "1", None, True, b"1", 2**63, -(2**63) - 1)

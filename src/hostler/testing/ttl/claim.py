@@ -11,7 +11,7 @@ import msgspec
 
 from hostler.errors import Unavailable
 from hostler.ports.ttl import Watchable
-from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
+from hostler.testing.claim import TooSlow, check_all, loop_time, on_time, trying, wait_until_connected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -146,7 +146,7 @@ class TtlTrial:
         storage = self._open_storage()
         await storage.__aenter__()
         self._opened.append(storage)
-        await connected(lambda: storage.get(self._prefix), within=WITHIN)
+        await wait_until_connected(lambda: storage.get(self._prefix), within=WITHIN)
         return storage
 
 

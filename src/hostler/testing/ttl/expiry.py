@@ -117,7 +117,7 @@ PROMPT = 0.5
 """Seconds in which a change is noticed: less than a usual polling interval."""
 
 
-async def _noticed(t: TtlTrial, key: str, seen: str | None) -> tuple[str | None, float]:
+async def _wait_for_notice(t: TtlTrial, key: str, seen: str | None) -> tuple[str | None, float]:
     """Return the result of the wait, and when it returned."""
     assert isinstance(t.storage, Watchable)
     value = await t.storage.wait_change(key, seen, within=WITHIN)
@@ -130,7 +130,7 @@ async def what_differs_already_is_told_at_once(t: TtlTrial) -> None:
     assert await t.storage.insert_if_not_exist(key, "value", ttl=LONG)
     for seen in (None, "other"):
         began = loop_time()
-        value, told = await _noticed(t, key, seen)
+        value, told = await _wait_for_notice(t, key, seen)
         assert value == "value"
         t.on_time(told - began, PROMPT, since=began, what="returning a difference")
 
@@ -140,7 +140,7 @@ async def insert_swap_and_delete_are_noticed_at_once(t: TtlTrial) -> None:
     key = t.key()
     steps: list[tuple[str | None, str | None]] = [(None, "one"), ("one", "two"), ("two", None)]
     for old, new in steps:
-        waiting = [asyncio.create_task(_noticed(t, key, old)) for _ in range(3)]
+        waiting = [asyncio.create_task(_wait_for_notice(t, key, old)) for _ in range(3)]
         await asyncio.sleep(0.1)  # shorter than the interval of a storage that polls every second
         assert not any(task.done() for task in waiting)
         if old is None:
@@ -161,7 +161,7 @@ async def the_end_of_a_life_is_noticed(t: TtlTrial) -> None:
     began = loop_time()
     assert await t.other.insert_if_not_exist(key, "value", ttl=TTL)
     written = loop_time()
-    value, told = await _noticed(t, key, "value")
+    value, told = await _wait_for_notice(t, key, "value")
     assert value is None
     assert told >= began + TTL
     t.on_time(told - written, TTL + t.storage.lateness(TTL) + PROMPT, since=written, what="noticing an expiry")
@@ -194,4 +194,4 @@ async def a_wait_that_is_cancelled_leaves_the_storage_as_it_was(t: TtlTrial) -> 
         waiting.cancel()
         await asyncio.wait([waiting])
     assert await t.storage.insert_if_not_exist(key, "value", ttl=LONG)
-    assert (await _noticed(t, key, None))[0] == "value"
+    assert (await _wait_for_notice(t, key, None))[0] == "value"

@@ -173,7 +173,7 @@ class RedisInbox:
         self._calls.check()
         following: list[Taken] = []
         for start in range(0, len(done), BATCH):
-            following += await self._done("acknowledge", worker, done[start : start + BATCH])
+            following += await self._remove_done("acknowledge", worker, done[start : start + BATCH])
         return following
 
     async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
@@ -186,7 +186,7 @@ class RedisInbox:
                 "worker": worker,
             }
         )
-        return await self._done("bury", worker, [taken], dead)
+        return await self._remove_done("bury", worker, [taken], dead)
 
     async def workers(self) -> frozenset[str]:
         async with self._calls.call("workers", self._names.workers, writes=False) as call:
@@ -209,7 +209,7 @@ class RedisInbox:
         arguments: list[Words] = [worker, self._tokens(), limit, limit + STEPS]
         arguments += itertools.chain.from_iterable(zip(map(names.next, QUEUES), lists, QUEUES))
         more, *flat = await self._run("take", worker, scripts.TAKE, keys, arguments)
-        return bool(more), _taken(flat)
+        return bool(more), _taken_of(flat)
 
     async def _wait(self, worker: str, within: float) -> None:
         try:
@@ -220,7 +220,7 @@ class RedisInbox:
             raise self._link.trouble(f"{self._link.name}: take of {worker!r}", error) from error
         self._calls.check()
 
-    async def _done(self, verb: str, worker: str, done: Sequence[Taken], dead: bytes = b"") -> list[Taken]:
+    async def _remove_done(self, verb: str, worker: str, done: Sequence[Taken], dead: bytes = b"") -> list[Taken]:
         names = self._names
         keys = [names.dead]
         for queue in QUEUES:
@@ -228,7 +228,7 @@ class RedisInbox:
         arguments: list[Words] = [worker, self._tokens(), *map(names.next, QUEUES), dead]
         for taken in done:
             arguments += [QUEUES.index(taken.queue), b"%s %s" % (taken.token.encode(), taken.raw)]
-        return _taken(await self._run(verb, worker, scripts.DONE, keys, arguments))
+        return _taken_of(await self._run(verb, worker, scripts.DONE, keys, arguments))
 
     def _keys_of(self, worker: str) -> list[str]:
         keys = []
@@ -245,5 +245,5 @@ class RedisInbox:
             return await self._link.ask(call, "EVAL", script, len(keys), *keys, *arguments)
 
 
-def _taken(flat: Sequence[Any]) -> list[Taken]:
+def _taken_of(flat: Sequence[Any]) -> list[Taken]:
     return [Taken(QUEUES[number], token.decode(), raw) for number, token, raw in zip(flat[::3], flat[1::3], flat[2::3])]

@@ -42,7 +42,7 @@ from hostler.drivers.machines.hetzner.api_types import (
     kind_of,
     server_of,
     snapshot_of,
-    translated,
+    translate_error,
 )
 from hostler.errors import Closed, Forbidden, HostlerError, Refused, TooManyTries
 from hostler.kit.rate_limit import Backoff
@@ -74,21 +74,21 @@ class Threads:
     async def read(self, call: Callable[[], T]) -> T:
         """Run a call that only reads. A cancelled caller returns at once."""
         await self._free.acquire()
-        return await self._begun(call)
+        return await self._start_thread(call)
 
     async def write(self, what: str, call: Callable[[], T]) -> T:
         """Run a call that writes. A cancelled caller waits up to `LEAVES_WITHIN` seconds for its end; see `settled`."""
         await self._free.acquire()
-        answer = self._begun(call)
+        answer = self._start_thread(call)
         self._writes[answer] = what
-        answer.add_done_callback(self._ended)
+        answer.add_done_callback(self._end_write)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             await self._leave({answer})
             raise
 
-    async def settled(self, what: str) -> None:
+    async def wait_until_settled(self, what: str) -> None:
         """Wait until no abandoned write about `what` is running."""
         while left := [answer for answer in self._left if self._writes[answer] == what]:
             await asyncio.wait(left)
@@ -106,13 +106,13 @@ class Threads:
                 _, answers = await asyncio.wait(answers, timeout=left)
         self._left |= answers & self._writes.keys()
 
-    def _ended(self, answer: asyncio.Future[Any]) -> None:
+    def _end_write(self, answer: asyncio.Future[Any]) -> None:
         del self._writes[answer]
         self._left.discard(answer)
         if not answer.cancelled():
             answer.exception()  # marks the exception as retrieved
 
-    def _begun(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _start_thread(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Start a thread for the call. The caller has acquired a slot, which is released when the call ends."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -169,7 +169,7 @@ class Api:
         # The constructor has no option for either. By default the client sleeps for minutes and repeats uncertain
         # calls.
         client._client._retry_max_retries = 0
-        client._client._session.hooks["response"].append(self._heard)
+        client._client._session.hooks["response"].append(self._record_rate_limit)
         self._client = client
         self._threads = Threads(THREADS)
 
@@ -194,10 +194,10 @@ class Api:
             return 0.0
         return pages * 3 * 3600 / max(1, self._limit[0])
 
-    async def settled(self, name: str) -> None:
+    async def wait_until_settled(self, name: str) -> None:
         """Wait until no write to that server is running whose caller was cancelled."""
         if self._threads is not None:
-            await self._threads.settled(f"server {name}")
+            await self._threads.wait_until_settled(f"server {name}")
 
     # Reading
 
@@ -214,14 +214,14 @@ class Api:
         found: dict[int, Action] = {}
         for at in range(0, len(ids), AT_ONCE):
             params = {"id": list(ids[at : at + AT_ONCE]), "per_page": AT_ONCE}
-            found |= {each.id: each for each in await self._listed("actions", "/actions", params)}
+            found |= {each.id: each for each in await self._list_actions("actions", "/actions", params)}
         return found
 
     async def actions_of(self, server: Server) -> Sequence[Action]:
         """Return all past and running actions of a server."""
         path = f"/servers/{server.id}/actions"
         params = {"sort": "id:desc", "per_page": AT_ONCE}
-        return await self._listed(f"server {server.name}", path, params)
+        return await self._list_actions(f"server {server.name}", path, params)
 
     async def snapshots(self, selector: str = labels.SELECTOR) -> Sequence[Snapshot]:
         """Return the snapshots, oldest first."""
@@ -343,7 +343,7 @@ class Api:
 
     # Inside
 
-    async def _listed(self, what: str, path: str, params: dict[str, Any]) -> Sequence[Action]:
+    async def _list_actions(self, what: str, path: str, params: dict[str, Any]) -> Sequence[Action]:
         def ask(client: hcloud.Client) -> list[Action]:
             return [action_of(each) for each in client.request("GET", path, params=params)["actions"]]
 
@@ -384,14 +384,14 @@ class Api:
         except HostlerError:
             raise
         except Exception as error:  # noqa: BLE001 - the client raises anything on a malformed answer
-            raise self._failed(error, what, writes=writes) from None
+            raise self._failure_of(error, what, writes=writes) from None
         self.refused = ""
         self._silences.reset()
         return answer
 
-    def _failed(self, error: Exception, what: str, *, writes: bool) -> HostlerError:
+    def _failure_of(self, error: Exception, what: str, *, writes: bool) -> HostlerError:
         wait = self._wait() if is_limit(error) else 0.0
-        failure = translated(error, what, writes=writes, after=wait)
+        failure = translate_error(error, what, writes=writes, after=wait)
         if isinstance(failure, TooManyTries):
             self._silent_until = self._clock.now() + wait
         elif isinstance(failure, Forbidden):
@@ -406,7 +406,7 @@ class Api:
         left = self._reset_at - self._clock.wall()
         return left if 0 < left <= LONGEST else self._silences.next()
 
-    def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
+    def _record_rate_limit(self, response: requests.Response, *_: Any, **__: Any) -> None:
         """Record the rate limit of the response headers. Runs in the thread of the call."""
         try:
             allowed, left = (int(response.headers[f"RateLimit-{name}"]) for name in ("Limit", "Remaining"))

@@ -124,7 +124,7 @@ def bound_action_of(found: Any) -> Action:
 def snapshot_of(found: Any) -> Snapshot:
     carried = found.labels or {}
     try:
-        name = labels.decoded(carried, labels.SNAPSHOT) or ""
+        name = labels.decode_text(carried, labels.SNAPSHOT) or ""
     except Damaged:
         name = ""  # another client changed the label; the snapshot is still deleted with its machine
     return Snapshot(
@@ -219,20 +219,20 @@ def is_limit(error: Exception) -> bool:
     return isinstance(error, APIException) and error.code in _LIMIT
 
 
-def translated(error: Exception, what: str, *, writes: bool, after: float) -> HostlerError:
+def translate_error(error: Exception, what: str, *, writes: bool, after: float) -> HostlerError:
     """Translate the error of a call.
 
     `writes`: the call may have changed something; `after`: seconds until the next call.
     """
     if isinstance(error, APIException):
-        return _answered(error, f"{what}: Hetzner Cloud", writes=writes, after=after)
+        return _error_of_answer(error, f"{what}: Hetzner Cloud", writes=writes, after=after)
     if isinstance(error, requests.exceptions.RequestException):
         return _cut(error, what, writes=writes)
     kind = Uncertain if writes else Unavailable
     return kind(f"{what}: the answer of Hetzner Cloud cannot be read ({type(error).__name__}); try again")
 
 
-def _answered(error: APIException, subject: str, *, writes: bool, after: float) -> HostlerError:
+def _error_of_answer(error: APIException, subject: str, *, writes: bool, after: float) -> HostlerError:
     code, said = error.code, f"{error.message} ({error.code})"
     if code in _TOKEN:
         return Forbidden(f"{subject} rejects the token: {said}; set hcloud_token to one with read and write permission")

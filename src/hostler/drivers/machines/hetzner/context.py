@@ -47,7 +47,7 @@ class LocalState:
     def open(self) -> None:
         """Open and lock the folder. Unavailable: another process has it open, or it cannot be used."""
         if self._lock is not None:
-            raise self._taken()
+            raise self._taken_error()
         try:
             for name in ("specs", "ready"):
                 (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class LocalState:
         except OSError as error:
             raise self._unusable(error) from None
         if self._lock is None:
-            raise self._taken()
+            raise self._taken_error()
 
     def close(self) -> None:
         if self._lock is not None:
@@ -132,7 +132,7 @@ class LocalState:
     def _path(self, vm: str, digest: str) -> Path:
         return self.folder / "specs" / f"{vm_hash(vm)}.{digest if digest.isalnum() else 'none'}"
 
-    def _taken(self) -> Unavailable:
+    def _taken_error(self) -> Unavailable:
         return Unavailable(
             f"Hetzner machines of {self.folder}: another process has them open; stop that agent first, or give this one"
             " another folder"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.machines.hetzner.api_types import OFF, RUNNING, Absent, Full, Unfit, is_full
-from hostler.drivers.machines.hetzner.labels import Card, of_vm, packed_key, server_name
+from hostler.drivers.machines.hetzner.labels import Card, of_vm, pack_key, server_name
 from hostler.drivers.machines.seed import Identity, hostname_of, new_host_key, nocloud_files
 from hostler.errors import Refused, Unavailable, Uncertain
 from hostler.kit.plural import counted
@@ -102,7 +102,7 @@ class ServerCreation:
             shape=(plan.spec.cpus, plan.spec.memory_mib, plan.spec.disk_gib),
             image=plan.spec.image or site.options.image,
             user=user,
-            host_key=packed_key(key.public),
+            host_key=pack_key(key.public),
         )
         tried: list[str] = []
         refused = True
@@ -127,7 +127,7 @@ class ServerCreation:
             except Absent as error:
                 self._firewall = None  # another firewall may have its name by now
                 raise Refused(f"machine {vm!r}: {error}; see its image, hcloud_ssh_key and hcloud_firewall") from None
-            failed = await self._failed(going, vm)
+            failed = await self._first_failure(going, vm)
             if failed is None:
                 return await self._whole(server, card)
             await site.destroy(server)
@@ -148,7 +148,7 @@ class ServerCreation:
     async def finish(self, server: Server, card: Card) -> Server | None:
         """Complete a server whose creation was interrupted. None: that is impossible, and the server is deleted."""
         going = [action for action in await self._site.api.actions_of(server) if action.command == "create_server"]
-        if not going or await self._failed(going, card.label.vm) is not None:
+        if not going or await self._first_failure(going, card.label.vm) is not None:
             await self._site.destroy(server)
             return None
         return await self._whole(server, card)
@@ -158,7 +158,7 @@ class ServerCreation:
         site, spec = self._site, self._site.kept.spec_of(card)
         if plan.spec != spec:
             self._check_reshape(card, spec, plan)
-            server = await self._resized(server, plan)
+            server = await self._resize_server(server, plan)
         wanted = replace(
             card,
             label=plan.label,
@@ -184,7 +184,7 @@ class ServerCreation:
             raise Unavailable(f"server {server.name}: deleted by another client; inspect the machine")
         return await self._site.relabel(seen, replace(card, life=""))
 
-    async def _failed(self, going: Sequence[Action], vm: str) -> Action | None:
+    async def _first_failure(self, going: Sequence[Action], vm: str) -> Action | None:
         """Wait until all actions have ended; return the first that failed."""
         ended = [await self._site.goings.ended(action, f"machine {vm!r}") for action in going]
         return next((action for action in ended if action.failed), None)
@@ -206,7 +206,7 @@ class ServerCreation:
                     " create another machine"
                 )
 
-    async def _resized(self, server: Server, plan: MachinePlan) -> Server:
+    async def _resize_server(self, server: Server, plan: MachinePlan) -> Server:
         site, spec, vm = self._site, plan.spec, plan.label.vm
         kinds = fitting(spec, await self.kinds(), site.options)
         grows = spec.disk_gib > server.disk_gib

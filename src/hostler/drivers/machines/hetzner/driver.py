@@ -123,16 +123,16 @@ class HetznerMachines(Closing):
             )
         async with self._verb(plan.label.vm):
             try:
-                return await self._done(await self._created(plan))
+                return await self._machine_after(await self._create_server(plan))
             except Taken:  # an answer was lost, and its server appeared after `_created` had read the state
-                return await self._done(await self._created(plan))
+                return await self._machine_after(await self._create_server(plan))
 
     async def mark(self, plan: MachinePlan) -> Machine:
         validation.check_plan(plan, None)
         async with self._verb(plan.label.vm):
-            server, card = await self._expected(plan.label.vm)
+            server, card = await self._require_server(plan.label.vm)
             validation.check_markable(card.label, plan.label)
-            return await self._done(await self._marked(server, card, plan))
+            return await self._machine_after(await self._relabel_server(server, card, plan))
 
     async def start(self, vm: str) -> Machine:
         async with self._verb(vm):
@@ -142,37 +142,37 @@ class HetznerMachines(Closing):
             if server.status != RUNNING:
                 self._readiness.forget(vm)
                 server = await self._power.on(server)
-            return await self._done(server)
+            return await self._machine_after(server)
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
         validation.check_seconds("grace", grace)
         async with self._verb(vm):
-            server, card = await self._expected(vm)
+            server, card = await self._require_server(vm)
             if server.status not in (OFF, DELETING) and not card.life:
                 server = await self._power.off(server, grace=grace)
-            return await self._done(server)
+            return await self._machine_after(server)
 
     async def reset(self, vm: str, number: int) -> Machine:
         validation.check_number(number)
         async with self._verb(vm):
-            server, card = await self._expected(vm)
+            server, card = await self._require_server(vm)
             if card.resets < number:
                 if server.status == RUNNING and not card.life:
                     self._readiness.forget(vm)
                     await self._power.reset(server)
                 server = await self._site.relabel(server, replace(card, resets=number))
-            return await self._done(server)
+            return await self._machine_after(server)
 
     async def delete(self, vm: str) -> None:
         validation.check_text("machine", vm)
         async with self._verb(vm):
-            server = await self._settled(vm)
+            server = await self._finish_retain(vm)
             card = None if server is None else self._site.card(server)
             if server is None or card is None:
                 await self._power.drop(vm)
             else:
                 if server.status == RUNNING and not card.life:
-                    await self._power.asked_off(server)
+                    await self._power.ask_to_shut_down(server)
                 if card.home:
                     self._site.kept.forget(card.home)  # first: the key is known only from the label of the server
                 await self._destroy(server, card)
@@ -186,10 +186,13 @@ class HetznerMachines(Closing):
             server = await self._site.looks.server(server_name(vm))
             card = None if server is None else self._site.card(server)
             if server is None or card is None:
-                found = await self._kept(name)
+                found = await self._find_retained(name)
                 return None if found is None or found[1].label.vm != vm else await self._view.retained(found[1])
             if not card.retained:
-                if await self._kept(name) is not None or await self._site.looks.server(server_name(name)) is not None:
+                if (
+                    await self._find_retained(name) is not None
+                    or await self._site.looks.server(server_name(name)) is not None
+                ):
                     raise Refused(f"machine {vm!r}: another server is retained as {name!r}; take another name")
                 if card.life or server.status == DELETING:
                     await self._destroy(server, card)
@@ -210,7 +213,7 @@ class HetznerMachines(Closing):
         for server, card in await self._all_kept():
             if server.name != server_name(card.retained):  # its retain was interrupted
                 async with self._verb(card.label.vm):
-                    await self._settled(card.label.vm)
+                    await self._finish_retain(card.label.vm)
             found.append(await self._view.retained(card))
         return found
 
@@ -219,13 +222,13 @@ class HetznerMachines(Closing):
         validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._keeping, self._verb(vm):
-            found, server = await self._kept(name), await self._settled(vm)
+            found, server = await self._find_retained(name), await self._finish_retain(vm)
             card = None if server is None else self._site.card(server)
             whole = card is not None and server is not None and not card.life and server.status != DELETING
             if found is None:
                 if server is None or not whole:
                     raise NotFound(f"machine {vm!r}: nothing is retained as {name!r} here; list what is retained")
-                return await self._done(server)
+                return await self._machine_after(server)
             if server is not None and (whole or card is None):
                 raise Refused(f"machine {vm!r}: the server {server.name} exists; retain or delete it first")
             if server is not None and card is not None:
@@ -236,13 +239,13 @@ class HetznerMachines(Closing):
             same = card.label.vm == vm
             back = replace(card, label=plan.label, tags=plan.tags, retained="", retained_at=0)
             back = back if same else replace(back, resets=0, restored=0)
-            return await self._done(await self._site.api.rename(kept, server_name(vm), back.labels()))
+            return await self._machine_after(await self._site.api.rename(kept, server_name(vm), back.labels()))
 
     async def discard(self, name: str) -> None:
         validation.check_text("retained machine", name)
         async with self._keeping:
             self._check_open()
-            found = await self._kept(name)
+            found = await self._find_retained(name)
             if found is not None:
                 server, card = found
                 if server.name != server_name(name):
@@ -268,7 +271,7 @@ class HetznerMachines(Closing):
             if card.restoring:
                 raise Refused(f"machine {vm!r}: its last restore was interrupted; restore or start it first")
             await self._power.snapshot(server, card, name)
-            return await self._looked(vm)
+            return await self._look_at(vm)
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
         validation.check_text("snapshot", name)
@@ -276,7 +279,7 @@ class HetznerMachines(Closing):
         async with self._verb(vm):
             server, card = await self._whole(vm)
             if card.restored >= number:
-                return await self._done(server)
+                return await self._machine_after(server)
             if (card.restoring, card.restoring_to) != (number, name):
                 names = await self._view.names(card)
                 if name not in names:
@@ -286,17 +289,17 @@ class HetznerMachines(Closing):
                 server = await self._site.relabel(server, card)
             self._readiness.forget(vm)
             await self._power.restore(server, card)
-            return await self._looked(vm)
+            return await self._look_at(vm)
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
         validation.check_text("snapshot", name)
         async with self._verb(vm):
-            _, card = await self._expected(vm)
+            _, card = await self._require_server(vm)
             if card.restoring and card.restoring_to == name:
                 raise Refused(f"machine {vm!r}: it is being restored to {name!r}; restore or start it first")
             if card.snapshots:
                 await self._power.drop(card.key, name)
-            return await self._looked(vm)
+            return await self._look_at(vm)
 
     def channel(self, vm: str, door: Door) -> Channel:
         async def find() -> Channel:
@@ -317,8 +320,8 @@ class HetznerMachines(Closing):
         self._watch.saw(machines)
         return machines
 
-    async def _created(self, plan: MachinePlan) -> Server:
-        server = await self._settled(plan.label.vm)
+    async def _create_server(self, plan: MachinePlan) -> Server:
+        server = await self._finish_retain(plan.label.vm)
         if server is None:
             return await self._making.make(plan)
         card = self._site.card(server)
@@ -341,9 +344,9 @@ class HetznerMachines(Closing):
             return await self._making.make(plan)
         if server.status == OFF:
             return await self._making.reshape(server, card, plan)
-        return await self._marked(server, card, plan)
+        return await self._relabel_server(server, card, plan)
 
-    async def _marked(self, server: Server, card: Card, plan: MachinePlan) -> Server:
+    async def _relabel_server(self, server: Server, card: Card, plan: MachinePlan) -> Server:
         if (card.label, card.tags) == (plan.label, plan.tags):
             return server
         return await self._site.relabel(server, replace(card, label=plan.label, tags=plan.tags))
@@ -362,7 +365,7 @@ class HetznerMachines(Closing):
         cards = [(server, self._site.card(server)) for server in await self._site.looks.all()]
         return [(server, card) for server, card in cards if card is not None and card.retained]
 
-    async def _kept(self, name: str) -> tuple[Server, Card] | None:
+    async def _find_retained(self, name: str) -> tuple[Server, Card] | None:
         return next((found for found in await self._all_kept() if found[1].retained == name), None)
 
     async def _take_out(self, server: Server, card: Card) -> None:
@@ -374,7 +377,7 @@ class HetznerMachines(Closing):
             await self._site.api.rename(server, server_name(card.retained), card.labels())
         self._site.kept.forget(card.label.vm)
 
-    async def _settled(self, vm: str) -> Server | None:
+    async def _finish_retain(self, vm: str) -> Server | None:
         """Return the server in service, after finishing an interrupted retain. The caller holds the machine's lock."""
         server = await self._site.looks.server(server_name(vm))
         card = None if server is None else self._site.card(server)
@@ -393,7 +396,7 @@ class HetznerMachines(Closing):
             async with lock:
                 self._check_open()
                 self._watch.changing(vm)
-                await self._site.api.settled(server_name(vm))
+                await self._site.api.wait_until_settled(server_name(vm))
                 yield
         except Absent as error:
             raise Unavailable(f"{error}; deleted by another client during the call; inspect the machine") from None
@@ -417,7 +420,7 @@ class HetznerMachines(Closing):
         card = None if server is None else self._site.card(server)
         return None if card is not None and card.retained else server
 
-    async def _expected(self, vm: str) -> tuple[Server, Card]:
+    async def _require_server(self, vm: str) -> tuple[Server, Card]:
         server = await self._server(vm)
         card = None if server is None else self._site.card(server)
         if server is None or card is None:
@@ -425,16 +428,16 @@ class HetznerMachines(Closing):
         return server, card
 
     async def _whole(self, vm: str) -> tuple[Server, Card]:
-        server, card = await self._expected(vm)
+        server, card = await self._require_server(vm)
         if card.life or server.status == DELETING:
             raise Refused(f"machine {vm!r}: its creation or deletion is incomplete; create it again")
         return server, card
 
-    async def _looked(self, vm: str) -> Machine:
-        server, _ = await self._expected(vm)
-        return await self._done(server)
+    async def _look_at(self, vm: str) -> Machine:
+        server, _ = await self._require_server(vm)
+        return await self._machine_after(server)
 
-    async def _done(self, server: Server) -> Machine:
+    async def _machine_after(self, server: Server) -> Machine:
         """Return the machine after a verb, and record its status as known."""
         machine = await self._view.machine(server)
         self._watch.left(machine.label.vm, machine.cloud_status)

@@ -35,7 +35,7 @@ _OTHER = re.compile(rb"[^A-Za-z0-9.-]")
 _ESCAPE = re.compile(r"_([0-9a-f]{2})")
 
 
-def encoded(key: str, text: str) -> dict[str, str]:
+def encode_text(key: str, text: str) -> dict[str, str]:
     """Encode a text as one or several labels. Invalid: it is not valid Unicode."""
     try:
         data = text.encode()
@@ -48,7 +48,7 @@ def encoded(key: str, text: str) -> dict[str, str]:
     return {f"{key}.{n}": coded[at : at + _MOST] for n, at in enumerate(range(0, len(coded), _MOST))}
 
 
-def decoded(labels: Mapping[str, str], key: str) -> str | None:
+def decode_text(labels: Mapping[str, str], key: str) -> str | None:
     """Return the text under a key; None: no such label. Damaged: another client changed it."""
     try:
         if key in labels:
@@ -115,10 +115,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         found = {OWNER: OURS, VM_HASH: vm_hash(self.key), "hostler/spec": self.spec}
         found["hostler/shape"] = "-".join(map(str, self.shape))
         for name in Label.__struct_fields__:
-            found |= encoded(f"hostler/{name}", getattr(self.label, name))
+            found |= encode_text(f"hostler/{name}", getattr(self.label, name))
         for key in _TEXTS:
             if text := getattr(self, key):
-                found |= encoded(f"hostler/{key}", text)
+                found |= encode_text(f"hostler/{key}", text)
         for key in _NUMBERS:
             if number := getattr(self, key):
                 found[f"hostler/{key}"] = str(number)
@@ -131,7 +131,7 @@ def card_of(labels: Mapping[str, str]) -> Card | None:
     """Return the record in a server's labels. None: not Hostler's. Damaged: another client changed the labels."""
     if labels.get(OWNER) != OURS or VM_HASH not in labels:
         return None
-    texts = {name: decoded(labels, f"hostler/{name}") or "" for name in (*Label.__struct_fields__, *_TEXTS)}
+    texts = {name: decode_text(labels, f"hostler/{name}") or "" for name in (*Label.__struct_fields__, *_TEXTS)}
     try:
         cpus, memory_mib, disk_gib = (int(part) for part in labels.get("hostler/shape", "").split("-"))
         numbers = {key: int(labels.get(f"hostler/{key}", "0")) for key in _NUMBERS}
@@ -158,7 +158,12 @@ _NUMBERS = ("resets", "restored", "restoring", "retained_at")
 
 def snapshot_labels(card: Card, name: str) -> dict[str, str]:
     """Return the labels of an image that is a snapshot of a machine."""
-    return {OWNER: OURS, VM_HASH: vm_hash(card.key), **encoded("hostler/vm", card.label.vm), **encoded(SNAPSHOT, name)}
+    return {
+        OWNER: OURS,
+        VM_HASH: vm_hash(card.key),
+        **encode_text("hostler/vm", card.label.vm),
+        **encode_text(SNAPSHOT, name),
+    }
 
 
 def _tag_labels(tags: Mapping[str, str]) -> dict[str, str]:
@@ -166,7 +171,7 @@ def _tag_labels(tags: Mapping[str, str]) -> dict[str, str]:
     odd = 0
     for name, text in sorted(tags.items()):
         if _TAG_NAME.fullmatch(name):
-            found |= encoded(_TAG + name, text)
+            found |= encode_text(_TAG + name, text)
         else:
             # The label key cannot carry this name, so the pair is stored as JSON, always in base32 and in pieces.
             try:
@@ -183,9 +188,9 @@ def _tags(labels: Mapping[str, str]) -> dict[str, str]:
     for key in labels:
         if key.startswith(_TAG):
             name = key.removeprefix(_TAG).partition(".")[0]
-            found[name] = decoded(labels, _TAG + name) or ""
+            found[name] = decode_text(labels, _TAG + name) or ""
         elif key.startswith(_ODD) and key.endswith(".0"):
-            text = decoded(labels, key.removesuffix(".0"))
+            text = decode_text(labels, key.removesuffix(".0"))
             try:
                 name, value = msgspec.json.decode(text or "", type=tuple[str, str])
             except msgspec.DecodeError:
@@ -205,12 +210,12 @@ def _unbase32(text: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def packed_key(public: str) -> str:
+def pack_key(public: str) -> str:
     """Return the 32 bytes of `ssh-ed25519 AAAA…` in base32, so that they fit into a label."""
     return _base32(base64.b64decode(public.split()[1])[-32:])
 
 
-def unpacked_key(packed: str) -> str:
+def unpack_key(packed: str) -> str:
     """Return the public key of `packed_key`'s result; empty: it is not a key."""
     try:
         raw = _unbase32(packed)

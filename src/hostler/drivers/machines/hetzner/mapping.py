@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.hetzner.api_types import address_of, state_of
-from hostler.drivers.machines.hetzner.labels import unpacked_key, vm_hash
+from hostler.drivers.machines.hetzner.labels import unpack_key, vm_hash
 from hostler.drivers.machines.hetzner.power import AVAILABLE
 from hostler.drivers.machines.readiness import Ascent
 from hostler.errors import Damaged, Unavailable
@@ -142,7 +142,7 @@ class MachineMapping:
         card = self._site.card(server)
         if card is None:
             raise Unavailable(f"server {server.name}: another client removed its labels; inspect the machine")
-        return self._seen(server, card, await self.names(card))
+        return self._machine_of(server, card, await self.names(card))
 
     async def retained(self, card: Card) -> RetainedMachine:
         """Return the description of a retained machine."""
@@ -170,14 +170,14 @@ class MachineMapping:
             if found.status == AVAILABLE and found.name not in names.setdefault(found.vm_hash, []):
                 names[found.vm_hash].append(found.name)
         return [
-            self._seen(server, card, names.get(vm_hash(card.key), ()) if card.snapshots else ())
+            self._machine_of(server, card, names.get(vm_hash(card.key), ()) if card.snapshots else ())
             for server, card in cards
         ]
 
-    def _seen(self, server: Server, card: Card, snapshots: Sequence[str]) -> Machine:
+    def _machine_of(self, server: Server, card: Card, snapshots: Sequence[str]) -> Machine:
         state = state_of(server.status, card)
         host = address_of(server, ipv4=self._options.ipv4)
-        key = unpacked_key(card.host_key)
+        key = unpack_key(card.host_key)
         access = None
         if host and not card.life:
             access = Access(host=host, port=self._options.ssh_port, user=card.user, host_keys=(key,) if key else ())

@@ -49,7 +49,7 @@ class Power:
         await self._done(server, await site.api.act(server, "poweroff"))
         return await self._became(server, OFF)
 
-    async def asked_off(self, server: Server) -> None:
+    async def ask_to_shut_down(self, server: Server) -> None:
         """Ask the guest to shut down and wait up to `ends_within` seconds. Failures are only logged."""
         within = self._site.options.pace.ends_within
         try:

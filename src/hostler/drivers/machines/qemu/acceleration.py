@@ -78,7 +78,7 @@ def with_device(rights: Privileges, accelerator: str) -> Privileges:
     return msgspec.structs.replace(rights, groups=groups)
 
 
-def remembered(folder: Path, *, uids: range | None) -> Verdict | None:
+def stored_verdict(folder: Path, *, uids: range | None) -> Verdict | None:
     """Return the stored verdict if this host has not changed and guests have such users; None: no verdict."""
     try:
         verdict = msgspec.json.decode((folder / FILE).read_bytes(), type=Verdict)
@@ -95,38 +95,38 @@ async def verdict(folder: Path, files: Path | None, *, uids: range | None) -> Ve
     """
     guest = await asyncio.to_thread(_guest, files) if files is not None else None
     host = await asyncio.to_thread(_host, uids)
-    known = _known(folder, guest, uids)
+    known = _usable_verdict(folder, guest, uids)
     if known is not None:
         return known
     if not host.device:
-        return _kept(folder, host, "tcg", f"{DEVICE} {_device_fault(uids)}", ())
+        return _store_verdict(folder, host, "tcg", f"{DEVICE} {_device_fault(uids)}", ())
     if guest is None or files is None:
         return Verdict(accelerator="tcg", why=NO_IMAGE, at=time.time(), host=host)
     async with _alone(folder):
-        known = _known(folder, guest, uids)  # another process may have probed during the wait
+        known = _usable_verdict(folder, guest, uids)  # another process may have probed during the wait
         if known is not None:
             return known
-        before = remembered(folder, uids=uids)
-        why = await _tried(folder / STAGE, files, uids)
+        before = stored_verdict(folder, uids=uids)
+        why = await _try_guest(folder / STAGE, files, uids)
         tried = (*(before.guests if before else ()), guest)
         if why:
-            return _kept(folder, host, "tcg", why, tried)
-        return _kept(folder, host, "kvm", "a guest booted", tried)
+            return _store_verdict(folder, host, "tcg", why, tried)
+        return _store_verdict(folder, host, "kvm", "a guest booted", tried)
 
 
-def _known(folder: Path, guest: str | None, uids: range | None) -> Verdict | None:
+def _usable_verdict(folder: Path, guest: str | None, uids: range | None) -> Verdict | None:
     """Return the stored verdict, unless a probe with this guest might change it."""
-    known = remembered(folder, uids=uids)
+    known = stored_verdict(folder, uids=uids)
     if known is None or known.accelerator == "kvm" or not known.host.device or guest is None:
         return known
     return known if guest in known.guests else None
 
 
-async def _tried(stage: Path, files: Path, uids: range | None) -> str:
+async def _try_guest(stage: Path, files: Path, uids: range | None) -> str:
     """Return why a guest does not boot under KVM; empty: it boots."""
     try:
         rights = await asyncio.to_thread(_lay, stage, files, uids)
-        return await _booted(stage, rights)
+        return await _boot_guest(stage, rights)
     except (HostlerError, OSError) as error:
         return f"cannot start the probe: {error}"
     finally:
@@ -144,7 +144,7 @@ def _lay(stage: Path, files: Path, uids: range | None) -> Privileges:
     return rights
 
 
-async def _booted(stage: Path, rights: Privileges) -> str:
+async def _boot_guest(stage: Path, rights: Privileges) -> str:
     loaded = os.getloadavg()[0] > (os.cpu_count() or 1)
     within = WITHIN_UNDER_LOAD if loaded else WITHIN
     argv = [
@@ -162,7 +162,7 @@ async def _booted(stage: Path, rights: Privileges) -> str:
     )
     try:
         async with asyncio.timeout(within):
-            said, errors = await _heard(process)
+            said, errors = await _read_until_booted(process)
     except TimeoutError:
         return f"a guest under KVM did not boot within {within:.0f} s"
     finally:
@@ -172,7 +172,7 @@ async def _booted(stage: Path, rights: Privileges) -> str:
     return f"a guest under KVM ended before it booted: {_last_line(errors) or _last_line(said) or 'it said nothing'}"
 
 
-async def _heard(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+async def _read_until_booted(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     """Return the output up to the boot message, or up to the end."""
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     assert process.stderr is not None  # noqa: S101 - as above
@@ -210,7 +210,7 @@ async def _alone(folder: Path) -> AsyncIterator[None]:
         os.close(descriptor)
 
 
-def _kept(folder: Path, host: Host, accelerator: str, why: str, guests: tuple[str, ...]) -> Verdict:
+def _store_verdict(folder: Path, host: Host, accelerator: str, why: str, guests: tuple[str, ...]) -> Verdict:
     found = Verdict(accelerator=accelerator, why=why, at=time.time(), host=host, guests=guests)
     draft = folder / f".{FILE}.{os.getpid()}"
     try:

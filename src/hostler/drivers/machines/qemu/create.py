@@ -52,7 +52,7 @@ def private_key(folder: Path) -> str:
 
 def keep_identity(folder: MachineFolder, private: str) -> str:
     """Give the machine in that folder a host key that was created elsewhere; return its public part."""
-    with _told(folder.path / KEY):
+    with _translate_errors(folder.path / KEY):
         _write(folder.descriptor, KEY, private.encode())
     return public_part(private)
 
@@ -88,12 +88,12 @@ def lay_seed(machine: QemuMachine, attached: Attached) -> dict[str, Any]:
         network_config=record.spec.network_config,
     )
     if record.image.seeding is Seeding.CLOUD_INIT:
-        with _told(folder / ISO):
+        with _translate_errors(folder / ISO):
             machine.folder.forget(ISO)
             _write(machine.folder.descriptor, ISO, nocloud_iso(identity))
         return {"iso": True}
     files = firmware_files(identity)
-    with _told(folder / FIRMWARE), _firmware(machine.folder) as place:
+    with _translate_errors(folder / FIRMWARE), _firmware(machine.folder) as place:
         for left in set(os.listdir(place)) - set(files):
             os.unlink(left, dir_fd=place)
         for name, content in files.items():
@@ -129,7 +129,7 @@ def _write(place: int, name: str, content: bytes) -> None:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

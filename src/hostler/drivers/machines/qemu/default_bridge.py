@@ -102,7 +102,7 @@ class DefaultBridge:
                 "network bridge: a bridge needs CAP_NET_ADMIN, which this process lacks; run it as root or with that"
                 " capability"
             )
-        own = kept_prefix(self._data)
+        own = load_prefix(self._data)
         mac = mac_of_prefix(own)
         try:
             name = self._stands(own, mac) or self._new(own, mac)
@@ -152,7 +152,7 @@ def new_prefix() -> IPv6Network:
     return IPv6Network((b"\xfd" + secrets.token_bytes(5) + bytes(10), 64))
 
 
-def kept_prefix(data: Path) -> IPv6Network:
+def load_prefix(data: Path) -> IPv6Network:
     """Return the prefix of the data folder, generated if missing. Unavailable: cannot be stored.
 
     Damaged: not a prefix.

@@ -46,10 +46,10 @@ async def take(made: Path, target: Path) -> None:
         await asyncio.shield(taking)
     finally:
         over.set()
-        await run_to_end(_ended(taking))
+        await run_to_end(_wait_for_end(taking))
 
 
-async def _ended(taking: asyncio.Future[None]) -> None:
+async def _wait_for_end(taking: asyncio.Future[None]) -> None:
     with contextlib.suppress(Exception):
         await taking
 
@@ -79,7 +79,7 @@ def _copy(source: int, size: int, target: Path, over: threading.Event) -> None:
         at = 0
         while (at := _next_data(source, at, size)) < size:
             end = min(size, os.lseek(source, at, os.SEEK_HOLE), at + CHUNK)
-            copied = _copied(source, fresh, at, end - at)
+            copied = _copy_range(source, fresh, at, end - at)
             if copied == 0 or over.is_set():
                 raise Unavailable(f"{target}: the copy was interrupted; try again")
             at += copied
@@ -99,7 +99,7 @@ def _next_data(source: int, at: int, size: int) -> int:
         return size
 
 
-def _copied(source: int, fresh: int, at: int, count: int) -> int:
+def _copy_range(source: int, fresh: int, at: int, count: int) -> int:
     """Copy a range; on file systems with copy-on-write the blocks are shared until one file changes."""
     try:
         return os.copy_file_range(source, fresh, count, at, at)

@@ -109,7 +109,7 @@ class QemuMachines(Closing, Moving, Retaining):
             self._site = site
             content = self._read(site)
             await site.open(content.numbers, is_all=content.is_known)
-            await asyncio.gather(*(self._found(machine) for machine in self._machines.values()))
+            await asyncio.gather(*(self._reconnect_to(machine) for machine in self._machines.values()))
             if site.known_accelerator() is None:
                 self._probing = asyncio.create_task(self._probe(site), name="machines: acceleration")
         except BaseException:
@@ -149,10 +149,10 @@ class QemuMachines(Closing, Moving, Retaining):
         self._next_number = max(content.numbers | numbers, default=0) + 1
         return content
 
-    async def _found(self, machine: QemuMachine) -> None:
+    async def _reconnect_to(self, machine: QemuMachine) -> None:
         """Reconnect to a machine that an earlier process created."""
         if not process.alive(machine.folder):
-            machine.ended_by_itself()
+            machine.record_unexpected_end()
             with suppress(Unavailable):  # its next start reports it again
                 await machine.leave_none()
             return
@@ -170,7 +170,7 @@ class QemuMachines(Closing, Moving, Retaining):
         self._listeners.append(changed)
 
     async def offer(self) -> Offer:
-        site, options = self._opened(), self._options
+        site, options = self._require_open(), self._options
         usage = shutil.disk_usage(self._folder.path)
         images = await self._images.list()
         named = {item.name for item in images}
@@ -202,7 +202,7 @@ class QemuMachines(Closing, Moving, Retaining):
         )
 
     async def create(self, plan: MachinePlan) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._verb(vm) as site:
@@ -270,18 +270,18 @@ class QemuMachines(Closing, Moving, Retaining):
             return machine.seen()
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_seconds("grace", grace)
         async with self._verb(vm):
-            machine = self._expected(vm)
+            machine = self._require_machine(vm)
             await power.stop(machine, grace)
             return machine.seen()
 
     async def reset(self, vm: str, number: int) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_number(number)
         async with self._verb(vm):
-            machine = self._expected(vm)
+            machine = self._require_machine(vm)
             await power.reset(machine, number)
             return machine.seen()
 
@@ -292,7 +292,7 @@ class QemuMachines(Closing, Moving, Retaining):
                 await self._destroy(machine)
 
     async def inspect(self, vm: str) -> Machine | None:
-        self._opened()
+        self._require_open()
         validation.check_text("machine", vm)
         machine = self._machines.get(vm)
         if machine is None:
@@ -301,11 +301,11 @@ class QemuMachines(Closing, Moving, Retaining):
         return machine.seen()
 
     async def list(self) -> Sequence[Machine]:
-        self._opened()
+        self._require_open()
         return [machine.seen() for machine in self._machines.values()]
 
     async def snapshot(self, vm: str, name: str) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_text("snapshot", name)
         async with self._verb(vm):
             machine = self._here(vm)
@@ -313,7 +313,7 @@ class QemuMachines(Closing, Moving, Retaining):
             return machine.seen()
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_text("snapshot", name)
         validation.check_number(number)
         async with self._verb(vm):
@@ -322,10 +322,10 @@ class QemuMachines(Closing, Moving, Retaining):
             return machine.seen()
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_text("snapshot", name)
         async with self._verb(vm):
-            machine = self._expected(vm)
+            machine = self._require_machine(vm)
             await snapshot.drop_snapshot(machine, name)
             return machine.seen()
 
@@ -333,8 +333,8 @@ class QemuMachines(Closing, Moving, Retaining):
         async def find() -> Channel:
             if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
                 return self._arrival_door(vm, door)
-            self._opened()
-            machine = self._expected(vm)
+            self._require_open()
+            machine = self._require_machine(vm)
             if door is Door.LOG:
                 return MachineLog(machine.said)
             if not machine.alive:
@@ -350,7 +350,7 @@ class QemuMachines(Closing, Moving, Retaining):
         return Connection(f"machine {machine.vm!r}", access.host, access.port)
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
-        site = self._opened()
+        site = self._require_open()
         validation.check_finite("hold", seconds)
         asked = self.clock.now()
         if since is not None:
@@ -361,7 +361,7 @@ class QemuMachines(Closing, Moving, Retaining):
         await site.hook("hold.done:after")
 
     async def overdue(self, late: float) -> Sequence[str]:
-        self._opened()
+        self._require_open()
         return await asyncio.to_thread(self._overdue, list(self._machines.values()), self.clock.now() - late)
 
     # Inside
@@ -375,10 +375,10 @@ class QemuMachines(Closing, Moving, Retaining):
     @asynccontextmanager
     async def _verb(self, vm: str) -> AsyncIterator[NodeContext]:
         """Run verbs that change a machine one at a time."""
-        self._opened()
+        self._require_open()
         validation.check_text("machine", vm)
         async with self._lock(vm):
-            site = self._opened()
+            site = self._require_open()
             self._check_readable(vm)
             if (machine := self._machines.get(vm)) is not None:
                 machine.look()
@@ -390,7 +390,7 @@ class QemuMachines(Closing, Moving, Retaining):
             lock = self._locks[vm] = asyncio.Lock()
         return lock
 
-    def _opened(self) -> NodeContext:
+    def _require_open(self) -> NodeContext:
         if self._site is None:
             raise Closed("machines: this verb needs the driver to be open; enter it with `async with` first")
         return self._site
@@ -401,14 +401,14 @@ class QemuMachines(Closing, Moving, Retaining):
         if error is not None and vm not in self._machines:
             raise Damaged(str(error))
 
-    def _expected(self, vm: str) -> QemuMachine:
+    def _require_machine(self, vm: str) -> QemuMachine:
         machine = self._machines.get(vm)
         if machine is None:
             raise NotFound(f"machine {vm!r}: not found on this node")
         return machine
 
     def _whole(self, vm: str) -> QemuMachine:
-        machine = self._expected(vm)
+        machine = self._require_machine(vm)
         if machine.record.life is not Life.WHOLE:
             raise Refused(f"machine {vm!r}: its creation is incomplete; create it again")
         return machine

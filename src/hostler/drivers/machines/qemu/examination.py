@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu.acceleration import remembered
+from hostler.drivers.machines.qemu.acceleration import stored_verdict
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.privileges import users_here
 from hostler.errors import HostlerError
@@ -63,7 +63,7 @@ def _acceleration(settings: Settings) -> list[Finding]:
     if given["accelerator"]:
         return [Finding("acceleration", Level.OK, f"{given['accelerator']}, as the settings say")]
     try:
-        known = remembered(settings.data / "images", uids=users_here(given["qemu_uids"]))
+        known = stored_verdict(settings.data / "images", uids=users_here(given["qemu_uids"]))
     except HostlerError as error:
         what, _, advice = str(error).partition("; ")
         return [Finding("acceleration", Level.FAIL, what, advice)]

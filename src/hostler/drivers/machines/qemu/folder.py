@@ -80,7 +80,7 @@ class MachineFolder:
             try:
                 self._descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError as error:
-                raise _failed(self.path, "cannot be opened", error) from None
+                raise _failure_of(self.path, "cannot be opened", error) from None
         return self._descriptor
 
     def create(self) -> None:
@@ -89,7 +89,7 @@ class MachineFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(self.open_ours(ALIVE))
         except OSError as error:
-            raise _failed(self.path, "cannot be created", error) from None
+            raise _failure_of(self.path, "cannot be created", error) from None
 
     async def remove(self) -> None:
         """Remove the folder with its content. It disappears at once; what a crash leaves is removed by `_sweep`."""
@@ -100,7 +100,7 @@ class MachineFolder:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _failed(self.path, "cannot be removed", error) from None
+            raise _failure_of(self.path, "cannot be removed", error) from None
         await asyncio.to_thread(_remove, doomed)
 
     def __del__(self) -> None:
@@ -261,7 +261,7 @@ class NodeFolder:
                 self.close()
                 raise
         except OSError as error:
-            raise _failed(self.path, "cannot be opened", error) from None
+            raise _failure_of(self.path, "cannot be opened", error) from None
 
     def close(self) -> None:
         """Release the lock."""
@@ -295,7 +295,7 @@ class NodeFolder:
             for path in (new.path.parent, old.path.parent):
                 sync_folder(path)
         except OSError as error:
-            raise _failed(old.path, f"cannot be renamed to {new.path}", error) from None
+            raise _failure_of(old.path, f"cannot be renamed to {new.path}", error) from None
 
     def hold(self, until: float) -> None:
         """Let fenced machines run until that instant of the clock since the host's boot. The last call counts."""
@@ -304,7 +304,7 @@ class NodeFolder:
             draft.write_text(dead_mans_switch.hold_text(boot_id(), until), encoding="ascii")
             draft.replace(self.hold_path)  # no fsync: after a loss of power the hold is of another boot, and void
         except OSError as error:
-            raise _failed(self.hold_path, "cannot be written; the previous hold stays in force", error) from None
+            raise _failure_of(self.hold_path, "cannot be written; the previous hold stays in force", error) from None
 
     def held(self, now: float) -> bool:
         """Return whether fenced machines may run."""
@@ -331,7 +331,7 @@ def _folders(path: Path) -> list[MachineFolder]:
     try:
         names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
     except OSError as error:
-        raise _failed(path, "cannot be read", error) from None
+        raise _failure_of(path, "cannot be read", error) from None
     return [MachineFolder(path / name) for name in names if not name.startswith(".")]
 
 
@@ -373,7 +373,7 @@ def _new_identity(path: Path) -> str:
     return identity.place
 
 
-def _failed(path: Path, what: str, error: OSError) -> Unavailable | Invalid:
+def _failure_of(path: Path, what: str, error: OSError) -> Unavailable | Invalid:
     if isinstance(error, NotADirectoryError | FileExistsError):
         return Invalid(f"machines in {path}: {what}: {error.strerror}; name a folder")
     return Unavailable(f"machines in {path}: {what}: {error.strerror or error}; fix the cause and try again")

@@ -201,13 +201,13 @@ class QemuMachine:
 
     async def execute(self, command: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
         """Run a QMP command."""
-        return await (await self._connected()).execute(command, arguments, **options)
+        return await (await self._require_monitor()).execute(command, arguments, **options)
 
     async def job(self, command: str, arguments: dict[str, Any], *, within: float) -> None:
         """Run a QMP job, which takes time."""
-        await (await self._connected()).job(command, arguments, within=within)
+        await (await self._require_monitor()).job(command, arguments, within=within)
 
-    async def _connected(self) -> Monitor:
+    async def _require_monitor(self) -> Monitor:
         if (monitor := self._link.monitor) is None:
             if not self.alive:
                 raise NotFound(f"machine {self.vm!r}: it is off; start it first")
@@ -216,7 +216,7 @@ class QemuMachine:
 
     async def settle_jobs(self, *, within: float) -> None:
         """Wait for jobs of an interrupted call: QEMU's jobs do not end with their caller."""
-        await (await self._connected()).settle_jobs(within=within)
+        await (await self._require_monitor()).settle_jobs(within=within)
 
     def said(self) -> bytes:
         """Return the last output of its serial port; of a machine that is off, that of its last run."""
@@ -256,7 +256,7 @@ class QemuMachine:
             with suppress(HostlerError, TimeoutError):
                 await monitor.execute("quit", within=within)
                 async with asyncio.timeout(within):
-                    await process.ended(self.folder, self.record.run)
+                    await process.wait_until_ended(self.folder, self.record.run)
         await self._kill()
         self.later("watch", None)  # it may not have run yet, and must not mistake the next process for this one
         self.ended()
@@ -272,7 +272,7 @@ class QemuMachine:
         await process.kill(self.folder, self.record.run or self._loose, uid=self.rights.uid, within=KILL_WITHIN)
         self._loose = None
 
-    def ended_by_itself(self) -> None:
+    def record_unexpected_end(self) -> None:
         """Record the end of a process that this driver did not kill (see `ended`). Repeatable."""
         self._loose = self.record.run or self._loose
         self.ended()
@@ -295,8 +295,8 @@ class QemuMachine:
         self.touch()
 
     async def _watch(self) -> None:
-        await process.ended(self.folder, self.record.run)
-        self.ended_by_itself()
+        await process.wait_until_ended(self.folder, self.record.run)
+        self.record_unexpected_end()
         self.site.tell(self.vm)
         async with self.lock:
             if not self.alive:
@@ -332,7 +332,7 @@ class QemuMachine:
             self._is("paused")
         elif name == "BLOCK_IO_ERROR":
             why = "no space left on its node" if data.get("nospace") else str(data.get("reason", "an error"))
-            self._paused(f"the guest is paused because its disk cannot be written: {why}; it resumes once it can")
+            self._record_pause(f"the guest is paused because its disk cannot be written: {why}; it resumes once it can")
 
     def _is(self, status: str) -> None:
         if status == self.status:
@@ -342,14 +342,14 @@ class QemuMachine:
             self.stopped.set()
             self.later("reap", self._reap())
         elif status == "io-error" and not self._trouble:
-            self._paused("the guest is paused because its disk cannot be written; it resumes once it can")
+            self._record_pause("the guest is paused because its disk cannot be written; it resumes once it can")
         elif status == "running" and self._trouble:
             self._trouble = ""
             self.later("retry", None)
             self.site.tell(self.vm)
         self.touch()
 
-    def _paused(self, trouble: str) -> None:
+    def _record_pause(self, trouble: str) -> None:
         if self._trouble == trouble:
             return
         self._trouble = trouble
@@ -389,8 +389,8 @@ class QemuMachine:
             self.touch()
         elif self.guest is not None and (access := self.access) is not None:
             self.note(available_at=None)
-            ascent = Ascent(record.image, access, self.guest, clock=self.site.clock, told=self._climbed)
-            self._climbed(ascent.now)
+            ascent = Ascent(record.image, access, self.guest, clock=self.site.clock, told=self._record_readiness)
+            self._record_readiness(ascent.now)
             self.later("ascent", ascent.climb(asks=asks))
 
     def calm(self) -> None:
@@ -399,7 +399,7 @@ class QemuMachine:
         self.readiness = None
         self.touch()
 
-    def _climbed(self, readiness: Readiness) -> None:
+    def _record_readiness(self, readiness: Readiness) -> None:
         before, self.readiness = self.readiness, readiness
         if readiness == before:
             return

@@ -160,14 +160,14 @@ class NodeContext:
     def known_accelerator(self) -> str | None:
         if self.options.accelerator:
             return self.options.accelerator
-        known = acceleration.remembered(self.images.path, uids=self._uids)
+        known = acceleration.stored_verdict(self.images.path, uids=self._uids)
         return None if known is None else known.accelerator
 
     def known_acceleration(self) -> str:
         """Return a description for users."""
         if self.options.accelerator:
             return f"{self.options.accelerator}: as configured"
-        known = acceleration.remembered(self.images.path, uids=self._uids)
+        known = acceleration.stored_verdict(self.images.path, uids=self._uids)
         return "not tried yet" if known is None else f"{known.accelerator}: {known.why}"
 
     async def accelerator(self, files: Path) -> str:

@@ -86,18 +86,18 @@ class ProcessInfo(msgspec.Struct, frozen=True):
         return cls(words[0], int(words[1]), int(words[19]))
 
 
-def believed(folder: MachineFolder, run: Run | None) -> Found | None:
+def process_of_run(folder: MachineFolder, run: Run | None) -> Found | None:
     """Return the process that `run` names, if it is still that one."""
     if run is None or run.boot_id != boot_id():
         return None
-    return _held(folder, run.pid, run.start_time)
+    return _open_process(folder, run.pid, run.start_time)
 
 
 def holders(folder: MachineFolder) -> Iterator[Found]:
     """Yield all processes of the machine: QEMU and its guard."""
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) != os.getpid():
-            found = _held(folder, int(name), None)
+            found = _open_process(folder, int(name), None)
             if found is not None:
                 yield found
 
@@ -135,7 +135,7 @@ def _is_another_machine(folder: MachineFolder, uid: int, pid: int) -> bool:
     return bool(given) and not os.path.samestat(place, os.stat(folder.descriptor))
 
 
-def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | None:
+def _open_process(folder: MachineFolder, pid: int, start_time: int | None) -> Found | None:
     """Return the process with that id, if it belongs to the machine."""
     if start_time is None and not _may_be_in(folder, pid):  # most do not, and a descriptor costs more than this check
         return None

@@ -62,7 +62,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
         machine.change(run=run, ran=True)
         await site.hook("start.spawned:after")
         try:
-            await _limited_and_attached(machine, within)
+            await _limit_and_attach(machine, within)
         except (HostlerError, TimeoutError):
             await machine.off(within=0)
             said = machine.folder.said()
@@ -78,7 +78,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
     raise Unavailable(f"machine {machine.vm!r}: {PORTS_TRIED} ports in a row were taken by other processes; try again")
 
 
-async def _limited_and_attached(machine: QemuMachine, within: float) -> None:
+async def _limit_and_attach(machine: QemuMachine, within: float) -> None:
     """Set the limits and connect at the same time: each takes tens of milliseconds."""
     limiting = asyncio.create_task(limit(machine), name=f"machine {machine.vm}: limits")
     try:
@@ -112,13 +112,13 @@ async def start_warm(machine: QemuMachine) -> bool:
     record = machine.record
     if not record.image.warm:
         return False
-    descriptor = saved_state.opened(machine.site.images.place.image(record.image.digest), await _shape(machine))
+    descriptor = saved_state.open_state(machine.site.images.place.image(record.image.digest), await _shape(machine))
     if descriptor is None:
         return False
     try:
         machine.change(warmed=True)
         await spawn(machine, Boot(incoming=f"fd:{descriptor}"), within=RESTORES_WITHIN, descriptors=(descriptor,))
-        await _loaded(machine)
+        await _wait_until_loaded(machine)
     except (Uncertain, TimeoutError) as error:
         _log.warning("machine %r: booting, because the saved state of its image cannot be used: %s", machine.vm, error)
         await machine.off(within=0)
@@ -150,7 +150,7 @@ async def _shape(machine: QemuMachine) -> saved_state.SavedShape:
     )
 
 
-async def _loaded(machine: QemuMachine) -> None:
+async def _wait_until_loaded(machine: QemuMachine) -> None:
     try:
         async with asyncio.timeout(RESTORES_WITHIN):
             while True:

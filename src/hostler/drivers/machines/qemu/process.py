@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.drivers.machines.qemu.folder import ALIVE, GUEST_SOCKET, LOG, QMP_SOCKET, SERIAL_SOCKET
-from hostler.drivers.machines.qemu.pid_lookup import Found, ProcessInfo, Run, believed, holders, of_user, readable
+from hostler.drivers.machines.qemu.pid_lookup import Found, ProcessInfo, Run, holders, of_user, process_of_run, readable
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.kit.processes import environment, users_pids
@@ -92,7 +92,7 @@ async def spawn(
             fcntl.flock(lock, fcntl.LOCK_UN)  # closing alone is not enough: a child forked since then may have a copy
         os.close(lock)
     try:
-        return await _reported(folder, heard)
+        return await _read_report(folder, heard)
     except BaseException:
         await run_to_end(
             kill(folder, within=ENDS_WITHIN)
@@ -106,7 +106,7 @@ def find(folder: MachineFolder, run: Run | None = None) -> Found | None:
     """Return the process, to be closed by the caller; None: there is none. `run` is a hint that is verified."""
     if not alive(folder):
         return None
-    if (found := believed(folder, run)) is not None:
+    if (found := process_of_run(folder, run)) is not None:
         return found
     found_all = list(holders(folder))
     pids = {holder.pid for holder in found_all}
@@ -123,14 +123,14 @@ async def kill(folder: MachineFolder, run: Run | None = None, *, uid: int | None
     """
     try:
         async with asyncio.timeout(within):
-            if (first := believed(folder, run)) is not None:
+            if (first := process_of_run(folder, run)) is not None:
                 await _end([first])
             while alive(folder):
                 if not await _end(holders(folder)):
                     await asyncio.sleep(GLANCE)
             while uid is not None and await _end(of_user(folder, uid, await asyncio.to_thread(users_pids, uid))):
                 pass  # they may have started others since
-            await _reaped(folder)
+            await _reap(folder)
     except TimeoutError:
         raise Unavailable(
             f"machine {folder.name}: its process was killed and has not ended within {within:g} s; check the storage of"
@@ -154,7 +154,7 @@ async def _end(those: Iterable[Found]) -> bool:
     return bool(found)
 
 
-async def ended(folder: MachineFolder, run: Run | None = None) -> None:
+async def wait_until_ended(folder: MachineFolder, run: Run | None = None) -> None:
     """Wait until neither the process nor its guard lives, including one that is started during the wait."""
     while alive(folder):
         found = find(folder, run)
@@ -163,7 +163,7 @@ async def ended(folder: MachineFolder, run: Run | None = None) -> None:
         else:
             with found:
                 await found.ended()
-    await _reaped(folder)
+    await _reap(folder)
 
 
 def reap() -> None:
@@ -177,7 +177,7 @@ def reap() -> None:
             _children.pop(pid, None)
 
 
-async def _reaped(folder: MachineFolder) -> None:
+async def _reap(folder: MachineFolder) -> None:
     """Reap the processes of the folder. The lock is free: a process releases it shortly before it can be reaped."""
     for pid, path in list(_children.items()):
         if path == folder.path:
@@ -253,7 +253,7 @@ def _start_guard(folder: MachineFolder, argv: list[str], hold: Path, *, lock: in
     return heard
 
 
-async def _reported(folder: MachineFolder, heard: int) -> Run:
+async def _read_report(folder: MachineFolder, heard: int) -> Run:
     """Return the process that the guard reports."""
     try:
         async with asyncio.timeout(GUARD_WITHIN):
@@ -291,7 +291,7 @@ async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.so
         async with asyncio.timeout(within):
             while True:
                 try:
-                    return _connected(folder, name)
+                    return _connect_socket(folder, name)
                 except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
                     why = error.strerror or why
                 if _over(folder):
@@ -344,7 +344,7 @@ def _over(folder: MachineFolder) -> bool:
     return (folder.path / ALIVE).exists() and not alive(folder)
 
 
-def _connected(folder: MachineFolder, name: str) -> socket.socket:
+def _connect_socket(folder: MachineFolder, name: str) -> socket.socket:
     # Through a descriptor of the socket itself: the owner of the folder could replace the name by a link to another
     # one.
     place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor)

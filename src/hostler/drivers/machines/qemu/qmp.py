@@ -144,7 +144,7 @@ class Monitor:
         await self.execute(command, {**arguments, "job-id": name}, within=within)
         try:
             async with asyncio.timeout_at(until):
-                error = await self._concluded(name)
+                error = await self._finish_job(name)
         except TimeoutError:
             raise Uncertain(f"{self.subject}: {command}: not finished within {within:g} s; it may still run") from None
         except Unavailable as lost:  # raised by a query about a job that has begun
@@ -158,7 +158,7 @@ class Monitor:
             async with asyncio.timeout(within):
                 for found in await self.execute("query-jobs", within=within):
                     if str(found["id"]).startswith(JOBS):
-                        await self._concluded(found["id"])
+                        await self._finish_job(found["id"])
         except TimeoutError:
             raise Unavailable(f"{self.subject}: a job is still running after {within:g} s; try again later") from None
 
@@ -215,7 +215,7 @@ class Monitor:
         kind = NotFound if known.get("class") == "DeviceNotFound" else Refused
         return kind(f"{self.subject}: {command}: {known.get('desc', 'refused')}")
 
-    async def _concluded(self, name: str) -> str:
+    async def _finish_job(self, name: str) -> str:
         """Wait for the end of a job and dismiss it; return its error; empty: none."""
         while True:
             self._job_moved.clear()
@@ -275,21 +275,21 @@ class _Wire(asyncio.Protocol):
         *lines, rest = self._held.split(b"\n")
         self._held = rest
         if len(rest) > MESSAGE_BYTES:
-            self._broken()
+            self._close_broken()
             return
         for line in lines:
             if line.strip():
                 try:
                     message = _decoder.decode(line)
                 except msgspec.MsgspecError:
-                    self._broken()
+                    self._close_broken()
                     return
                 if "QMP" not in message:
                     self._monitor.heard(message)
                 elif not self.greeted.done():
                     self.greeted.set_result(None)
 
-    def _broken(self) -> None:
+    def _close_broken(self) -> None:
         """Close the connection because the peer does not speak QMP."""
         _log.warning("%s: its QEMU sent something other than QMP; connection closed", self._monitor.subject)
         self._held.clear()
@@ -324,7 +324,7 @@ class Link:
         """
         monitor = self.monitor
         if monitor is None or not monitor.connected:
-            monitor = Monitor(self._folder, event=self._event, closed=self._lost)
+            monitor = Monitor(self._folder, event=self._event, closed=self._forget_monitor)
             await monitor.connect(within)
             self.monitor = monitor
         if self.serial is None or not self.serial.connected:
@@ -351,6 +351,6 @@ class Link:
             if connection is not None:
                 await connection.aclose()
 
-    def _lost(self) -> None:
+    def _forget_monitor(self) -> None:
         self.monitor = None
         self._closed()

@@ -67,7 +67,7 @@ class Retaining:
     _keeping: asyncio.Lock
     """Serializes changes of retained machines."""
 
-    def _opened(self) -> NodeContext:
+    def _require_open(self) -> NodeContext:
         raise NotImplementedError
 
     def _verb(self, vm: str) -> AbstractAsyncContextManager[NodeContext]:
@@ -80,7 +80,7 @@ class Retaining:
         raise NotImplementedError
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
-        self._opened()
+        self._require_open()
         validation.check_text("retained machine", name)
         async with self._verb(vm) as site, self._keeping:
             machine, kept = self._machines.get(vm), self._kept.get(name)
@@ -115,11 +115,11 @@ class Retaining:
         self._kept[name] = RetainedFolder(folder, machine.record, _disk_bytes(folder))
 
     async def retained(self) -> Sequence[RetainedMachine]:
-        self._opened()
+        self._require_open()
         return [kept.seen() for kept in self._kept.values()]
 
     async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_text("retained machine", name)
         validation.check_plan(plan, None)
         vm = plan.label.vm
@@ -145,10 +145,10 @@ class Retaining:
             return machine.seen()
 
     async def discard(self, name: str) -> None:
-        self._opened()
+        self._require_open()
         validation.check_text("retained machine", name)
         async with self._keeping:
-            site, kept = self._opened(), self._kept.get(name)
+            site, kept = self._require_open(), self._kept.get(name)
             if kept is not None:
                 await site.hook("discard.done:before")
                 try:

@@ -86,7 +86,7 @@ def template_command(shape: SavedShape) -> list[str]:
     return command(record, Wiring(accelerator=shape.accelerator, netdev=NETDEV), Boot(append=ARGUMENT))
 
 
-def opened(image: Path, shape: SavedShape) -> int | None:
+def open_state(image: Path, shape: SavedShape) -> int | None:
     """Open the saved state for QEMU to inherit; the caller closes it. None: it is missing or unreadable."""
     path = shape.path(image)
     try:

@@ -79,7 +79,7 @@ async def make(image: Path, shape: saved_state.SavedShape, *, uids: str | None =
         # It dies with this process: no other process would find it again.
         argv = rights.wrap(command_ending_with_us(saved_state.template_command(shape)), cpus=shape.cpus)
         async with _running(folder, argv, lock, subject) as process:
-            await _Template(folder, shape, subject, progress, rights.uid).saved(process)
+            await _Template(folder, shape, subject, progress, rights.uid).save_memory(process)
         await asyncio.to_thread(saved_state.keep, image, shape, folder / STATE)
 
 
@@ -94,7 +94,7 @@ class _Template:
         self._monitor = Monitor(folder, event=lambda *_: None, closed=lambda: None)
         self._serial, self._guest = Serial(folder), GuestChannel(folder)
 
-    async def saved(self, process: asyncio.subprocess.Process) -> None:
+    async def save_memory(self, process: asyncio.subprocess.Process) -> None:
         """Boot the guest and save its memory to the file."""
         ended, work = asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._booted_and_saved())
         try:

@@ -46,13 +46,13 @@ class Host(Protocol):
         """Apply a change that the machine makes to itself."""
 
 
-def said(host: Host, vm: str) -> bytes:
+def output_of(host: Host, vm: str) -> bytes:
     """Return the serial output before any input, generated on demand. NotFound: no such machine."""
     row = host.expected(vm)
-    return booted(row) if row.boots else b""
+    return boot_message(row) if row.boots else b""
 
 
-def booted(row: Row) -> bytes:
+def boot_message(row: Row) -> bytes:
     """Return the boot message of a machine."""
     shape = f"{counted(row.spec.cpus, 'cpu')}, {row.spec.memory_mib} MiB"
     return f"[    0.000000] simulated machine {row.number}, boot {row.boots}: {shape}\r\n".encode()
@@ -70,7 +70,7 @@ class SimulatedConsole:
     async def __aenter__(self) -> Self:
         row = await self._host.plug(self, self._vm)
         self._since = row.on
-        self._say(booted(row) + PROMPT)
+        self._say(boot_message(row) + PROMPT)
         return self
 
     async def __aexit__(
@@ -87,7 +87,7 @@ class SimulatedConsole:
             row = self._row()
             if row is None:
                 return b""
-            await self._stirred(self._host.ends_at(row))
+            await self._wait_for_stir(self._host.ends_at(row))
         said = bytes(self._output)
         self._output.clear()
         return said
@@ -98,7 +98,7 @@ class SimulatedConsole:
             if self._row() is None:
                 return
             if byte in b"\r\n":
-                self._say(b"\r\n" + self._answered(bytes(self._typed)) + PROMPT)
+                self._say(b"\r\n" + self._answer_to(bytes(self._typed)) + PROMPT)
                 self._typed.clear()
             elif len(self._typed) < LINE_BYTES:
                 self._typed.append(byte)
@@ -117,13 +117,13 @@ class SimulatedConsole:
         del self._output[:-BUFFER_BYTES]
         self.stir()
 
-    def _answered(self, line: bytes) -> bytes:
+    def _answer_to(self, line: bytes) -> bytes:
         row = self._row()
         word, _, rest = line.partition(b" ")
         if row is None or not line:
             return b""
         if word == b"save":
-            self._host.guest(self._vm, lambda row, _: transitions.saved(row, rest.decode(errors="replace")))
+            self._host.guest(self._vm, lambda row, _: transitions.row_with_text(row, rest.decode(errors="replace")))
             return b"saved\r\n"
         if word == b"show":
             return row.disk.encode() + b"\r\n"
@@ -132,7 +132,7 @@ class SimulatedConsole:
             return b"off\r\n"
         return line + b"\r\n"
 
-    async def _stirred(self, at: float | None) -> None:
+    async def _wait_for_stir(self, at: float | None) -> None:
         """Wait until `stir`, or until the clock reaches `at`."""
         if at is None:
             await self._stir.wait()

@@ -16,7 +16,7 @@ import msgspec
 from hostler.drivers.machines import validation
 from hostler.drivers.machines.channel import MachineLog
 from hostler.drivers.machines.simulated import transitions
-from hostler.drivers.machines.simulated.console import SimulatedConsole, said
+from hostler.drivers.machines.simulated.console import SimulatedConsole, output_of
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
 from hostler.drivers.machines.simulated.host import Row, closed, switched_off
 from hostler.drivers.machines.simulated.move import Moving, SimulatedIncoming
@@ -123,7 +123,7 @@ class SimulatedMachines(Closing, Moving):
         self._listeners.append(changed)
 
     async def offer(self) -> Offer:
-        await self._met("capacity", "")
+        await self._draw_fault("capacity", "")
         images = None if self._images is None else tuple(sorted(self._images))
         return Offer(capacity=self._capacity, images=images)
 
@@ -138,10 +138,10 @@ class SimulatedMachines(Closing, Moving):
                 return self._machine(row)
             if row is None or row.state is MachineState.CREATING:
                 disk = self._cloned_disk(plan)
-                await self._do("create", "begun", lambda _: [transitions.cloned(self._begun(plan), disk)])
+                await self._do("create", "begun", lambda _: [transitions.row_with_disk(self._begin(plan), disk)])
                 await self._half(draw, "create")
-            await self._do("create", "done", lambda _: [transitions.shaped(self._expected(vm), plan)])
-            return self._machine(self._expected(vm))
+            await self._do("create", "done", lambda _: [transitions.row_with_spec(self._require_row(vm), plan)])
+            return self._machine(self._require_row(vm))
 
     async def start(self, vm: str) -> Machine:
         async with self._verb("start", vm) as draw:
@@ -150,20 +150,20 @@ class SimulatedMachines(Closing, Moving):
                 return self._machine(row)
             self._check_arrived(row)
             if row.restoring is not None:
-                await self._do("start", "restored", lambda _: [transitions.restored(self._expected(vm))])
+                await self._do("start", "restored", lambda _: [transitions.row_after_restore(self._require_row(vm))])
             if row.state is not MachineState.STARTING:
-                await self._do("start", "begun", lambda now: self._powered_on(vm, now))
+                await self._do("start", "begun", lambda now: self._power_on(vm, now))
             await self._half(draw, "start")
             broken = draw.kind == "broken"
-            await self._do("start", "done", lambda now: self._booted(vm, now, broken=broken))
+            await self._do("start", "done", lambda now: self._boot(vm, now, broken=broken))
             if broken:
                 raise Uncertain(f"machine {vm!r}: it failed while it started; inspect it")
-            return self._machine(self._expected(vm))
+            return self._machine(self._require_row(vm))
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
         validation.check_seconds("grace", grace)
         async with self._verb("stop", vm) as draw:
-            row = self._expected(vm)
+            row = self._require_row(vm)
             self._check_arrived(row)
             if row.on is not None and grace > 0:
                 await self._do("stop", "begun", lambda _: self._still_on(vm, MachineState.STOPPING))
@@ -171,22 +171,22 @@ class SimulatedMachines(Closing, Moving):
                 await self._half(msgspec.structs.replace(draw, delay=patience), "stop")
             if row.state not in (MachineState.STOPPED, MachineState.CREATING):
                 await self._do("stop", "done", lambda now: [self._put_off(vm, now)])
-            return self._machine(self._expected(vm))
+            return self._machine(self._require_row(vm))
 
     async def reset(self, vm: str, number: int) -> Machine:
         validation.check_number(number)
         async with self._verb("reset", vm) as draw:
-            if self._expected(vm).resets < number:
+            if self._require_row(vm).resets < number:
                 await self._half(draw, "reset")
-                await self._do("reset", "done", lambda _: [transitions.was_reset(self._expected(vm), number)])
-            return self._machine(self._expected(vm))
+                await self._do("reset", "done", lambda _: [transitions.was_reset(self._require_row(vm), number)])
+            return self._machine(self._require_row(vm))
 
     async def delete(self, vm: str) -> None:
         validation.check_text("machine", vm)
         async with self._verb("delete", vm) as draw:
             if self._row(vm) is None:
                 return
-            await self._do("delete", "begun", lambda now: [transitions.unmade(self._expected(vm), now)])
+            await self._do("delete", "begun", lambda now: [transitions.unmade(self._require_row(vm), now)])
             await self._half(draw, "delete")
             await self._do("delete", "done", lambda _: [], gone=vm)
 
@@ -208,7 +208,7 @@ class SimulatedMachines(Closing, Moving):
             return _retained(self._place.contents.kept[name])
 
     async def retained(self) -> Sequence[RetainedMachine]:
-        await self._met("retained", "")
+        await self._draw_fault("retained", "")
         return tuple(map(_retained, self._place.contents.kept.values()))
 
     async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
@@ -225,7 +225,7 @@ class SimulatedMachines(Closing, Moving):
                 raise Refused(f"machine {vm!r}: it exists, {row.state}; retain or delete it first")
             await self._half(draw, "reinstate")
             await self._do("reinstate", "done", lambda _: self._reinstate(name, plan))
-            return self._machine(self._expected(vm))
+            return self._machine(self._require_row(vm))
 
     async def discard(self, name: str) -> None:
         validation.check_text("retained machine", name)
@@ -235,12 +235,12 @@ class SimulatedMachines(Closing, Moving):
                 await self._do("discard", "done", lambda _: self._discard(name))
 
     async def inspect(self, vm: str) -> Machine | None:
-        await self._met("inspect", vm)
+        await self._draw_fault("inspect", vm)
         row = self._row(vm)
         return None if row is None else self._machine(row)
 
     async def list(self) -> Sequence[Machine]:
-        await self._met("list", "")
+        await self._draw_fault("list", "")
         self._now()
         contents = self._place.contents
         if self._listed[0] != contents.changes:
@@ -255,8 +255,8 @@ class SimulatedMachines(Closing, Moving):
                 if row.restoring is not None:
                     raise Refused(f"machine {vm!r}: its last restore was interrupted; restore or start it first")
                 await self._half(draw, "snapshot")
-                await self._do("snapshot", "done", lambda _: [transitions.with_snapshot(self._expected(vm), name)])
-            return self._machine(self._expected(vm))
+                await self._do("snapshot", "done", lambda _: [transitions.with_snapshot(self._require_row(vm), name)])
+            return self._machine(self._require_row(vm))
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
         validation.check_text("snapshot", name)
@@ -268,30 +268,30 @@ class SimulatedMachines(Closing, Moving):
             if name not in row.snapshots:
                 raise Refused(f"machine {vm!r}: no snapshot {name!r}; it has {_names(row.snapshots)}")
             await self._do(
-                "restore", "begun", lambda now: [transitions.restoring(self._expected(vm), now, name, number)]
+                "restore", "begun", lambda now: [transitions.restoring(self._require_row(vm), now, name, number)]
             )
             await self._half(draw, "restore")
-            await self._do("restore", "done", lambda _: [transitions.restored(self._expected(vm))])
-            return self._machine(self._expected(vm))
+            await self._do("restore", "done", lambda _: [transitions.row_after_restore(self._require_row(vm))])
+            return self._machine(self._require_row(vm))
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
         validation.check_text("snapshot", name)
         async with self._verb("drop_snapshot", vm) as draw:
-            row = self._expected(vm)
+            row = self._require_row(vm)
             if name in row.snapshots:
                 if row.restoring is not None and row.restoring[0] == name:
                     raise Refused(f"machine {vm!r}: it is being restored to {name!r}; restore or start it first")
                 await self._half(draw, "drop_snapshot")
                 await self._do(
-                    "drop_snapshot", "done", lambda _: [transitions.without_snapshot(self._expected(vm), name)]
+                    "drop_snapshot", "done", lambda _: [transitions.without_snapshot(self._require_row(vm), name)]
                 )
-            return self._machine(self._expected(vm))
+            return self._machine(self._require_row(vm))
 
     def channel(self, vm: str, door: Door) -> Channel:
         if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
             return SimulatedIncoming(self, vm)
         if door is Door.LOG:
-            return MachineLog(lambda: said(self, vm))
+            return MachineLog(lambda: output_of(self, vm))
         if door is not Door.CONSOLE:
             raise Refused(f"machine {vm!r}: a simulated machine has no channel {door}; use its console")
         return SimulatedConsole(self, vm)
@@ -302,7 +302,7 @@ class SimulatedMachines(Closing, Moving):
         if since is not None:
             validation.check_finite("since", since)
             asked = min(asked, since)
-        await self._met("hold", "")
+        await self._draw_fault("hold", "")
         # Counted from the request: a hold that was slow to arrive must not last longer.
         until = asked + max(0.0, seconds)
         if self.step is not None:
@@ -315,11 +315,11 @@ class SimulatedMachines(Closing, Moving):
     # For consoles
 
     def expected(self, vm: str) -> Row:
-        return self._expected(vm)
+        return self._require_row(vm)
 
     async def plug(self, console: SimulatedConsole, vm: str) -> Row:
-        await self._met("console", vm)
-        row = self._expected(vm)
+        await self._draw_fault("console", vm)
+        row = self._require_row(vm)
         if row.on is None:
             raise NotFound(f"machine {vm!r}: it is off and has no console; start it first")
         self._consoles.setdefault(vm, set()).add(console)
@@ -356,17 +356,17 @@ class SimulatedMachines(Closing, Moving):
         lock = self._locks.setdefault(vm, asyncio.Lock())
         try:
             async with lock:
-                draw = await self._met(verb, vm, waits=False)
+                draw = await self._draw_fault(verb, vm, waits=False)
                 if draw.kind == "never":
-                    raise _lost(verb, vm)
+                    raise _lost_error(verb, vm)
                 yield draw
                 if draw.kind == "lost":
-                    raise _lost(verb, vm)
+                    raise _lost_error(verb, vm)
         finally:
             if not lock.locked() and self._locks.get(vm) is lock and not getattr(lock, "_waiters", None):
                 del self._locks[vm]
 
-    async def _met(self, verb: Verb, vm: str, *, waits: bool = True) -> Draw:
+    async def _draw_fault(self, verb: Verb, vm: str, *, waits: bool = True) -> Draw:
         """Draw the fault of this call. Raises Closed or Unavailable if that ends the call."""
         self._now()
         draw = self._source.draw(verb, vm)
@@ -414,7 +414,7 @@ class SimulatedMachines(Closing, Moving):
         self._now()
         return self._place.contents.rows.get(vm)
 
-    def _expected(self, vm: str) -> Row:
+    def _require_row(self, vm: str) -> Row:
         validation.check_text("machine", vm)
         row = self._row(vm)
         if row is None:
@@ -422,7 +422,7 @@ class SimulatedMachines(Closing, Moving):
         return row
 
     def _whole(self, vm: str) -> Row:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         if row.state is MachineState.CREATING:
             raise Refused(f"machine {vm!r}: its creation is incomplete; create it again")
         return row
@@ -450,7 +450,7 @@ class SimulatedMachines(Closing, Moving):
         return row.snapshots[origin.snapshot]
 
     def _put_off(self, vm: str, now: float) -> Row:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return switched_off(transitions.goes_on(row) if row.state in _HANDED else row, now)
 
     def _keep(self, vm: str, name: str, now: float) -> Sequence[Row]:
@@ -464,26 +464,26 @@ class SimulatedMachines(Closing, Moving):
         kept = self._place.contents.kept.get(name)
         if kept is None:
             raise Unavailable(f"machine {plan.label.vm!r}: {name!r} is no longer retained; list what is retained")
-        self._place.reinstate(name, transitions.reinstated(kept.row, plan))
+        self._place.reinstate(name, transitions.row_in_service(kept.row, plan))
         return ()
 
     def _discard(self, name: str) -> Sequence[Row]:
         self._place.discard(name)
         return ()
 
-    def _begun(self, plan: MachinePlan) -> Row:
+    def _begin(self, plan: MachinePlan) -> Row:
         row = self._row(plan.label.vm)
         contents = self._place.contents
-        begun = transitions.begun(plan, contents.next_number if row is None else row.number)
+        begun = transitions.new_row(plan, contents.next_number if row is None else row.number)
         return _replace(begun, disk_id=f"{self._place.id}:{contents.changes}", disk_made_at=self.clock.wall())
 
     def _still_on(self, vm: str, state: MachineState) -> Sequence[Row]:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return [] if row.on is None else [_replace(row, state=state, detail="")]
 
-    def _powered_on(self, vm: str, now: float) -> Sequence[Row]:
+    def _power_on(self, vm: str, now: float) -> Sequence[Row]:
         """Power a machine on. It runs from the first step of its start, so an interrupted start is visible."""
-        row = self._expected(vm)
+        row = self._require_row(vm)
         self._check_held(row, now)
         if row.state in _HANDED:
             resumed = row.memory
@@ -493,8 +493,8 @@ class SimulatedMachines(Closing, Moving):
         off = [] if row.on is None else [switched_off(row, now)]  # an interrupted stop is finished first
         return [*off, _replace(off[0] if off else row, state=MachineState.STARTING, detail="", on=now)]
 
-    def _booted(self, vm: str, now: float, *, broken: bool) -> Sequence[Row]:
-        row = self._expected(vm)
+    def _boot(self, vm: str, now: float, *, broken: bool) -> Sequence[Row]:
+        row = self._require_row(vm)
         if row.on is None:
             self._check_held(row, now)
             raise Uncertain(f"machine {vm!r}: it ended while it started; inspect it")
@@ -541,7 +541,7 @@ class SimulatedMachines(Closing, Moving):
                     console.stir()
 
 
-def _lost(verb: Verb, vm: str) -> Uncertain:
+def _lost_error(verb: Verb, vm: str) -> Uncertain:
     return Uncertain(f"{verb} {vm!r}: the answer was lost; it may have happened, inspect the machine")
 
 

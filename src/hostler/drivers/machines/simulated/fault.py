@@ -111,7 +111,7 @@ class FaultSource:
     def draw(self, verb: Verb, vm: str) -> Draw:
         """Draw the fault and delay of this call."""
         chance, share = self._rng.random(), self._rng.random()
-        odds, kind = self.faults.of(verb), self._scripted(verb, vm) if self._scripts else None
+        odds, kind = self.faults.of(verb), self._next_scripted(verb, vm) if self._scripts else None
         if kind is None and not odds.some:
             delay = self.faults.delays.get(verb, 0.0)
             return Draw(None, delay) if delay else _FINE
@@ -124,7 +124,7 @@ class FaultSource:
                 chance -= often
         return Draw(kind, self.faults.delays.get(verb, 0.0) + (share * odds.slowest if kind == "slow" else 0.0))
 
-    def _scripted(self, verb: Verb, vm: str) -> Kind | None:
+    def _next_scripted(self, verb: Verb, vm: str) -> Kind | None:
         found: Kind | None = None
         for script in list(self._scripts):
             if script.verb != verb or script.vm not in ("", vm):

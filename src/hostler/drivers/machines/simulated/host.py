@@ -271,7 +271,7 @@ class SimulatedHost:
     def open(self, opener: object) -> None:
         """Open the place for `opener`. Unavailable: it is already open."""
         if self._opener is not None:
-            raise self._taken()
+            raise self._taken_error()
         self._load()
         self._opener = opener
 
@@ -354,7 +354,7 @@ class SimulatedHost:
 
     # Differences between kinds of places
 
-    def _taken(self) -> Unavailable:
+    def _taken_error(self) -> Unavailable:
         return Unavailable("simulated machines: another driver has this place open; close that one first")
 
     def _load(self) -> None:

@@ -94,7 +94,7 @@ class FileHost(SimulatedHost):
             raise Closed(f"simulated machines in {self._folder}: their place id is known once the folder was opened")
         return self._known.place
 
-    def _taken(self) -> Unavailable:
+    def _taken_error(self) -> Unavailable:
         return Unavailable(
             f"simulated machines in {self._folder}: another process has them open; stop that agent first, or give this"
             " one another folder"
@@ -110,12 +110,12 @@ class FileHost(SimulatedHost):
                 self._release()
                 raise
         except OSError as error:
-            raise _failed(self._folder, "cannot be opened", error) from None
+            raise _failure_of(self._folder, "cannot be opened", error) from None
 
     def _take_lock(self) -> None:
         self._lock = FileLock.acquire(self._folder / "lock")
         if self._lock is None:
-            raise self._taken()
+            raise self._taken_error()
 
     def _read_all(self) -> None:
         boot = self._boot or boot_id()
@@ -149,7 +149,7 @@ class FileHost(SimulatedHost):
         try:
             written = os.write(self._journal, data)
         except OSError as error:
-            raise _failed(self._folder, "cannot be written; nothing was changed", error) from None
+            raise _failure_of(self._folder, "cannot be written; nothing was changed", error) from None
         if written != len(data):
             self._take_back(written)
         self._size += written
@@ -161,7 +161,7 @@ class FileHost(SimulatedHost):
         except OSError as error:
             os.close(self._journal)  # the part must stay the last line, or everything after it is damaged
             self._journal = -1
-            raise _failed(self._folder, "cannot be written; open the place again", error) from None
+            raise _failure_of(self._folder, "cannot be written; open the place again", error) from None
         raise Unavailable(
             f"simulated machines in {self._folder}: the disk accepted only {written} bytes of a step; nothing was"
             " changed, free some space and try again"
@@ -201,7 +201,7 @@ def read_intervals(folder: str | Path, *, now: float | None = None) -> Mapping[s
             return {}
         contents = _read_journal(folder, whole=True)
     except OSError as error:
-        raise _failed(folder, "cannot be read", error) from None
+        raise _failure_of(folder, "cannot be read", error) from None
     for row in contents.lapsed(instant):
         contents.apply(row)
     found = {vm: contents.intervals(vm) for vm in (*contents.ended(), *contents.rows)}
@@ -239,7 +239,7 @@ def _read_journal(folder: Path, *, whole: bool) -> Contents:
         data = (folder / "journal").read_bytes()
     except FileNotFoundError:
         return contents
-    for line in _decoded(folder, data[: data.rfind(b"\n") + 1], whole=whole):
+    for line in _decode_lines(folder, data[: data.rfind(b"\n") + 1], whole=whole):
         if isinstance(line, Head):
             contents.next_number = line.next_number
         elif isinstance(line, Runs):
@@ -249,7 +249,7 @@ def _read_journal(folder: Path, *, whole: bool) -> Contents:
     return contents
 
 
-def _decoded(folder: Path, data: bytes, *, whole: bool) -> Iterator[Line]:
+def _decode_lines(folder: Path, data: bytes, *, whole: bool) -> Iterator[Line]:
     try:
         yield from _lines.decode_lines(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -301,7 +301,7 @@ def _summary(contents: Contents) -> Iterator[Line]:
         yield Runs(vm, list(runs))
 
 
-def _failed(folder: Path, what: str, error: OSError) -> Unavailable | Invalid:
+def _failure_of(folder: Path, what: str, error: OSError) -> Unavailable | Invalid:
     if isinstance(error, NotADirectoryError | FileExistsError):
         return Invalid(f"simulated machines in {folder}: {what}: {error.strerror}; name a folder")
     return Unavailable(f"simulated machines in {folder}: {what}: {error.strerror or error}; fix it and try again")

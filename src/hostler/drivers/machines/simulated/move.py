@@ -112,7 +112,7 @@ class SimulatedIncoming:
             line, _, rest = bytes(self._line).partition(b"\n")
             self._line = bytearray(rest)
             try:
-                await self._receiver.takes(self._vm, _decoded(line))
+                await self._receiver.takes(self._vm, _decode_message(line))
             except (Refused, Unavailable, Uncertain):
                 self._end()
                 return
@@ -124,7 +124,7 @@ class SimulatedIncoming:
         self._stir.set()
 
 
-def _decoded(line: bytes) -> Message:
+def _decode_message(line: bytes) -> Message:
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -161,7 +161,7 @@ class Moving:
     def _row(self, vm: str) -> Row | None:
         raise NotImplementedError
 
-    def _expected(self, vm: str) -> Row:
+    def _require_row(self, vm: str) -> Row:
         raise NotImplementedError
 
     def _whole(self, vm: str) -> Row:
@@ -185,16 +185,16 @@ class Moving:
             if row is None or row.moved != number:
                 await self._half(draw, "receive")
                 await self._do("receive", "done", lambda _: [self._expecting(plan, number)])
-            return self._machine(self._expected(vm))
+            return self._machine(self._require_row(vm))
 
     async def mark(self, plan: MachinePlan) -> Machine:
         validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._verb("mark", vm) as draw:
-            validation.check_markable(self._expected(vm).label, plan.label)
+            validation.check_markable(self._require_row(vm).label, plan.label)
             await self._half(draw, "mark")
-            await self._do("mark", "done", lambda _: [transitions.marked(self._expected(vm), plan)])
-            return self._machine(self._expected(vm))
+            await self._do("mark", "done", lambda _: [transitions.row_with_label(self._require_row(vm), plan)])
+            return self._machine(self._require_row(vm))
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
         validation.check_number(number)
@@ -202,15 +202,15 @@ class Moving:
             row = self._whole(vm)
             self._check_sendable(row, number, live=live)
             if row.moved < number:
-                await self._do("send", "begun", lambda _: [_replace(self._expected(vm), moved=number)])
+                await self._do("send", "begun", lambda _: [_replace(self._require_row(vm), moved=number)])
             if row.state is not MachineState.DEPARTED:
                 await say(connect(Door.ARRIVAL_DISK), self._disk(vm, number))
                 await self._half(draw, "send")
-                await self._do("send", "stopped", lambda now: [self._departed(vm, now)])
-            if not self._expected(vm).whole:
+                await self._do("send", "stopped", lambda now: [self._depart(vm, now)])
+            if not self._require_row(vm).whole:
                 await self._rest(vm, number, connect)
-                await self._do("send", "done", lambda _: [_replace(self._expected(vm), whole=True)])
-            return self._machine(self._expected(vm))
+                await self._do("send", "done", lambda _: [_replace(self._require_row(vm), whole=True)])
+            return self._machine(self._require_row(vm))
 
     # Incoming side
 
@@ -231,7 +231,7 @@ class Moving:
 
     def _expecting(self, plan: MachinePlan, number: int) -> Row:
         row = self._row(plan.label.vm)
-        begun = transitions.begun(plan, self._place.contents.next_number if row is None else row.number)
+        begun = transitions.new_row(plan, self._place.contents.next_number if row is None else row.number)
         return _replace(begun, state=MachineState.ARRIVING, moved=number)
 
     def _check_sendable(self, row: Row, number: int, *, live: bool) -> None:
@@ -247,7 +247,7 @@ class Moving:
             raise Refused(f"machine {row.vm!r}: it is running; stop it, or migrate it live")
 
     def _disk(self, vm: str, number: int) -> Message:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return Message(
             number=number,
             disk=row.disk,
@@ -259,13 +259,13 @@ class Moving:
             boots=row.boots,
         )
 
-    def _departed(self, vm: str, now: float) -> Row:
+    def _depart(self, vm: str, now: float) -> Row:
         """Return the stopped row. The current content of its disk is sent with the rest."""
-        row = self._expected(vm)
+        row = self._require_row(vm)
         return _replace(switched_off(row, now, MachineState.DEPARTED), memory=row.on is not None, whole=False)
 
     async def _rest(self, vm: str, number: int, connect: Callable[[Door], Channel]) -> None:
-        row = self._expected(vm)
+        row = self._require_row(vm)
         last = _replace(self._disk(vm, number), last=True, memory=row.memory)
         await say(connect(Door.ARRIVAL_STATE if row.memory else Door.ARRIVAL_DISK), last)
 

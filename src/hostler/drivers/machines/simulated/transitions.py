@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _replace = msgspec.structs.replace
 
 
-def begun(plan: MachinePlan, number: int) -> Row:
+def new_row(plan: MachinePlan, number: int) -> Row:
     """Return the row of a machine that does not exist yet."""
     return Row(
         label=plan.label,
@@ -30,7 +30,7 @@ def begun(plan: MachinePlan, number: int) -> Row:
     )
 
 
-def shaped(row: Row, plan: MachinePlan) -> Row:
+def row_with_spec(row: Row, plan: MachinePlan) -> Row:
     """Return the row with the plan's spec, off."""
     return _replace(
         row,
@@ -44,12 +44,12 @@ def shaped(row: Row, plan: MachinePlan) -> Row:
     )
 
 
-def marked(row: Row, plan: MachinePlan) -> Row:
+def row_with_label(row: Row, plan: MachinePlan) -> Row:
     """Return the row with the plan's label and tags, otherwise unchanged."""
     return _replace(row, label=plan.label, tags=plan.tags)
 
 
-def reinstated(row: Row, plan: MachinePlan) -> Row:
+def row_in_service(row: Row, plan: MachinePlan) -> Row:
     """Return the row in service again as the plan's machine. Counters of another virtual machine are reset."""
     same = row.vm == plan.label.vm
     return _replace(
@@ -64,7 +64,7 @@ def reinstated(row: Row, plan: MachinePlan) -> Row:
     )
 
 
-def cloned(row: Row, disk: str) -> Row:
+def row_with_disk(row: Row, disk: str) -> Row:
     """Return the row with that disk from its first boot on."""
     return _replace(row, disk=disk)
 
@@ -100,7 +100,7 @@ def restoring(row: Row, now: float, name: str, number: int) -> Row:
     return _replace(switched_off(row, now), restoring=(name, number))
 
 
-def restored(row: Row) -> Row:
+def row_after_restore(row: Row) -> Row:
     """Return the row after the restore that was begun."""
     if row.restoring is None:
         return row
@@ -108,7 +108,7 @@ def restored(row: Row) -> Row:
     return _replace(row, disk=row.snapshots[name], restored=number, restoring=None, writes=row.writes + 1)
 
 
-def saved(row: Row, text: str) -> Row:
+def row_with_text(row: Row, text: str) -> Row:
     """Return the row with that text on its disk."""
     return _replace(row, disk=text, writes=row.writes + 1)
 

@@ -136,7 +136,7 @@ class Library:
         """Ensure that an artifact is cached. Errors as of `Artifacts`; Refused: it cannot be used here, and why."""
         async with self._turns.setdefault(artifact, asyncio.Lock()):
             async with self._changing:
-                held = await run_to_end(asyncio.to_thread(self._held, artifact))
+                held = await run_to_end(asyncio.to_thread(self._load_held, artifact))
             return held if held is not None else await self._fetch(artifact)
 
     async def release(self, used: Callable[[], Iterable[str]]) -> None:
@@ -144,7 +144,7 @@ class Library:
         async with self._changing:
             await run_to_end(asyncio.to_thread(self._release, set(used())))
 
-    def _held(self, artifact: str) -> Held | None:
+    def _load_held(self, artifact: str) -> Held | None:
         try:
             info = msgspec.json.decode(self._note(artifact).read_bytes(), type=ArtifactInfo)
         except (OSError, msgspec.DecodeError):

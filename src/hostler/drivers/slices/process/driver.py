@@ -15,7 +15,7 @@ import msgspec
 
 from hostler.drivers.slices.process.artifact_cache import Library, Packages
 from hostler.drivers.slices.process.instance import Instance, unknown
-from hostler.drivers.slices.process.instance_dir import InstanceDir, forget_logs, noted
+from hostler.drivers.slices.process.instance_dir import InstanceDir, forget_logs, read_notes
 from hostler.drivers.slices.process.log import read_log
 from hostler.drivers.slices.process.privileges import Allowing
 from hostler.errors import Closed, Conflict, HostlerError, NotFound, Unavailable
@@ -130,7 +130,7 @@ class ProcessSlices:
             return
         try:
             await asyncio.to_thread(self._open)
-            notes = await asyncio.to_thread(noted, self._folder)
+            notes = await asyncio.to_thread(read_notes, self._folder)
             if self._open_gateway is not None:
                 await self._open_gateways.enter_async_context(self._open_gateway(self._gateway, self._gateway_token))
             await self._adopt(notes)
@@ -149,7 +149,7 @@ class ProcessSlices:
     async def _adopt(self, notes: Sequence[Note]) -> None:
         for note in notes:
             run = unknown(note)
-            self._instances[run.id] = instance = Instance(run, InstanceDir.of(self._folder, run), self._changed)
+            self._instances[run.id] = instance = Instance(run, InstanceDir.of(self._folder, run), self._notify)
             instance.uid = note.uid
         found = zip(list(self._instances.values()), notes)
         await asyncio.gather(*(instance.adopt(note, within=ADOPTED_WITHIN) for instance, note in found))
@@ -170,7 +170,7 @@ class ProcessSlices:
             if stop:
                 await asyncio.gather(*(self._stop(one) for one in list(self._instances.values())))
                 with suppress(OSError):
-                    await self._library.release(self._used)
+                    await self._library.release(self._used_artifacts)
         finally:
             for instance in self._instances.values():
                 instance.let_go()
@@ -247,7 +247,7 @@ class ProcessSlices:
         while True:
             instance = self._instances.get(run.id)
             if instance is None:
-                self._instances[run.id] = instance = Instance(run, InstanceDir.of(self._folder, run), self._changed)
+                self._instances[run.id] = instance = Instance(run, InstanceDir.of(self._folder, run), self._notify)
             async with instance.turn:
                 if self._instances.get(run.id) is instance:  # the previous operation has not removed it
                     yield instance
@@ -283,14 +283,14 @@ class ProcessSlices:
             raise
         instance.tell(Admit, self._tokens)  # the tokens may have changed in the meantime
 
-    def _used(self) -> set[str]:
+    def _used_artifacts(self) -> set[str]:
         return {one.run.artifact for one in self._instances.values()}
 
     async def _forget(self, instance: Instance) -> None:
         if self._instances.get(instance.run.id) is instance:
             del self._instances[instance.run.id]
         with suppress(OSError):
-            await self._library.release(self._used)
+            await self._library.release(self._used_artifacts)
 
     async def _stop(self, instance: Instance) -> None:
         has_turn = False
@@ -307,7 +307,7 @@ class ProcessSlices:
             if has_turn:
                 instance.turn.release()
 
-    def _changed(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for changed in self._listeners:
             changed(name)
 
@@ -322,11 +322,11 @@ class ProcessSlices:
                         name=f"slices: look at {name}",
                     )
                     self._looks[name] = look
-                    look.add_done_callback(partial(self._looked, name))
+                    look.add_done_callback(partial(self._finish_look, name))
             kept = {InstanceDir(self._folder, name).name for name in self._instances}
             await asyncio.to_thread(forget_logs, self._folder, kept)
 
-    def _looked(self, name: str, look: asyncio.Task[None]) -> None:
+    def _finish_look(self, name: str, look: asyncio.Task[None]) -> None:
         del self._looks[name]
         if not look.cancelled() and (error := look.exception()) is not None:
             _log.error("slices: %s could not be checked", name, exc_info=error)

@@ -124,7 +124,7 @@ class Instance:
         if self._process is None:
             self._ended = "its process ended while no agent was running"
             return
-        self._output = _opened(f"/proc/{note.process.pid}/fd/{note.output}")
+        self._output = _open_pipe(f"/proc/{note.process.pid}/fd/{note.output}")
         try:
             async with asyncio.timeout(within):
                 await self._connect()
@@ -171,7 +171,7 @@ class Instance:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEEN_WITHIN):
                     await self._process.ended()
-            self._gone()
+            self._record_end()
             raise Refused(f"{self.run.id}: while it {doing}, {self._ended}") from None
         return self._state
 
@@ -301,7 +301,7 @@ class Instance:
                 module=held.info.module,
                 gateway=f"{GATEWAY if own_root else self._reach(gateway.parent, keep)}/{gateway.name}",
             )
-            self._output = _opened(f"/proc/self/fd/{output}", else_copy=output)
+            self._output = _open_pipe(f"/proc/self/fd/{output}", else_copy=output)
             self._process, pipe = Process.start(
                 argv,
                 cwd=self._place.folder / WORK,
@@ -343,12 +343,12 @@ class Instance:
 
     async def _connect(self) -> None:
         try:
-            self._control = await Control.connect(self._place.folder, self._heard)
+            self._control = await Control.connect(self._place.folder, self._record_state)
         except NoConnection as error:
             self._ended = str(error)
             raise Refused(f"{self.run.id}: {error}") from None
 
-    def _heard(self, state: State) -> None:
+    def _record_state(self, state: State) -> None:
         self._state = state
         if not self._ended:
             self._changed(self.run.id)
@@ -357,9 +357,9 @@ class Instance:
         process = self._process
         if process is not None:
             await process.ended()
-            self._gone()
+            self._record_end()
 
-    def _gone(self) -> None:
+    def _record_end(self) -> None:
         process = self._process
         how = process.how if process is not None and process.how else "its process ended the connection"
         self._take_output()
@@ -377,7 +377,7 @@ class Instance:
             self._watching = None
 
 
-def _opened(path: str, *, else_copy: int = -1) -> int:
+def _open_pipe(path: str, *, else_copy: int = -1) -> int:
     """Open a pipe for non-blocking reads; -1: not a pipe, or it cannot be opened.
 
     `else_copy`: the descriptor to copy on a host without `/proc`. Reads through a copy block, as the worker's do.

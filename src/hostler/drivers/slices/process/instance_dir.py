@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.slices.process.process import Mark, held_deleted
+from hostler.drivers.slices.process.process import Mark, deleted_bytes_held
 from hostler.errors import Unavailable
 from hostler.kit.frames import FrameError, frame, read_frame
 from hostler.kit.host import short_path
@@ -69,7 +69,7 @@ class Control:
     def tell(self, question: type[Question], *more: object) -> None:
         """Send a request without waiting for an answer."""
         with suppress(NoConnection):
-            self._put(question, *more).add_done_callback(_heard)
+            self._put(question, *more).add_done_callback(_drop_answer)
 
     def close(self) -> None:
         self._listening.cancel()
@@ -112,7 +112,7 @@ class Declined(Exception):
     """The worker says that it cannot be done."""
 
 
-def _heard(answer: asyncio.Future[State | Problem]) -> None:
+def _drop_answer(answer: asyncio.Future[State | Problem]) -> None:
     if not answer.cancelled():
         answer.exception()
 
@@ -187,7 +187,7 @@ class InstanceDir:
         folders = [str(self.folder / WORK), str(self.folder / TEMPORARY)]
         if pid is not None:
             with suppress(OSError):
-                size = held_deleted(pid, os.stat(folders[0]).st_dev)
+                size = deleted_bytes_held(pid, os.stat(folders[0]).st_dev)
         while folders:
             folder = folders.pop()
             try:
@@ -266,7 +266,7 @@ class InstanceDir:
         return next((line[:LAST_WORDS] for line in reversed(lines) if line), "")
 
 
-def noted(root: Path) -> list[Note]:
+def read_notes(root: Path) -> list[Note]:
     """Return the records in all folders; folders without a valid record are deleted."""
     found = []
     for folder in sorted((root / "runs").iterdir()):

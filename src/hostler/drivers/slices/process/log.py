@@ -64,10 +64,10 @@ def _last(root: Path, artifact: str) -> int | None:
 def _read(place: InstanceDir, number: int, after: str, most: int) -> Printed | None:
     """Return None if the log was rotated during the read. FileNotFoundError: there is none."""
     with ExitStack() as stack:
-        log = _opened(stack, place.log)
+        log = _open_log(stack, place.log)
         if log is None:
             raise FileNotFoundError(place.log)
-        older = _opened(stack, place.older)
+        older = _open_log(stack, place.older)
         size, turn, before = os.fstat(log).st_size, _turn(older), 0
         if older is not None and size < MAX_LOG:  # a full log is just being copied there
             before = os.fstat(older).st_size
@@ -86,7 +86,7 @@ def _read(place: InstanceDir, number: int, after: str, most: int) -> Printed | N
     )
 
 
-def _opened(stack: ExitStack, path: Path) -> int | None:
+def _open_log(stack: ExitStack, path: Path) -> int | None:
     """Return a descriptor; None: there is no such file.
 
     Other file types that a slice may have put there do not count.

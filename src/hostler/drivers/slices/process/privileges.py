@@ -185,7 +185,7 @@ class Allowing:
             about += [_AS_OWNER] if self._uids is None and not self._why_not else []
             about += [_SEES_ALL] if uid is not None else []
         code = CONFINED_WORKER if self._is_confined else WORKER
-        argv = self._wrapped([*self._python, "-u", "-c", code, self._paths, run_id], uid)
+        argv = self._wrap([*self._python, "-u", "-c", code, self._paths, run_id], uid)
         if self._disk_mib is not None and self._can_wrap:
             argv[1:1] = [f"--fsize={self._disk_mib * 2**20}"]
         memory = settings.memory_mib
@@ -208,7 +208,7 @@ class Allowing:
             about=tuple(about),
         )
 
-    def _wrapped(self, argv: Sequence[str], uid: int | None) -> list[str]:
+    def _wrap(self, argv: Sequence[str], uid: int | None) -> list[str]:
         if not self._can_wrap:
             return list(argv)
         found = Privileges(uid=uid).wrap(argv)
@@ -236,7 +236,7 @@ class Allowing:
         plan = msgspec.json.encode(self._confinement(uid)).decode()
         argv = [*self._python, "-c", _CONFINED_PROBE, self._paths, "-", plan]
         wrapped = _in_namespaces(Privileges(uid=uid).wrap(argv), argv, own=uid is None)
-        return (await _said(wrapped) or b"").decode().strip() == _IS_CONFINED
+        return (await _output_of(wrapped) or b"").decode().strip() == _IS_CONFINED
 
     def _groups(self, run_id: str, settings: SliceSettings) -> tuple[tuple[str, ...], set[str]]:
         name = f"{_GROUP}{hashlib.sha256(f'{self._place}/{run_id}'.encode()).hexdigest()[:16]}"
@@ -265,14 +265,14 @@ class Allowing:
             self._is_confined = await self._can_confine()
             return
         probe = ("-c", _PROBE, self._paths)
-        ours = await _said([*self._python, *probe])
+        ours = await _output_of([*self._python, *probe])
         why = "prlimit and setpriv are not installed"
         if self._uids is None:
             why = "users cannot be changed here"
         elif self._can_wrap:
             # Without `site`, so that no package of the system precedes Hostler's.
             for python in dict.fromkeys((self._python, (_SYSTEM, "-I", "-S"))):
-                theirs = await _said(Privileges(uid=self._uids[-1]).wrap([*python, *probe]))
+                theirs = await _output_of(Privileges(uid=self._uids[-1]).wrap([*python, *probe]))
                 is_same = theirs == ours if python is self._python else f"{_TAG} ".encode() in (theirs or b"")[:20]
                 if theirs is not None and is_same:
                     self._python = python
@@ -282,7 +282,7 @@ class Allowing:
         self._uids = None
         if self._can_wrap and has_capabilities(_SETPCAP):
             self._drop = _NO_CAPABILITIES
-            if ours is None or await _said(self._wrapped([*self._python, *probe], None)) != ours:
+            if ours is None or await _output_of(self._wrap([*self._python, *probe], None)) != ours:
                 self._drop = ()
         how = "without capabilities" if self._drop else "with all of its capabilities"
         self._why_not = f"it runs as the agent does, {how}: {why}"
@@ -295,15 +295,15 @@ def _in_namespaces(wrapped: Sequence[str], argv: Sequence[str], *, own: bool) ->
     return [*wrapped[:at], *unshare, *_NAMESPACES, "--", "sh", "-c", _FIRST, "sh", *argv]
 
 
-async def _said(argv: Sequence[str]) -> bytes | None:
+async def _output_of(argv: Sequence[str]) -> bytes | None:
     """Return the output of a program; None: it failed. It is run once, however many nodes this process has."""
     command = tuple(argv)
     if command not in _answers:
-        _answers[command] = await _asked(command)
+        _answers[command] = await _run_program(command)
     return _answers[command]
 
 
-async def _asked(argv: Sequence[str]) -> bytes | None:
+async def _run_program(argv: Sequence[str]) -> bytes | None:
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,

@@ -60,7 +60,7 @@ def cpu_seconds(pid: int, groups: Sequence[str] = ()) -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK") if found else None
 
 
-def held_deleted(pid: int, device: int) -> int:
+def deleted_bytes_held(pid: int, device: int) -> int:
     """Return the bytes on a device in deleted files that a process, or one of its descendants, still has open."""
     found: dict[int, int] = {}
     todo = [pid]

@@ -121,7 +121,7 @@ class Cluster:
                     self.fullness.clear()
                 return answer
             if error is None:  # raised out here: an error raised in the handler would hold the call and its connection
-                raise _closed_meanwhile(method)
+                raise _closed_error(method)
         repeated: R = await _Attempt(self, method, request, deadline, full=full).run(endpoint, metadata, error)
         return repeated
 
@@ -227,7 +227,7 @@ class Cluster:
         return bool(self._endpoints) or (task is not None and task.cancelling() > 0)
 
 
-def _closed_meanwhile(method: Method[Any, Any], *, sent: bool = True) -> HostlerError:
+def _closed_error(method: Method[Any, Any], *, sent: bool = True) -> HostlerError:
     if sent and method.kind is Kind.WRITE:
         return Uncertain(f"etcd {method.verb}: the store was closed before the answer came; read before you act")
     return Closed("store: closed while this call ran")
@@ -286,14 +286,14 @@ class _Attempt:
                     cluster.fullness.clear()
                 return answer
             if error is None:
-                raise _closed_meanwhile(self._method)
+                raise _closed_error(self._method)
 
     async def _consider(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata | None) -> None:
         """Return if the call may be repeated; otherwise raise its outcome."""
         cluster = self._cluster
         what = fate(error)
         if not cluster.is_open:
-            raise _closed_meanwhile(self._method, sent=what is not Fate.NOT_SENT)
+            raise _closed_error(self._method, sent=what is not Fate.NOT_SENT)
         if what is Fate.TOKEN and self._renewals < _RENEWALS:
             self._renewals += 1
             await cluster.renew_token(metadata, self._deadline)

@@ -27,11 +27,11 @@ _DEFRAGMENT_WITHIN = 600.0
 
 async def members(cluster: Cluster) -> tuple[MemberStatus, ...]:
     """Return all members that the URL names, and those that they know; with the cause for those that do not answer."""
-    found = dict(await _asked(cluster, cluster.targets))
+    found = dict(await _ask_each(cluster, cluster.targets))
     ids = {answer.header.member_id for answer in found.values() if isinstance(answer, pb.StatusResponse)}
-    others = [target for id_, target in (await _listed(cluster, found)) if id_ not in ids and target not in found]
-    found |= dict(await _asked(cluster, others))
-    return tuple(await asyncio.gather(*(_shown(cluster, target, answer) for target, answer in found.items())))
+    others = [target for id_, target in (await _members_of(cluster, found)) if id_ not in ids and target not in found]
+    found |= dict(await _ask_each(cluster, others))
+    return tuple(await asyncio.gather(*(_status_of(cluster, target, answer) for target, answer in found.items())))
 
 
 async def defragment(cluster: Cluster, target: str) -> None:
@@ -59,14 +59,14 @@ async def disarm(cluster: Cluster) -> None:
     cluster.fullness.clear()
 
 
-async def _asked(cluster: Cluster, targets: Iterable[str]) -> list[tuple[str, Any]]:
+async def _ask_each(cluster: Cluster, targets: Iterable[str]) -> list[tuple[str, Any]]:
     """Return the status of each, or why there is none."""
     targets = list(targets)
     asking = (_ask(cluster, target, STATUS, pb.StatusRequest(), _WITHIN) for target in targets)
     return list(zip(targets, await asyncio.gather(*asking), strict=True))
 
 
-async def _listed(cluster: Cluster, found: dict[str, Any]) -> list[tuple[int, str]]:
+async def _members_of(cluster: Cluster, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return id and address of every member of the cluster, as one that answers knows them."""
     for target, answer in found.items():
         if isinstance(answer, str):
@@ -95,7 +95,7 @@ async def _ask(cluster: Cluster, target: str, method: Method[Any, Any], request:
             await endpoint.channel.close(None)
 
 
-async def _shown(cluster: Cluster, target: str, answer: Any) -> MemberStatus:
+async def _status_of(cluster: Cluster, target: str, answer: Any) -> MemberStatus:
     if isinstance(answer, str):
         problem = await asyncio.to_thread(cluster.access.connection_problem, target, _WITHIN)
         why, advice = problem or (answer, "")

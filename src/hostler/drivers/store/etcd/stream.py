@@ -51,7 +51,7 @@ class Stream(Generic[Q, R]):
         self._heard = False
         self._renew = False
         self.endpoint: Endpoint | None = None
-        cluster.on_mistrust.append(self._mistrusted)
+        cluster.on_mistrust.append(self._restart_if_on)
 
     def send(self, request: Q) -> bool:
         """Send a request and return True if connected; otherwise return False, and `greet` has to send it."""
@@ -75,7 +75,7 @@ class Stream(Generic[Q, R]):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _mistrusted(self, endpoint: Endpoint) -> None:
+    def _restart_if_on(self, endpoint: Endpoint) -> None:
         if endpoint is self.endpoint:
             self.restart()
 

@@ -280,7 +280,7 @@ class Watches:
         if watch is None:
             return
         if response.canceled:
-            self._canceled(watch, response)
+            self._end_watch(watch, response)
         elif response.created:
             watch.on_created(response.header.revision)
         elif response.events:
@@ -294,7 +294,7 @@ class Watches:
         for watch in ended:
             watch.fail(Unavailable(f"watch {watch.prefix!r}: broke off ({error!r}); watch again from where it was"))
 
-    def _canceled(self, watch: EtcdWatch, response: pb.WatchResponse) -> None:
+    def _end_watch(self, watch: EtcdWatch, response: pb.WatchResponse) -> None:
         if response.compact_revision:
             del self._by_id[watch.id]
             watch.fail(Compacted(response.compact_revision))

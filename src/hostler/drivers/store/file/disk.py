@@ -51,7 +51,7 @@ def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
 
 
 @contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
+def write_lock(path: str) -> Iterator[None]:
     """Hold the write lock. Waits while another writer holds it."""
     name = f"{path}.lock"
     try:

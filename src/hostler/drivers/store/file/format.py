@@ -246,10 +246,10 @@ class Content:
         self._check_history()
         self.leases = {line.lease: self._lease(line) for line in file.leases}
         if len(self.leases) != len(file.leases):
-            self._damaged("a lease occurs twice")
+            self._raise_damaged("a lease occurs twice")
         self._keys = {line.key: line for line in file.keys}
         if len(self._keys) != len(file.keys):
-            self._damaged("a key occurs twice")
+            self._raise_damaged("a key occurs twice")
 
     def lines(self) -> tuple[dict[str, bytes], list[bytes]] | None:
         """Return the lines of the keys and of the history unchanged; None if the file has another layout."""
@@ -280,7 +280,7 @@ class Content:
     def _event(self, change: _Change, revision: int, older: dict[str, KeyValue | None]) -> Event:
         key = change.put if change.put is not None else change.delete
         if key is None or (change.put is not None and change.delete is not None):
-            self._damaged(f"revision {revision} of the history has a change that is neither a put nor a delete")
+            self._raise_damaged(f"revision {revision} of the history has a change that is neither a put nor a delete")
         if key in older:
             now = older[key]
         else:
@@ -288,51 +288,51 @@ class Content:
             now = None if line is None else self._live(line)
         was = None if change.was is None else self._kv(key, change.was)
         if was is not None and was.mod_revision >= revision:
-            self._damaged(f"revision {revision} of the history replaced a later {key!r}")
+            self._raise_damaged(f"revision {revision} of the history replaced a later {key!r}")
         older[key] = was
         if change.put is not None:
             if now is None or now.mod_revision != revision or now.version != (was.version if was else 0) + 1:
-                self._damaged(f"revision {revision} of the history put {key!r}, which does not follow from it")
+                self._raise_damaged(f"revision {revision} of the history put {key!r}, which does not follow from it")
             return Event("put", now, was)
         if now is not None or was is None:
-            self._damaged(f"revision {revision} of the history deleted {key!r}, which does not follow from it")
+            self._raise_damaged(f"revision {revision} of the history deleted {key!r}, which does not follow from it")
         return Event("delete", KeyValue(key, b"", 0, revision, 0), was)
 
     def _live(self, line: _Key) -> KeyValue:
         if line.lease is not None and line.lease not in self.leases:
-            self._damaged(f"key {line.key!r} belongs to lease {line.lease}, which does not exist")
+            self._raise_damaged(f"key {line.key!r} belongs to lease {line.lease}, which does not exist")
         return self._kv(line.key, line)
 
     def _kv(self, key: str, line: _Value) -> KeyValue:
         if not 1 < line.create <= line.mod <= self.revision or line.version < 1:
-            self._damaged(f"key {key!r} has invalid revisions")
+            self._raise_damaged(f"key {key!r} has invalid revisions")
         try:
             check_key(key)
             value = _decode_value(line)
         except (Invalid, ValueError) as error:
-            self._damaged(f"key {key!r}: {error}")
+            self._raise_damaged(f"key {key!r}: {error}")
         return KeyValue(key, value, line.create, line.mod, line.version, line.lease)
 
     def _lease(self, line: _Lease) -> Lease:
         if not 0 < line.lease < 2**63 or line.ttl <= 0:
-            self._damaged(f"lease {line.lease} is invalid")
+            self._raise_damaged(f"lease {line.lease} is invalid")
         return Lease(line.lease, line.ttl, Deadline(line.boot, line.uptime, line.ends.timestamp()))
 
     def _check_history(self) -> None:
         if not 0 <= self.compacted <= self.revision or self.revision < 1 or self.saved < 0:
-            self._damaged(f"revision {self.revision} compacted to {self.compacted} is invalid")
+            self._raise_damaged(f"revision {self.revision} compacted to {self.compacted} is invalid")
         first_allowed = max(self.compacted, 1) + 1
         # The history must reach back to the compaction; the revision it was compacted to may be missing.
         if not self.partial and not max(self.compacted, 2) <= self.first_revision <= first_allowed:
-            self._damaged(f"its history begins at revision {self.first_revision}, compacted to {self.compacted}")
+            self._raise_damaged(f"its history begins at revision {self.first_revision}, compacted to {self.compacted}")
         for expected, line in enumerate(self._file.history, self.first_revision):
             if line.revision != expected:
-                self._damaged(f"its history has revision {line.revision} instead of {expected}")
+                self._raise_damaged(f"its history has revision {line.revision} instead of {expected}")
             if not line.changes:
-                self._damaged(f"revision {line.revision} of the history changed nothing")
+                self._raise_damaged(f"revision {line.revision} of the history changed nothing")
 
-    def _damaged(self, why: str) -> NoReturn:
-        raise damaged(self._path, why)
+    def _raise_damaged(self, why: str) -> NoReturn:
+        raise damage_error(self._path, why)
 
 
 def parse(path: str, data: bytes, known: KnownState | None = None) -> Content:
@@ -351,7 +351,7 @@ def _parse_all(path: str, data: bytes) -> Content:
         raise Invalid(f"{path}: JSON, but not a state file of Hostler; name another file") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         what = "it is empty" if not data else f"it is not JSON ({error})"
-        raise damaged(path, what) from None
+        raise damage_error(path, what) from None
     if header.format != FORMAT:
         raise Invalid(f"{path}: JSON, but not a state file of Hostler; name another file")
     if header.version != VERSION:
@@ -362,7 +362,7 @@ def _parse_all(path: str, data: bytes) -> Content:
     try:
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise damaged(path, str(error)) from None
+        raise damage_error(path, str(error)) from None
     return Content(path, data, file)
 
 
@@ -420,7 +420,7 @@ def _lines(data: bytes) -> tuple[list[bytes], list[bytes]] | None:
     return keys.split(b",\n") if keys else [], history.split(b",\n") if history else []
 
 
-def damaged(path: str, why: str) -> Damaged:
+def damage_error(path: str, why: str) -> Damaged:
     """Return the error for a file that cannot be trusted."""
     return Damaged(f"{path}: damaged, {why}; nothing was changed, repair it or restore a backup")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from hostler.drivers.store.committer import Committer
 from hostler.drivers.store.deadline import HostTime
-from hostler.drivers.store.file.disk import Version, load, locked, save, size
+from hostler.drivers.store.file.disk import Version, load, save, size, write_lock
 from hostler.drivers.store.file.format import parse
 from hostler.drivers.store.file.state import Advance, Bounds, Copy, Draft, check_later
 from hostler.drivers.store.watch_hub import BACKLOG, LocalWatch, WatchHub
@@ -104,8 +104,8 @@ class FileStore(Closing):
         self._committer = Committer(
             f"file store {self._path}",
             self._run,
-            self._committed,
-            turn=lambda: locked(self._path),
+            self._record_commit,
+            turn=lambda: write_lock(self._path),
             timeout=self._timeout,
         )
         self._committer.start()
@@ -305,7 +305,7 @@ class FileStore(Closing):
 
     # On the event loop: what readers see
 
-    def _committed(self, steps: list[_Step]) -> None:
+    def _record_commit(self, steps: list[_Step]) -> None:
         for step in steps:
             if self._version == step.before:
                 self._take(step.advance, step.after)

@@ -10,7 +10,7 @@ from zlib import crc32
 import apsw
 
 from hostler.drivers.store.mvcc import without_value
-from hostler.drivers.store.sqlite.schema import translated
+from hostler.drivers.store.sqlite.schema import translate_error
 from hostler.errors import Compacted, Damaged, FutureRevision
 from hostler.ports.store import Event, KeyValue, Page
 
@@ -98,7 +98,7 @@ class Reader:
             try:  # not _translating(): this is the hottest line of all
                 rows = self._cursor.execute(_GET, (key,)).fetchall()
             except apsw.Error as error:
-                raise translated(self._path, error) from error
+                raise translate_error(self._path, error) from error
             return self._built(rows[0]) if rows else None
         with self._snapshot(revision):
             newest = self._cursor.execute("SELECT log FROM live WHERE key = ?", (key,)).fetchall()
@@ -314,4 +314,4 @@ class Reader:
         try:
             yield
         except apsw.Error as error:
-            raise translated(self._path, error) from error
+            raise translate_error(self._path, error) from error

@@ -135,11 +135,11 @@ def connect(path: Path, *, busy_timeout: float) -> apsw.Connection:
         if not connection.execute("SELECT count(*) FROM meta").fetchall()[0][0]:
             raise Damaged(f"{path}: its meta row is missing; restore a backup")
     except apsw.Error as error:
-        raise translated(path, error) from error
+        raise translate_error(path, error) from error
     return connection
 
 
-def translated(path: Path, error: apsw.Error, *, committing: bool = False) -> HostlerError:
+def translate_error(path: Path, error: apsw.Error, *, committing: bool = False) -> HostlerError:
     """Translate a SQLite error. `committing`: it occurred while a commit was being made durable."""
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return Damaged(f"{path}: the file is damaged ({error}); run `hostler store check`, or restore a backup")
@@ -185,7 +185,7 @@ def _create(path: Path, boot: str) -> None:
         sync_folder(path.parent)
     except apsw.Error as error:
         fresh.unlink(missing_ok=True)
-        raise translated(path, error) from error
+        raise translate_error(path, error) from error
 
 
 def _check_header(path: Path, size: int) -> None:

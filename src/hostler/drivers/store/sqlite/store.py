@@ -116,11 +116,11 @@ class SqliteStore(Closing):
     async def __aenter__(self) -> Self:
         if self._poller is not None:
             raise Closed(f"{self._path}: this store is already open; make another with open_store")
-        self._files = files = await self._opened()
+        self._files = files = await self._open_files()
         self._reader, self._far_reader = files.reader, files.far_reader
         self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
         self._committer: Committer[Work, Committed] = Committer(
-            str(self._path), files.writer.run, self._committed, turn=files.turn, timeout=self._timeout
+            str(self._path), files.writer.run, self._record_commit, turn=files.turn, timeout=self._timeout
         )
         self._committer.start()
         self._hub.open()
@@ -138,7 +138,7 @@ class SqliteStore(Closing):
             raise
         return self
 
-    async def _opened(self) -> OpenFiles:
+    async def _open_files(self) -> OpenFiles:
         opening = open_in_thread(lambda: OpenFiles(self._path, self._timeout, self._clock), asyncio.get_running_loop())
         try:
             async with asyncio.timeout(self._timeout):
@@ -211,7 +211,7 @@ class SqliteStore(Closing):
     async def check(self) -> list[str]:
         """Read the whole file and return what is wrong with it; empty if nothing is."""
         self._hub.check_open()
-        return await self._queued(self._far_reader.integrity)
+        return await self._queue_read(self._far_reader.integrity)
 
     def _log_size(self) -> int:
         log = Path(f"{self._path}-wal")
@@ -221,8 +221,8 @@ class SqliteStore(Closing):
         return 1.0
 
     async def _far_away(self, read: Callable[[], T]) -> T:
-        reading = self._queued(read)
-        reading.add_done_callback(_heard)  # also when its caller was cancelled in the meantime
+        reading = self._queue_read(read)
+        reading.add_done_callback(_drop_error)  # also when its caller was cancelled in the meantime
         try:
             async with asyncio.timeout(self._timeout):
                 return await asyncio.shield(reading)
@@ -231,7 +231,7 @@ class SqliteStore(Closing):
                 f"{self._path}: not read within {self._timeout:g} s; try again, or a smaller page"
             ) from None
 
-    def _queued(self, read: Callable[[], T]) -> asyncio.Future[T]:
+    def _queue_read(self, read: Callable[[], T]) -> asyncio.Future[T]:
         """Read on the other thread when its turn comes; raises Closed if the store was closed before."""
 
         def turn() -> T:
@@ -319,7 +319,7 @@ class SqliteStore(Closing):
     def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:  # noqa: ARG002
         return self._reader.changes(prefix, start_revision)
 
-    def _committed(self, outcome: Committed) -> None:
+    def _record_commit(self, outcome: Committed) -> None:
         if not outcome.revisions:
             return
         if not self._hub.listening:
@@ -430,7 +430,7 @@ class SqliteStore(Closing):
         await asyncio.sleep(min(0.05, max(0.001, self._clock.now() - began)))
 
 
-def _heard(future: asyncio.Future[Any]) -> None:
+def _drop_error(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
 

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from hostler.drivers.store.sqlite.reader import Reader, checksum, end_of_prefix
-from hostler.drivers.store.sqlite.schema import translated
+from hostler.drivers.store.sqlite.schema import translate_error
 from hostler.errors import Compacted, FutureRevision, LeaseGone
 from hostler.ports.store import Delete, DeletePrefix, Get, Put, TxnResult, lease_id
 
@@ -125,7 +125,7 @@ class Writer:
         try:
             return bool(self._cursor.execute("SELECT boot FROM meta").fetchall()[0][0] == self._time.boot)
         except apsw.Error as error:
-            raise translated(self._path, error) from error
+            raise translate_error(self._path, error) from error
 
     def adopt_boot(self) -> None:
         """Convert the leases of an earlier boot to this boot's clock."""
@@ -143,19 +143,19 @@ class Writer:
                 raise
             execute("COMMIT")
         except apsw.Error as error:
-            raise translated(self._path, error) from error
+            raise translate_error(self._path, error) from error
 
     def run(self, batch: Sequence[Request[Work]]) -> Committed:
         """Do the work of a batch and make it durable."""
         try:
             self._cursor.execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
-            raise translated(self._path, error) from error
+            raise translate_error(self._path, error) from error
         try:
             revisions = self._do(batch)
         except apsw.Error as error:
             self._roll_back()
-            raise translated(self._path, error) from error
+            raise translate_error(self._path, error) from error
         except BaseException:
             self._roll_back()
             raise
@@ -163,7 +163,7 @@ class Writer:
             self._cursor.execute("COMMIT")
         except apsw.Error as error:
             self._roll_back()
-            raise translated(self._path, error, committing=True) from error
+            raise translate_error(self._path, error, committing=True) from error
         return Committed(revisions)
 
     def _roll_back(self) -> None:

@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from hostler.drivers.machines.qemu.images import formats
-from hostler.drivers.machines.qemu.images.download import checked_url, download, held_part, shown
-from hostler.drivers.machines.qemu.images.transfer import copied, open_source, packed_by, unpacked
+from hostler.drivers.machines.qemu.images.download import check_url, download, lock_part, redact_url
+from hostler.drivers.machines.qemu.images.transfer import compression_of, copy_file, open_source, unpack_file
 from hostler.errors import Invalid, Refused, Unavailable
 from hostler.kit.processes import end_process, environment
 from hostler.model.image import Probe, Seeding
@@ -218,7 +218,7 @@ class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names} | {"append": append}
 
 
-def wanted(options: Mapping[str, str]) -> ImageRequest:
+def parse_request(options: Mapping[str, str]) -> ImageRequest:
     """Parse the options. Invalid: an unknown option, or a value that is not allowed."""
     for name in options:
         if name not in ImageRequest.__struct_fields__:
@@ -242,7 +242,7 @@ def wanted(options: Mapping[str, str]) -> ImageRequest:
     return found
 
 
-def checked_sha256(sha256: str | None) -> str | None:
+def check_sha256(sha256: str | None) -> str | None:
     """Return the checksum in lower case. Invalid: it is not a sha256."""
     if sha256 is None:
         return None
@@ -265,36 +265,36 @@ class Addition:
     async def from_file(self, source: str, sha256: str | None) -> Named:
         """Add a copy of a file; the file may change or be deleted afterwards."""
         subject = f"image {source}"
-        found = await self._copied(Path(source), self._arrived, subject)
+        found = await self._copy_from(Path(source), self._arrived, subject)
         if sha256 is not None and found != sha256:
             raise Refused(
                 f"{subject}: wrong checksum: expected sha256 {sha256}, got {found}; check the checksum that you gave"
             )
-        return await self._settled(self._arrived, found, source)
+        return await self._check_and_register(self._arrived, found, source)
 
     async def from_url(self, url: str, sha256: str) -> Named:
         """Download a file, unless its content already exists here under another name or with other options."""
         known = await asyncio.to_thread(self._folder.disk_with, sha256)
         if known is not None:
-            if await self._copied(known, self._arrived, f"image {known}") == sha256:
-                return await self._settled(self._arrived, sha256, shown(url))
+            if await self._copy_from(known, self._arrived, f"image {known}") == sha256:
+                return await self._check_and_register(self._arrived, sha256, redact_url(url))
             await asyncio.to_thread(self._arrived.unlink)  # the existing one is damaged
         async with AsyncExitStack() as stack:
-            holding = held_part(self._folder.place, sha256)
+            holding = lock_part(self._folder.place, sha256)
             part = await asyncio.to_thread(holding.__enter__)
             stack.push_async_callback(asyncio.to_thread, holding.__exit__, None, None, None)
             await download(url, part, limit=self._want.max_bytes, progress=self._progress)
-            named = await self._settled(part.path, sha256, shown(url))
+            named = await self._check_and_register(part.path, sha256, redact_url(url))
             await asyncio.to_thread(part.forget)
             return named
 
-    async def _settled(self, arrived: Path, sha256: str, source: str) -> Named:
+    async def _check_and_register(self, arrived: Path, sha256: str, source: str) -> Named:
         """Check the received file and register it as the image. It is not moved before it is known to be good."""
         disk, subject, want = self._scratch.path / "disk", f"image {source}", self._want
-        packing = await asyncio.to_thread(packed_by, arrived)
+        packing = await asyncio.to_thread(compression_of, arrived)
         if packing is not None:
             limit, progress = want.max_bytes, self._progress
-            sha256 = await unpacked(arrived, disk, packing, limit=limit, subject=subject, progress=progress)
+            sha256 = await unpack_file(arrived, disk, packing, limit=limit, subject=subject, progress=progress)
         self._progress("checking", 0, None)
         found = await check(disk if packing else arrived, subject)
         await self._take_boot_files()
@@ -307,28 +307,28 @@ class Addition:
         for file, path in (("kernel", self._want.kernel), ("initrd", self._want.initrd)):
             if path:
                 target, subject = self._scratch.path / file, f"{file} {path}"
-                await self._copied(Path(path), target, subject)
+                await self._copy_from(Path(path), target, subject)
                 if file == "kernel":
                     await asyncio.to_thread(check_kernel, target, subject)
 
-    async def _copied(self, source: Path, target: Path, subject: str) -> str:
+    async def _copy_from(self, source: Path, target: Path, subject: str) -> str:
         with await asyncio.to_thread(open_source, source, subject) as file:
             limit, progress = self._want.max_bytes, self._progress
-            return await copied(file, target, limit=limit, subject=subject, progress=progress)
+            return await copy_file(file, target, limit=limit, subject=subject, progress=progress)
 
 
 async def add(
     folder: ImageFolder, name: str, source: str, *, sha256: str | None, options: Mapping[str, str], progress: Progress
 ) -> Named:
     """Add the image at `source` under that name."""
-    want, sha256 = wanted(options), checked_sha256(sha256)
+    want, sha256 = parse_request(options), check_sha256(sha256)
     if not source or "\0" in source:
         raise Invalid(f"image source {source!r}: must be a path or a URL")
     is_url = _URL.match(source) is not None
     if is_url and sha256 is None:
-        raise Invalid(f"image {shown(checked_url(source))}: a URL needs its checksum; give it with --sha256")
+        raise Invalid(f"image {redact_url(check_url(source))}: a URL needs its checksum; give it with --sha256")
     async with folder.scratch() as scratch:
         addition = Addition(folder, name, want, scratch, progress)
         if is_url and sha256 is not None:
-            return await addition.from_url(checked_url(source), sha256)
+            return await addition.from_url(check_url(source), sha256)
         return await addition.from_file(source, sha256)

@@ -135,7 +135,7 @@ async def compile_program(tools: Tools, name: str) -> bytes:
 
 def _write_kernel(into: Path, files: Mapping[str, bytes]) -> None:
     packed = next((content for path, content in files.items() if path.startswith("/boot/")), b"")
-    _write(into / "kernel", initrd.unpacked_kernel(packed))
+    _write(into / "kernel", initrd.unpack_kernel(packed))
 
 
 def _write_system(

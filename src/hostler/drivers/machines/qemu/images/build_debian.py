@@ -150,7 +150,7 @@ class DebianBuild:
         """Write `kernel`, `initrd`, and `extra.tar` with files besides the packages; return the kernel's version."""
         packed = next(path for path in files if path.startswith("/boot/vmlinuz-"))
         version = packed.removeprefix("/boot/vmlinuz-")
-        (self._path / "kernel").write_bytes(initrd.unpacked_kernel(files[packed]))
+        (self._path / "kernel").write_bytes(initrd.unpack_kernel(files[packed]))
         modules = {path: content for path, content in files.items() if ".ko" in path.rsplit("/", 1)[-1]}
         builtin = files[f"/lib/modules/{version}/modules.builtin"].decode().split()
         (self._path / "initrd").write_bytes(_initrd(initrd.modules_in_order(modules, builtin, INITRD_MODULES), busybox))
@@ -221,15 +221,15 @@ class DebianBuild:
         assert process.stdout is not None  # noqa: S101 - requested above
         assert process.stderr is not None  # noqa: S101
         try:
-            output, errors = await asyncio.gather(process.stdout.read(), self._told(process.stderr))
+            output, errors = await asyncio.gather(process.stdout.read(), self._read_progress(process.stderr))
             await process.wait()
         finally:
             await end_process(process, signal.SIGTERM)
         if process.returncode:
-            raise _failed(argv, errors.decode(errors="replace"))
+            raise _failure_of(argv, errors.decode(errors="replace"))
         return (output + errors).decode(errors="replace")
 
-    async def _told(self, errors: asyncio.StreamReader) -> bytes:
+    async def _read_progress(self, errors: asyncio.StreamReader) -> bytes:
         """Collect standard error, and report the progress that mmdebstrap prints there."""
         lines = []
         async for line in errors:
@@ -288,7 +288,7 @@ def _initrd(modules: Sequence[tuple[str, bytes]], busybox: bytes) -> bytes:
     return archive.packed()
 
 
-def _failed(argv: Sequence[str], errors: str) -> Refused | Unavailable:
+def _failure_of(argv: Sequence[str], errors: str) -> Refused | Unavailable:
     tool = next((word for word in argv if word in TOOLS), argv[0])
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     last = lines[-1] if lines else "no reason given"

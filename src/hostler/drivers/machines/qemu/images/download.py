@@ -90,7 +90,7 @@ class PartialDownload:
 
 
 @contextmanager
-def held_part(place: ImageLayout, sha256: str) -> Iterator[PartialDownload]:
+def lock_part(place: ImageLayout, sha256: str) -> Iterator[PartialDownload]:
     """Yield the partial download with that checksum, locked. Unavailable: another process downloads the same file."""
     part = PartialDownload(place, sha256)
     with place.locked(alone=False):  # so that it is not removed between opening and locking
@@ -116,7 +116,7 @@ class _Anew(Exception):
     """The partial download is of no use: start again."""
 
 
-def checked_url(url: str) -> str:
+def check_url(url: str) -> str:
     """Check a URL. Invalid: it cannot be downloaded."""
     try:
         parts = urlsplit(url)
@@ -124,11 +124,13 @@ def checked_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or any(character.isspace() or not character.isprintable() for character in url):
-        raise Invalid(f"image source {shown(url)!r}: must be a path, or a URL that begins with http:// or https://")
+        raise Invalid(
+            f"image source {redact_url(url)!r}: must be a path, or a URL that begins with http:// or https://"
+        )
     return url
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return the URL without parts that may be secret: user, password, query."""
     try:
         parts = urlsplit(url)
@@ -143,7 +145,7 @@ async def download(url: str, part: PartialDownload, *, limit: int, progress: Pro
     Refused: the file has another checksum, or is too large; nothing is kept. Unavailable: the server does not answer,
     or stopped in the middle; the received part is kept.
     """
-    subject = f"image {shown(url)}"
+    subject = f"image {redact_url(url)}"
     await asyncio.to_thread(part.read)
     resumed = part.length > 0
     while not part.is_whole():
@@ -184,9 +186,9 @@ async def _load(url: str, part: PartialDownload, limit: int, subject: str, progr
     except aiohttp.InvalidURL:
         raise Refused(f"{subject}: it redirects to an invalid URL; check it") from None
     except TimeoutError:
-        raise _broken(subject, part, f"no data for {STALLED_AFTER:.0f} s") from None
+        raise _interrupted_error(subject, part, f"no data for {STALLED_AFTER:.0f} s") from None
     except (aiohttp.ClientError, ConnectionError) as error:
-        raise _broken(subject, part, _why(error)) from None
+        raise _interrupted_error(subject, part, _why(error)) from None
 
 
 async def _take(
@@ -214,7 +216,7 @@ async def _take(
         await asyncio.to_thread(part.append, data)
         progress("loading", part.length, total)
     if total is not None and part.length < total:
-        raise _broken(subject, part, f"it ended after {part.length:,} of {total:,} bytes")
+        raise _interrupted_error(subject, part, f"it ended after {part.length:,} of {total:,} bytes")
 
 
 def _refuse_unless_it_fits(part: PartialDownload, total: int | None, limit: int, subject: str) -> None:
@@ -245,7 +247,7 @@ def _not_given(subject: str, status: int) -> NotFound | Refused | Unavailable:
     return Refused(f"{subject}: the server does not deliver it ({status}); check the URL and whether it needs a login")
 
 
-def _broken(subject: str, part: PartialDownload, why: str) -> Unavailable:
+def _interrupted_error(subject: str, part: PartialDownload, why: str) -> Unavailable:
     kept = f"the same command resumes after {part.length:,} bytes" if part.length else "try again later"
     return Unavailable(f"{subject}: {why}; {kept}")
 

@@ -23,10 +23,10 @@ from hostler.drivers.machines.qemu.images.layout import (
     Scratch,
     Usage,
     Users,
-    checked_name,
+    check_name,
     sha256_of,
     statuses_in,
-    translated,
+    translate_errors,
 )
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
@@ -77,16 +77,16 @@ class ImageFolder:
 
     def find(self, name: str) -> tuple[Image, Path]:
         """Return an image and the folder of its files. NotFound."""
-        name = checked_name(name or self.default)
-        with translated(self.path):
+        name = check_name(name or self.default)
+        with translate_errors(self.path):
             digest = self.place.digest_of(name)
             if digest is None:
-                raise NotFound(f"image {name!r}: not found; {self._known(name)}")
+                raise NotFound(f"image {name!r}: not found; {self._advice_for(name)}")
             return self._read(digest), self.place.image(digest)
 
     def holding(self, digest: str) -> tuple[Image, Path]:
         """Return an image by its content: an image in use may have lost its name. NotFound."""
-        with translated(self.path):
+        with translate_errors(self.path):
             if digest not in self.place.digests():
                 raise NotFound(f"image {digest[:12]}: it is not here; add or build the same one")
             return self._read(digest), self.place.image(digest)
@@ -111,7 +111,7 @@ class ImageFolder:
 
     async def damaged(self) -> Mapping[str, str]:
         """Return the images that cannot be read, and why."""
-        return await asyncio.to_thread(self._damaged)
+        return await asyncio.to_thread(self._find_damaged)
 
     async def add(
         self, name: str, source: str, *, sha256: str | None, options: dict[str, str], progress: Progress
@@ -119,15 +119,15 @@ class ImageFolder:
         """Add a disk image from a path or a URL. A URL needs its checksum. `options`: fields of `Image`, as text."""
         from hostler.drivers.machines.qemu.images.add import add
 
-        with translated(self.path):
-            return await add(self, checked_name(name), source, sha256=sha256, options=options, progress=progress)
+        with translate_errors(self.path):
+            return await add(self, check_name(name), source, sha256=sha256, options=options, progress=progress)
 
     async def build(self, kind: str, name: str, *, progress: Progress) -> Named:
         """Build an image: `tiny` or `debian`. Repeating it is fast, unless there are newer packages."""
         from hostler.drivers.machines.qemu.images.build import build
 
-        with translated(self.path):
-            return await build(self, kind, checked_name(name), progress)
+        with translate_errors(self.path):
+            return await build(self, kind, check_name(name), progress)
 
     async def warm(self, name: str, *, cpus: int, memory_mib: int, progress: Progress) -> Named:
         """Keep an image booted in a size, so that a machine of that size starts in a fraction of the time."""
@@ -137,11 +137,11 @@ class ImageFolder:
         if self._warmer is None:
             raise Refused(f"image {name!r}: this folder does not support warm images; use the images of qemu machines")
         await self._warmer(image, folder, cpus, memory_mib, progress)
-        return await asyncio.to_thread(self._look, checked_name(name or self.default))
+        return await asyncio.to_thread(self._look, check_name(name or self.default))
 
     async def remove(self, name: str) -> None:
         """Remove a name, and the content with its last name. Refused: a machine uses it."""
-        await asyncio.to_thread(self._remove, checked_name(name))
+        await asyncio.to_thread(self._remove, check_name(name))
 
     # Making an image
 
@@ -170,15 +170,15 @@ class ImageFolder:
         known. An existing image with the same content is left unchanged.
         """
         path = scratch if isinstance(scratch, Path) else scratch.path
-        return await asyncio.to_thread(self._register, checked_name(name), path, dict(fields), dict(digests or {}))
+        return await asyncio.to_thread(self._register, check_name(name), path, dict(fields), dict(digests or {}))
 
     async def made_from(self, source: str) -> str | None:
         """Return the digest of an image that was built from that source, if one exists."""
-        return await asyncio.to_thread(self._made_from, source)
+        return await asyncio.to_thread(self._find_built_from, source)
 
     async def call(self, name: str, digest: str) -> Named:
         """Give an existing image an additional name."""
-        return await asyncio.to_thread(self._call, checked_name(name), digest)
+        return await asyncio.to_thread(self._call, check_name(name), digest)
 
     def disk_with(self, sha256: str) -> Path | None:
         """Return a disk with that checksum, if one exists here."""
@@ -199,24 +199,24 @@ class ImageFolder:
     def _link_into(self, find: Callable[[], tuple[Image, Path]], folder: Path) -> Image:
         with self.place.locked(alone=False):
             image, source = find()
-            with translated(folder):
+            with translate_errors(folder):
                 for file, link in LINKED.items():
                     if file in image.files:
                         link_file(source / file, folder / link)
             return image
 
     def _list(self) -> Sequence[Named]:
-        with translated(self.path):
+        with translate_errors(self.path):
             if not self.path.is_dir():
                 return []
         with self.place.locked(alone=False):
             users, found = Users(self._machines), []
             for name, digest in self.place.named().items():
                 with contextlib.suppress(Damaged):  # an unreadable image does not hide the others
-                    found.append(self._named(name, digest, users))
+                    found.append(self._describe(name, digest, users))
             return found
 
-    def _damaged(self) -> Mapping[str, str]:
+    def _find_damaged(self) -> Mapping[str, str]:
         found = {}
         for name, digest in self.place.named().items():
             try:
@@ -225,7 +225,7 @@ class ImageFolder:
                 found[name] = str(error)
         return found
 
-    def _made_from(self, source: str) -> str | None:
+    def _find_built_from(self, source: str) -> str | None:
         for digest in self.place.named().values():
             with contextlib.suppress(Damaged):
                 if self._read(digest).source == source:
@@ -238,18 +238,18 @@ class ImageFolder:
                 raise Unavailable(f"image {name!r}: it was removed during the call; try again")
             self.place.call(name, digest)
             self._drop_unnamed()
-            return self._named(name, digest, Users(self._machines))
+            return self._describe(name, digest, Users(self._machines))
 
     def _look(self, name: str) -> Named:
         with self.place.locked(alone=False):
-            return self._named(name, self.find(name)[0].digest, Users(self._machines))
+            return self._describe(name, self.find(name)[0].digest, Users(self._machines))
 
     def _remove(self, name: str) -> None:
         with self.place.locked(alone=True):
             self.place.sweep(self._clock.wall())
             digest = self.place.digest_of(name)
             if digest is None:
-                raise NotFound(f"image {name!r}: not found; {self._known(name)}")
+                raise NotFound(f"image {name!r}: not found; {self._advice_for(name)}")
             if list(self.place.named().values()).count(digest) == 1:
                 self._refuse_if_used(name, digest)
             self.place.forget(name)
@@ -264,7 +264,7 @@ class ImageFolder:
             )
 
     def _register(self, name: str, path: Path, fields: dict[str, Any], digests: dict[str, str]) -> Named:
-        with translated(self.path):
+        with translate_errors(self.path):
             files = {file: digests.get(file) or sha256_of(path / file) for file in LINKED if (path / file).exists()}
             if "disk" not in files:
                 raise Invalid(f"image {name!r}: it has no disk; this is a bug in its builder")
@@ -287,7 +287,7 @@ class ImageFolder:
             self.place.keep(path, image.digest)
             self.place.call(name, image.digest)
             self._drop_unnamed()
-            return self._named(name, image.digest, Users(self._machines))
+            return self._describe(name, image.digest, Users(self._machines))
 
     def _drop_unnamed(self) -> None:
         named = set(self.place.named().values())
@@ -317,14 +317,14 @@ class ImageFolder:
             raise Damaged(f"image {path}: belongs to another image ({image.digest}); remove the image and add it again")
         return image
 
-    def _named(self, name: str, digest: str, users: Users) -> Named:
+    def _describe(self, name: str, digest: str, users: Users) -> Named:
         image, folder = self._read(digest), self.place.image(digest)
         size = sum(status.st_blocks * 512 for status in statuses_in(folder))
         return Named(
             name=name, image=image, size=size, used_by=self._usage(digest, users).count, warm=warm_shapes(folder)
         )
 
-    def _known(self, name: str) -> str:
+    def _advice_for(self, name: str) -> str:
         known = list(self.place.named())
         if name in ("tiny", "debian"):
             return f"make it with hostler image build {name}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MAGIC = b"HdrS"
 
 
-def unpacked_kernel(image: bytes) -> bytes:
+def unpack_kernel(image: bytes) -> bytes:
     """Return the ELF file inside a bzImage, which saves the time for unpacking it in an emulated machine.
 
     If it cannot be extracted, or cannot be started directly, return the image unchanged: it boots too, only later.
@@ -37,14 +37,14 @@ def unpacked_kernel(image: bytes) -> bytes:
     setup = (image[0x1F1] or 4) + 1
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = setup * 512 + offset
-    inner = _decompressed(image[start : start + length])
+    inner = _decompress(image[start : start + length])
     try:
         return inner if inner is not None and formats.boots_directly(inner) else image
     except formats.NotElf:
         return image
 
 
-def _decompressed(data: bytes) -> bytes | None:
+def _decompress(data: bytes) -> bytes | None:
     try:
         if data.startswith(b"\xfd7zXZ\0"):
             return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(data)

@@ -43,7 +43,7 @@ PARTS_KEPT = 14 * 86400.0
 """Seconds after which an unfinished download is deleted."""
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Check a name. Invalid: it is not allowed."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Invalid(
@@ -88,7 +88,7 @@ class ImageLayout:
     @contextlib.contextmanager
     def locked(self, *, alone: bool) -> Iterator[None]:
         """Hold the lock: nothing is renamed or removed; `alone`: nor linked. Unavailable: not acquired in time."""
-        with translated(self.path):
+        with translate_errors(self.path):
             self.make()
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -264,7 +264,7 @@ def sha256_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def translated(where: Path) -> Iterator[None]:
+def translate_errors(where: Path) -> Iterator[None]:
     """Translate errors of the file system into Hostler's."""
     try:
         yield

@@ -86,7 +86,7 @@ class Packages:
 
     async def find(self, newest: str, names: Sequence[str]) -> tuple[Package, list[Package]]:
         """Return the package that the metapackage `newest` depends on, and `names` with their libraries."""
-        first = await self._known(newest, names)
+        first = await self._find_packages(newest, names)
         real = next(iter(first[newest].depends), "")
         found = {name: first[name] for name in names}
         wanted = {real, *_libraries(found.values())}
@@ -124,7 +124,7 @@ class Packages:
             )
         except FileNotFoundError:
             raise _not_installed("dpkg-deb") from None
-        reading = asyncio.ensure_future(asyncio.to_thread(_picked, process, wanted))
+        reading = asyncio.ensure_future(asyncio.to_thread(_pick_files, process, wanted))
         try:
             found = await asyncio.shield(reading)
         except tarfile.TarError as error:
@@ -135,7 +135,7 @@ class Packages:
             process.wait()
         return found
 
-    async def _known(self, newest: str, names: Sequence[str]) -> dict[str, Package]:
+    async def _find_packages(self, newest: str, names: Sequence[str]) -> dict[str, Package]:
         """Return all of these from lists that contain them and are fresh, or the freshest available."""
         wanted = {newest, *names}
         theirs = await self._show(sorted(wanted))
@@ -196,7 +196,7 @@ class Packages:
         _, output, _ = await run("apt-cache", *self._options(), "show", "--no-all-versions", *names)
         found: dict[str, Package] = {}
         for paragraph in output.decode(errors="replace").split("\n\n"):
-            package = _parsed(paragraph)
+            package = _parse_package(paragraph)
             if package is not None:
                 found.setdefault(package.name, package)
         return found
@@ -266,7 +266,7 @@ def _libraries(packages: Iterable[Package]) -> set[str]:
     return {name for package in packages for name in package.depends if name.startswith(("lib", "zlib"))}
 
 
-def _parsed(paragraph: str) -> Package | None:
+def _parse_package(paragraph: str) -> Package | None:
     """Parse a paragraph of apt's lists."""
     fields: dict[str, str] = {}
     for line in paragraph.splitlines():
@@ -288,7 +288,7 @@ def _parsed(paragraph: str) -> Package | None:
     )
 
 
-def _picked(process: subprocess.Popen[bytes], wanted: Sequence[re.Pattern[str]]) -> dict[str, bytes]:
+def _pick_files(process: subprocess.Popen[bytes], wanted: Sequence[re.Pattern[str]]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     links: dict[str, str] = {}
     with tarfile.open(fileobj=process.stdout, mode="r|") as archive:

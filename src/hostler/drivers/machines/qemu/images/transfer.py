@@ -28,7 +28,7 @@ _UNPACK_MEMORY = 512 * 2**20
 _PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2"}
 
 
-def packed_by(path: Path) -> str | None:
+def compression_of(path: Path) -> str | None:
     """Return the compression of a file, if it can be unpacked here; None: not compressed."""
     with path.open("rb") as file:
         head = file.read(6)
@@ -49,20 +49,20 @@ def open_source(path: Path, subject: str) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-async def copied(source: IO[bytes], target: Path, *, limit: int, subject: str, progress: Progress) -> str:
+async def copy_file(source: IO[bytes], target: Path, *, limit: int, subject: str, progress: Progress) -> str:
     """Copy a file; return the sha256 of its bytes. TooLarge: it has more than `limit` bytes."""
     total = os.fstat(source.fileno()).st_size
     if total > limit:
         raise too_large(subject, limit)
-    return await _drained(_read(source), target, limit, subject, lambda done: progress("copying", done, total))
+    return await _drain(_read(source), target, limit, subject, lambda done: progress("copying", done, total))
 
 
-async def unpacked(source: Path, target: Path, kind: str, *, limit: int, subject: str, progress: Progress) -> str:
+async def unpack_file(source: Path, target: Path, kind: str, *, limit: int, subject: str, progress: Progress) -> str:
     """Unpack a file; return the sha256 of its content. Refused: it is damaged. TooLarge: more than `limit` bytes."""
     with source.open("rb") as file:
         total = os.fstat(file.fileno()).st_size
         blocks = _unpack(file, kind, subject)
-        return await _drained(blocks, target, limit, subject, lambda _: progress("unpacking", file.tell(), total))
+        return await _drain(blocks, target, limit, subject, lambda _: progress("unpacking", file.tell(), total))
 
 
 def too_large(subject: str, limit: int) -> TooLarge:
@@ -95,7 +95,7 @@ class Sparse:
         self._file.close()
 
 
-async def _drained(blocks: Iterator[bytes], target: Path, limit: int, subject: str, tell: Callable[[int], None]) -> str:
+async def _drain(blocks: Iterator[bytes], target: Path, limit: int, subject: str, tell: Callable[[int], None]) -> str:
     out = await asyncio.to_thread(Sparse, target)
     try:
         while data := await asyncio.to_thread(next, blocks, b""):

@@ -72,16 +72,16 @@ class IncomingMigration:
             request = Request.decode(line)
             async with self.machine.lock:
                 if request.manifest is not None:
-                    return Answer(attempt=await self._opened(request.manifest)), request.manifest.live
+                    return Answer(attempt=await self._create_empty(request.manifest)), request.manifest.live
                 if request.seal is not None:
-                    return Answer(attempt=await self._sealed(request.seal)), False
+                    return Answer(attempt=await self._seal(request.seal)), False
             raise Refused(f"machine {vm!r}: the source node sent an unknown request; use one release on both")
         except Refused as error:
             return Answer(refused=str(error)), False
         except (HostlerError, OSError, TimeoutError) as error:
             return Answer(unavailable=f"{error}" or type(error).__name__), False
 
-    async def _opened(self, manifest: Manifest) -> str:
+    async def _create_empty(self, manifest: Manifest) -> str:
         """Create the announced machine, empty, and wait for its content."""
         machine, site = self.machine, self.machine.site
         self._check_expected()
@@ -114,7 +114,7 @@ class IncomingMigration:
         await site.hook("receive.opened:after")
         return self.attempt
 
-    async def _sealed(self, seal: Seal) -> str:
+    async def _seal(self, seal: Seal) -> str:
         """Sync the sent data to disk, and record that the machine is complete."""
         machine, site = self.machine, self.machine.site
         self._check_expected()
@@ -126,7 +126,7 @@ class IncomingMigration:
             raise Refused(f"machine {machine.vm!r}: its process ended while it was sent: {machine.folder.said()}")
         await site.hook("receive.sealed:before")
         if self.live:
-            await self._loaded()
+            await self._wait_until_loaded()
         # Remaining writers are cut off: everything they were asked to write was acknowledged long ago.
         await machine.execute("block-export-del", {"id": EXPORT_ID, "mode": "hard"})
         await machine.execute("nbd-server-stop")
@@ -140,7 +140,7 @@ class IncomingMigration:
         await site.hook("receive.sealed:after")
         return self.attempt
 
-    async def _loaded(self) -> None:
+    async def _wait_until_loaded(self) -> None:
         async with asyncio.timeout(LOADS_WITHIN):
             while True:
                 status = (await self.machine.execute("query-migrate")).get("status")

@@ -158,20 +158,20 @@ class OutgoingMigration:
     async def _disk_is_equal(self) -> tuple[bool, object]:
         job = await self._job()
         if job is None or job["status"] in ("aborting", "concluded"):
-            raise self._lost("the copy of its disk", job)
+            raise self._lost_error("the copy of its disk", job)
         return job["status"] == "ready", job["current-progress"]
 
     async def _disk_is_done(self) -> tuple[bool, object]:
         job = await self._job()
         if job is None or (job["status"] == "concluded" and job.get("error")):
-            raise self._lost("the copy of its disk", job)
+            raise self._lost_error("the copy of its disk", job)
         return job["status"] == "concluded", job["status"]
 
     async def _memory_is(self, wanted: str) -> tuple[bool, object]:
         found = await self._migration()
         status = found.get("status", "none")
         if status in OVER and status != wanted:
-            raise self._lost("the transfer of its memory", {"error": found.get("error-desc", status)})
+            raise self._lost_error("the transfer of its memory", {"error": found.get("error-desc", status)})
         return status == wanted, found.get("ram", {}).get("transferred")
 
     async def _until(self, look: Look, what: str, *ways: Way | None, every: float) -> None:
@@ -219,7 +219,7 @@ class OutgoingMigration:
         except Refused as error:
             raise Unavailable(f"{self._subject}: {error}") from None
 
-    def _lost(self, what: str, job: dict[str, Any] | None) -> HostlerError:
+    def _lost_error(self, what: str, job: dict[str, Any] | None) -> HostlerError:
         why = (job or {}).get("error") or "it ended"
         return Unavailable(f"{self._subject}: {what} failed: {why}; the machine stays where it is, try again")
 

@@ -84,7 +84,7 @@ async def take_back(machine: QemuMachine) -> None:
             except HostlerError:
                 if process.alive(machine.folder):
                     raise
-                machine.ended_by_itself()  # the task that waits for its end may not have run yet
+                machine.record_unexpected_end()  # the task that waits for its end may not have run yet
         close_gates(machine)
         machine.note(departing=False)
     except HostlerError as error:
@@ -188,13 +188,13 @@ class Moving:
     _arrivals: dict[str, IncomingMigration]
     """Incoming machines and what this process knows of them."""
 
-    def _opened(self) -> NodeContext:
+    def _require_open(self) -> NodeContext:
         raise NotImplementedError
 
     def _verb(self, vm: str) -> AbstractAsyncContextManager[NodeContext]:
         raise NotImplementedError
 
-    def _expected(self, vm: str) -> QemuMachine:
+    def _require_machine(self, vm: str) -> QemuMachine:
         raise NotImplementedError
 
     def _whole(self, vm: str) -> QemuMachine:
@@ -214,7 +214,7 @@ class Moving:
         return True
 
     async def receive(self, plan: MachinePlan, number: int) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_plan(plan, None)
         validation.check_number(number)
         vm = plan.label.vm
@@ -230,10 +230,10 @@ class Moving:
             return machine.seen()
 
     async def mark(self, plan: MachinePlan) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_plan(plan, None)
         async with self._verb(plan.label.vm) as site:
-            machine = self._expected(plan.label.vm)
+            machine = self._require_machine(plan.label.vm)
             validation.check_markable(machine.record.label, plan.label)
             await site.hook("mark.done:before")
             machine.change(label=plan.label, marks=plan.tags)
@@ -241,7 +241,7 @@ class Moving:
             return machine.seen()
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
-        self._opened()
+        self._require_open()
         validation.check_number(number)
         async with self._verb(vm):
             machine = self._whole(vm)
@@ -270,8 +270,8 @@ class Moving:
         return machine
 
     def _arrival_door(self, vm: str, door: Door) -> Channel:
-        self._opened()
-        machine = self._expected(vm)
+        self._require_open()
+        machine = self._require_machine(vm)
         arrival = self._arrivals.get(vm)
         if arrival is None or arrival.machine is not machine or not machine.record.arriving:
             raise Unavailable(f"machine {vm!r}: it is not expected here; call receive first")
