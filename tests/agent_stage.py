@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
     from hostler.model.node import Heartbeat
-    from hostler.ports.machines import Channel, Door, Machine
+    from hostler.ports.machines import Channel, ChannelKind, Machine
     from hostler.ports.store import Store
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Stage:
         self.running.append(running)
         return running
 
-    def channel(self, node: str, vm: str, door: Door) -> Channel:
+    def channel(self, node: str, vm: str, door: ChannelKind) -> Channel:
         """As `Peers`: all agents of a stage reach each other."""
         for running in reversed(self.running):
             if running.agent.state().node == node and not running.task.done():

@@ -1,4 +1,4 @@
-"""Machines whose doors are real sockets: a real SSH server behind `Door.SSH`, an echo behind the others."""
+"""Machines whose doors are real sockets: a real SSH server behind `ChannelKind.SSH`, an echo behind the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import asyncssh
 
 from hostler.errors import NotFound
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,10 +51,10 @@ class SocketChannel:
 class DoorMachines:
     """As much of `Machines` as the doors need: `ports` by machine and door."""
 
-    def __init__(self, ports: dict[tuple[str, Door], int]) -> None:
+    def __init__(self, ports: dict[tuple[str, ChannelKind], int]) -> None:
         self.ports = ports
 
-    def channel(self, vm: str, door: Door) -> SocketChannel:
+    def channel(self, vm: str, door: ChannelKind) -> SocketChannel:
         return SocketChannel(self.ports.get((vm, door)))
 
 

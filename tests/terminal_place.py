@@ -16,7 +16,7 @@ from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ class Place:
         lab = Lab(**said)
         if lab.vm:
             if lab.available:  # else the terminal could log in before it hears that the lab is not available
-                self.doubles.ports[lab.vm, Door.SSH] = self.guest.port
+                self.doubles.ports[lab.vm, ChannelKind.SSH] = self.guest.port
             await self.machine(user, lab.vm)
         await self.user(LabUser(user=user, generation=lab.generation, lab=lab, changed_at=0.0))
 

@@ -28,7 +28,7 @@ from hostler.kit.connections import ConnectionLimits
 from hostler.model.access import Role
 from hostler.model.control_api import TracePage
 from hostler.model.node import Cluster
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 FEW = ConnectionLimits(total=12, per_source=12, unproven=4, unproven_per_source=4, reserve=2)
@@ -416,7 +416,7 @@ async def test_guesses_do_not_lock_out_who_shows_a_real_ticket_from_the_same_add
         async with Server(RelayApp(theirs, lambda _: None, clock=StoppedClock())) as server:
             statuses = [await _upgrade(server.port, f"hstt_{'x' * 43}.{number:016}") for number in range(GUESSES + 2)]
             assert statuses == [401] * GUESSES + [429] * 2
-            ticket = await ours.issue("n1", "v", Door.SSH)
+            ticket = await ours.issue("n1", "v", ChannelKind.SSH)
             assert await _upgrade(server.port, ticket) == 503, "it was taken; the node is not there"
             assert await _upgrade(server.port, ticket) == 401, "it counts once"
             assert await _upgrade(server.port, "hstt_more") == 429

@@ -17,7 +17,7 @@ from hostler.errors import Unavailable
 from hostler.keys.families import HANDLE, VM
 from hostler.keys.lab import LAB
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 ONE = "/v1/orgs/acme/projects/web/vms/one"
 
@@ -28,7 +28,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     async with placed(tmp_path) as place:
         await place.lab()
         vm = (await place.api.call("POST", "/v1/orgs/acme/projects/web/vms", json=VM_BODY)).json["id"]
-        place.doubles.ports |= {(vm, door): place.guest.port for door in (Door.SSH, Door.CONSOLE)}
+        place.doubles.ports |= {(vm, door): place.guest.port for door in (ChannelKind.SSH, ChannelKind.CONSOLE)}
         access = Access(host="127.0.0.1", port=22, user="user", host_keys=(place.guest.public_key,))
         ready = Readiness(step=Step.AVAILABLE, since=0.0)
         handle = VmHandle(id=vm, node="n1", state=MachineState.RUNNING, access=access, readiness=ready, seen_at=0.0)

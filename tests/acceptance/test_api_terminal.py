@@ -27,7 +27,7 @@ from hostler.model.inventory import Capacity
 from hostler.model.lab import LabCatalogue, LabEvent, LabPhase, LabTemplate
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.model.vm import Step
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ async def test_a_lost_connection_is_made_again_while_the_lab_is_available(place:
     await page.until(said="shell 2")
     await page.type("die\r")
     await page.until(said="shell 3")
-    place.doubles.ports.pop(("vm-ann", Door.SSH))
+    place.doubles.ports.pop(("vm-ann", ChannelKind.SSH))
     place.guest.cut()
     await page.until(kind="info", said="it is off")
     await place.lab(available=False)

@@ -28,7 +28,7 @@ from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.keys.families import MEMBER, TICKET
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
-from hostler.ports.machines import Channel, Door
+from hostler.ports.machines import Channel, ChannelKind
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 ONE = f"{VMS}/one"
@@ -78,7 +78,7 @@ async def placed(url: str = "memory://") -> AsyncIterator[Place]:
         serving(url, machines_of=lambda node: doubles if node == "n1" else None, sockets=True) as api,
     ):
         vm = await run_machine(api, simulated)
-        doubles.ports |= {(vm, Door.SSH): port, (vm, Door.CONSOLE): port}
+        doubles.ports |= {(vm, ChannelKind.SSH): port, (vm, ChannelKind.CONSOLE): port}
         yield Place(api, vm, doubles)
 
 
@@ -245,7 +245,7 @@ async def test_all_that_the_machine_said_arrives_before_the_end_and_all_that_was
             await asyncio.start_server(talk, "127.0.0.1", 0) as talker,
             await asyncio.start_server(listen, "127.0.0.1", 0) as listener,
         ):
-            place.doubles.ports[place.vm, Door.SSH] = talker.sockets[0].getsockname()[1]
+            place.doubles.ports[place.vm, ChannelKind.SSH] = talker.sockets[0].getsockname()[1]
             async with place.opened(await place.ticket()) as socket:
                 got = b""
                 async with asyncio.timeout(60):
@@ -253,7 +253,7 @@ async def test_all_that_the_machine_said_arrives_before_the_end_and_all_that_was
                         got += message.data
                 assert got == last
                 assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1000)
-            place.doubles.ports[place.vm, Door.SSH] = listener.sockets[0].getsockname()[1]
+            place.doubles.ports[place.vm, ChannelKind.SSH] = listener.sockets[0].getsockname()[1]
             async with place.opened(await place.ticket()) as socket:
                 for _ in range(50):
                     await socket.send_bytes(b"x" * 60_000)
@@ -279,7 +279,7 @@ async def test_a_machine_that_takes_nothing_holds_its_caller_up_and_loses_nothin
             writer.close()
 
         async with await asyncio.start_server(slow, "127.0.0.1", 0) as server:
-            place.doubles.ports[place.vm, Door.SSH] = server.sockets[0].getsockname()[1]
+            place.doubles.ports[place.vm, ChannelKind.SSH] = server.sockets[0].getsockname()[1]
             async with Client(place.api.url, place.api.admin) as client, client.vms.ssh("acme", "web", "one") as door:
                 sending = asyncio.create_task(door.write(b"x" * total))
                 done, _ = await asyncio.wait((sending,), timeout=1.6)  # four times what an unanswered ping may take
@@ -343,7 +343,7 @@ async def test_doors_count_for_the_account_that_opens_them() -> None:
 
 async def test_a_machine_that_is_off_is_told_so() -> None:
     async with placed() as place, Client(place.api.url, place.api.admin) as client:
-        del place.doubles.ports[place.vm, Door.SSH]
+        del place.doubles.ports[place.vm, ChannelKind.SSH]
         with pytest.raises(NotFound, match="it is off"):
             async with client.vms.ssh("acme", "web", "one"):
                 pass
@@ -363,7 +363,7 @@ async def elsewhere(**tls: Path) -> AsyncIterator[tuple[Api, ProcessPeers, Relay
         serving(sockets=True) as api,
     ):
         vm = await run_machine(api, simulated)
-        doubles.ports |= {(vm, door): port for door in Door}
+        doubles.ports |= {(vm, door): port for door in ChannelKind}
         numbers = iter(range(1000))
         tickets = PeerTickets(api.store, clock=clock, secret=lambda: f"s{next(numbers)}", by="node:n1")
         relay = RelayApp(tickets, lambda node: doubles if node == "n1" else None)  # type: ignore[arg-type,return-value]
@@ -385,7 +385,7 @@ async def test_machines_of_other_processes_are_reached_through_their_agents() ->
             assert await console.read() == b"hello"
             assert relay.streams == 1
         await until(lambda: not relay.streams)
-        for door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
+        for door in (ChannelKind.ARRIVAL_STATE, ChannelKind.ARRIVAL_DISK):
             async with peers.channel("n1", vm, door) as channel:
                 await channel.write(b"x" * 500_000)
                 got = b""
@@ -407,13 +407,13 @@ async def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
         url = entry.value.address
         assert url.startswith("https://")
         await announce(api, f"{url}{pin_of(cert)}")
-        async with peers.channel("n1", vm, Door.SSH) as channel:
+        async with peers.channel("n1", vm, ChannelKind.SSH) as channel:
             await channel.write(b"x")
             assert await channel.read() == b"x"
         for pin in (f"#sha256:{'00' * 32}", "", "#sha256:00"):
             await announce(api, f"{url}{pin}")
             with pytest.raises(Unavailable):
-                async with peers.channel("n1", vm, Door.SSH):
+                async with peers.channel("n1", vm, ChannelKind.SSH):
                     pass
         assert not [each for each in (await TICKET.list(api.store)).entries if each.value.token]
 
@@ -422,16 +422,16 @@ async def test_a_machine_that_is_off_or_gone_elsewhere_is_told_so_through_the_re
     async with elsewhere() as (api, peers, _, doubles, vm):
         doubles.ports.clear()
         with pytest.raises(NotFound, match="it is off"):
-            async with peers.channel("n1", vm, Door.SSH):
+            async with peers.channel("n1", vm, ChannelKind.SSH):
                 pass
         with pytest.raises(NotFound, match="not found"):
-            async with peers.channel("n9", vm, Door.SSH):
+            async with peers.channel("n9", vm, ChannelKind.SSH):
                 pass
         hasty = ProcessPeers(api.store, peers._tickets, lambda _: None, within=pace.patience(0.2))
         for address, words in (("", "no relay"), ("http://127.0.0.1:1", "cannot be reached"), ("https://x#y", "start")):
             await announce(api, address)
             with pytest.raises(Unavailable, match=words):
-                async with hasty.channel("n1", vm, Door.SSH):
+                async with hasty.channel("n1", vm, ChannelKind.SSH):
                     pass
 
 
@@ -447,7 +447,7 @@ async def test_a_connection_waits_until_an_agent_that_was_killed_has_registered_
             await announce(api, entry.value.address)
 
         registering = asyncio.create_task(register())
-        async with peers.channel("n1", vm, Door.SSH) as channel:
+        async with peers.channel("n1", vm, ChannelKind.SSH) as channel:
             await channel.write(b"x")
             assert await channel.read() == b"x"
         await registering
@@ -468,7 +468,7 @@ async def test_the_relay_lets_only_tickets_for_that_very_door_in() -> None:
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
                 await api.http.ws_connect(path)
             assert refused.value.status == status
-        good = {"Authorization": f"Ticket {await mine.issue('n1', vm, Door.SSH)}"}
+        good = {"Authorization": f"Ticket {await mine.issue('n1', vm, ChannelKind.SSH)}"}
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await api.http.ws_connect(f"{url}/console", headers=good)
         async with api.http.get(f"{url}/ssh", headers=good) as answer:
@@ -481,7 +481,7 @@ async def test_the_relay_lets_only_tickets_for_that_very_door_in() -> None:
 
 
 async def test_a_relay_that_closes_ends_its_streams_and_they_are_told_from_a_machine_that_is_off() -> None:
-    async with elsewhere() as (_, peers, relay, _, vm), peers.channel("n1", vm, Door.CONSOLE) as channel:
+    async with elsewhere() as (_, peers, relay, _, vm), peers.channel("n1", vm, ChannelKind.CONSOLE) as channel:
         await channel.write(b"x")
         assert await channel.read() == b"x"
         relay.close()

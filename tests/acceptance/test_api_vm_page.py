@@ -23,7 +23,7 @@ from hostler.model.access import Role
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, ImageNeeds, Lifecycle, NodeRecord
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 
@@ -134,7 +134,7 @@ async def _machine(place: Place) -> str:
         id=vm, node="n1", state=MachineState.RUNNING, generation=1, access=access, readiness=ready, seen_at=0.0
     )
     await place.api.store.txn([], [HANDLE.put(handle, org="acme", project="web", vm=vm)])
-    place.doubles.ports[vm, Door.SSH] = place.guest.port
+    place.doubles.ports[vm, ChannelKind.SSH] = place.guest.port
     return vm
 
 
@@ -175,7 +175,7 @@ async def test_who_goes_while_the_server_logs_in_gives_the_place_back_at_once(tm
     async with placed(tmp_path) as place, asyncio.timeout(45):  # it would wait a minute for an answer
         vm = await _machine(place)
         mute = await asyncio.start_server(lambda reader, _: reader.read(), "127.0.0.1", 0)
-        place.doubles.ports[vm, Door.SSH] = mute.sockets[0].getsockname()[1]
+        place.doubles.ports[vm, ChannelKind.SSH] = mute.sockets[0].getsockname()[1]
         page = await _shell(place.api)
         await page.say(type="resize", cols=100, rows=30)
         assert place.api.app.feed.streams == 1

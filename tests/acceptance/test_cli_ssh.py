@@ -30,7 +30,7 @@ from hostler.keys.families import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabPhase
 from hostler.model.vm import Access
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 
 class Ran:
@@ -105,7 +105,7 @@ async def placed(tmp_path: Path, org: str = "acme", project: str = "web") -> Asy
         serving(machines_of=lambda node: doubles if node == "n1" else None, sockets=True) as api,
     ):
         vm = await run_machine(api, simulated, org, project)
-        doubles.ports[vm, Door.SSH] = guest.port
+        doubles.ports[vm, ChannelKind.SSH] = guest.port
         place = Place(api, guest, vm, home, (org, project))
         guest.allow(public_text(own_key(home / "state" / "hostler" / "ssh" / "id_ed25519")))
         await place.told(access=Access(host="127.0.0.1", port=22, user="user", host_keys=(guest.public_key,)))

@@ -18,7 +18,7 @@ from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.model.lab import LabRequest
 from hostler.ports.inbox import KEPT, LONGEST, QUEUES, Inbox, Taken
 from hostler.testing.inbox.claim import request
-from hostler.testing.inbox.drivers import RedisLabDoor
+from hostler.testing.inbox.drivers import RedisLabFrontEnd
 from hostler.testing.inbox.records import change, server
 from hostler.testing.proxy import FaultyProxy
 from hostler.testing.servers import HOST
@@ -40,15 +40,15 @@ def redis() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-async def door(redis: RedisServer) -> AsyncIterator[RedisLabDoor]:
+async def door(redis: RedisServer) -> AsyncIterator[RedisLabFrontEnd]:
     """What the front end does, past every fault of the wire."""
-    async with RedisLabDoor(redis.url) as opened:
+    async with RedisLabFrontEnd(redis.url) as opened:
         yield opened
         redis.resume()
         await answering(opened)
 
 
-async def answering(door: RedisLabDoor) -> None:
+async def answering(door: RedisLabFrontEnd) -> None:
     """Until the server takes commands again."""
     from redis.exceptions import RedisError
 
@@ -59,7 +59,7 @@ async def answering(door: RedisLabDoor) -> None:
         await asyncio.sleep(0.02)
 
 
-async def waits(door: RedisLabDoor) -> None:
+async def waits(door: RedisLabFrontEnd) -> None:
     """Until a client waits on the server: what it asked before that was answered."""
     async with asyncio.timeout(pace.patience(WITHIN)):
         while not (await door.client.info("clients"))["blocked_clients"]:
@@ -113,7 +113,7 @@ class Worker:
 USERS, EACH = 5, 40
 
 
-async def all_worked_through(door: RedisLabDoor, url: str, disturb: Callable[[Worker], Awaitable[None]]) -> Worker:
+async def all_worked_through(door: RedisLabFrontEnd, url: str, disturb: Callable[[Worker], Awaitable[None]]) -> Worker:
     """Push, work and disturb at once; in the end each request was worked once, and each user's in order.
 
     The last requests are pushed once all is calm again.
@@ -145,7 +145,7 @@ async def all_worked_through(door: RedisLabDoor, url: str, disturb: Callable[[Wo
     return worker
 
 
-async def test_connections_that_are_cut_lose_and_double_nothing(redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_connections_that_are_cut_lose_and_double_nothing(redis: RedisServer, door: RedisLabFrontEnd) -> None:
     async with FaultyProxy(redis.endpoint) as proxy:
         rng = random.Random(7)
 
@@ -160,7 +160,7 @@ async def test_connections_that_are_cut_lose_and_double_nothing(redis: RedisServ
             await all_worked_through(door, redis.url_of(proxy.endpoint), disturb)
 
 
-async def test_a_server_that_stands_still_loses_and_doubles_nothing(redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_a_server_that_stands_still_loses_and_doubles_nothing(redis: RedisServer, door: RedisLabFrontEnd) -> None:
     async def disturb(worker: Worker) -> None:
         while len(worker.troubles) < dose(test=2, full=6):
             await asyncio.sleep(0.1)
@@ -172,7 +172,7 @@ async def test_a_server_that_stands_still_loses_and_doubles_nothing(redis: Redis
 
 
 @pytest.mark.parametrize("verb", ["take", "acknowledge"])
-async def test_what_arrives_late_is_not_done(verb: str, redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_what_arrives_late_is_not_done(verb: str, redis: RedisServer, door: RedisLabFrontEnd) -> None:
     """What `held` says after a lost answer is the last word, even if the request is still on its way."""
     late = 2 * float(SHORT)
     async with (
@@ -194,7 +194,7 @@ async def test_what_arrives_late_is_not_done(verb: str, redis: RedisServer, door
 
 @pytest.mark.parametrize("verb", ["take", "acknowledge", "release"])
 async def test_what_a_server_that_stood_still_finds_is_done_before_anything_else(
-    verb: str, redis: RedisServer, door: RedisLabDoor
+    verb: str, redis: RedisServer, door: RedisLabFrontEnd
 ) -> None:
     async with open_inbox(redis.url_of(redis.endpoint, timeout=SHORT), names=door.names) as inbox:
         await door.push("provision", request("ada", 1), request("ada", 2))
@@ -221,7 +221,7 @@ async def test_what_a_server_that_stood_still_finds_is_done_before_anything_else
 
 
 async def test_a_server_that_is_killed_comes_back_with_what_it_acknowledged(
-    redis: RedisServer, door: RedisLabDoor
+    redis: RedisServer, door: RedisLabFrontEnd
 ) -> None:
     async with open_inbox(redis.url, names=door.names) as inbox, open_board(redis.url, names=door.names) as board:
         worker = Worker(inbox)
@@ -243,7 +243,7 @@ async def test_a_server_that_is_killed_comes_back_with_what_it_acknowledged(
         assert await board.servers() == {"ada": server("ada")}
 
 
-async def test_a_restart_ends_a_wait_and_the_next_one_is_woken(redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_a_restart_ends_a_wait_and_the_next_one_is_woken(redis: RedisServer, door: RedisLabFrontEnd) -> None:
     complaints: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     async with open_inbox(redis.url, names=door.names) as inbox:
@@ -262,7 +262,7 @@ async def test_a_restart_ends_a_wait_and_the_next_one_is_woken(redis: RedisServe
     assert complaints == []
 
 
-async def test_a_flush_in_the_middle_of_everything_harms_nobody(redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_a_flush_in_the_middle_of_everything_harms_nobody(redis: RedisServer, door: RedisLabFrontEnd) -> None:
     async with open_inbox(redis.url, names=door.names) as inbox, open_board(redis.url, names=door.names) as board:
         epoch = await board.epoch()
         await door.push("provision", request("ada", 1), request("ada", 2))
@@ -282,7 +282,7 @@ async def test_a_flush_in_the_middle_of_everything_harms_nobody(redis: RedisServ
         assert [one.raw for one in await asyncio.wait_for(waiting, pace.patience(WITHIN))] == [request("ada", 3)]
 
 
-async def test_a_publish_whose_answer_is_lost_can_be_repeated(redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_a_publish_whose_answer_is_lost_can_be_repeated(redis: RedisServer, door: RedisLabFrontEnd) -> None:
     async with (
         FaultyProxy(redis.endpoint) as proxy,
         open_board(redis.url_of(proxy.endpoint), names=door.names) as board,
@@ -298,14 +298,14 @@ async def test_a_publish_whose_answer_is_lost_can_be_repeated(redis: RedisServer
 
 
 async def test_a_replica_takes_nothing_and_a_promoted_one_has_another_epoch(
-    redis: RedisServer, door: RedisLabDoor
+    redis: RedisServer, door: RedisLabFrontEnd
 ) -> None:
     with RedisServer() as second:
         names = door.names
         async with (
             open_inbox(redis.url, names=names) as inbox,
             open_board(redis.url, names=names) as board,
-            RedisLabDoor(second.url) as far,
+            RedisLabFrontEnd(second.url) as far,
             open_inbox(second.url, names=names) as far_inbox,
             open_board(second.url, names=names) as far_board,
         ):
@@ -344,7 +344,7 @@ async def test_a_replica_takes_nothing_and_a_promoted_one_has_another_epoch(
             assert await board.epoch() != epoch, "it was a replica meanwhile, and may have lost what it had"
 
 
-async def test_a_server_without_memory_lets_all_work_be_done(redis: RedisServer, door: RedisLabDoor) -> None:
+async def test_a_server_without_memory_lets_all_work_be_done(redis: RedisServer, door: RedisLabFrontEnd) -> None:
     """It may be the requests themselves that fill it."""
     async with open_inbox(redis.url, names=door.names) as inbox, open_board(redis.url, names=door.names) as board:
         for lab in (1, 2):
@@ -366,7 +366,7 @@ async def test_a_server_without_memory_lets_all_work_be_done(redis: RedisServer,
 
 
 async def test_a_request_of_many_megabytes_is_put_aside_without_being_sent_to_anybody(
-    redis: RedisServer, door: RedisLabDoor
+    redis: RedisServer, door: RedisLabFrontEnd
 ) -> None:
     async with open_inbox(redis.url, names=door.names) as inbox:
         await door.push("provision", b"{" * (size := min(300, dose(test=16, full=300)) << 20), request("ada", 1))

@@ -19,7 +19,7 @@ from hostler.drivers.inbox.redis.scripts import WHOSE
 from hostler.errors import Closed, Forbidden, Invalid, Refused, Unavailable
 from hostler.keys.lab import LAB, LabNames
 from hostler.testing.inbox.claim import request
-from hostler.testing.inbox.drivers import RedisLabDoor
+from hostler.testing.inbox.drivers import RedisLabFrontEnd
 from hostler.testing.inbox.queues import STRANGE
 from hostler.testing.inbox.records import change, server
 from hostler.testing.servers import HOST
@@ -27,13 +27,13 @@ from hostler.wiring import open_board, open_inbox
 
 
 @pytest.fixture
-async def calm() -> AsyncIterator[RedisLabDoor]:
+async def calm() -> AsyncIterator[RedisLabFrontEnd]:
     """A door on the server that all tests share."""
-    async with RedisLabDoor(ttl_server("redis").url) as opened:
+    async with RedisLabFrontEnd(ttl_server("redis").url) as opened:
         yield opened
 
 
-async def test_strange_requests_make_no_strange_keys(calm: RedisLabDoor) -> None:
+async def test_strange_requests_make_no_strange_keys(calm: RedisLabFrontEnd) -> None:
     strange = [b'{"webuserid":"%s","labId":1}' % user for user in (b"", b"\\u0007", b"\\u2028", b"x" * 256)]
     async with calm.inbox() as inbox:
         await calm.push("provision", *strange, *strange)
@@ -87,7 +87,7 @@ def odd_requests(rng: random.Random) -> Iterator[bytes]:
         yield raw
 
 
-async def test_the_server_sees_the_users_that_the_worker_sees(calm: RedisLabDoor) -> None:
+async def test_the_server_sees_the_users_that_the_worker_sees(calm: RedisLabFrontEnd) -> None:
     """Else a request would be worked out of its turn."""
     requests = [*odd_requests(random.Random(7)), *STRANGE]
     script = WHOSE + "local out = {} for at = 1, #ARGV do out[at] = user_of(ARGV[at]) or '' end return out"
@@ -103,7 +103,7 @@ async def test_the_server_sees_the_users_that_the_worker_sees(calm: RedisLabDoor
     assert 300 < users < len(requests) - 300
 
 
-async def test_nothing_is_left_once_all_is_worked(calm: RedisLabDoor) -> None:
+async def test_nothing_is_left_once_all_is_worked(calm: RedisLabFrontEnd) -> None:
     async with calm.inbox() as inbox:
         for lab in (1, 2, 3):
             await calm.push("provision", *(request(f"u{n}", lab) for n in range(20)))
@@ -113,14 +113,14 @@ async def test_nothing_is_left_once_all_is_worked(calm: RedisLabDoor) -> None:
         assert await calm.client.keys(f"{calm.names.prefix}*") == [calm.names.workers.encode()]
 
 
-async def test_the_server_looks_at_a_bounded_number_of_requests_in_one_go(calm: RedisLabDoor) -> None:
+async def test_the_server_looks_at_a_bounded_number_of_requests_in_one_go(calm: RedisLabFrontEnd) -> None:
     async with calm.inbox() as inbox:
         await calm.push("provision", *(request("ada", lab) for lab in range(1, 5001)))
         assert len(await inbox.take("w1", limit=10, within=0)) == 1
         assert await calm.client.llen(calm.names.provision) == 5000 - 10 - STEPS
 
 
-async def test_a_list_that_somebody_removed_holds_no_user_up_for_ever(calm: RedisLabDoor) -> None:
+async def test_a_list_that_somebody_removed_holds_no_user_up_for_ever(calm: RedisLabFrontEnd) -> None:
     async with calm.inbox() as inbox:
         await calm.push("provision", request("ada", 1), request("ada", 2))
         await inbox.take("w1", limit=5, within=0)
@@ -131,7 +131,7 @@ async def test_a_list_that_somebody_removed_holds_no_user_up_for_ever(calm: Redi
         assert [one.raw for one in await inbox.acknowledge("w2", taken)] == [request("ada", 3)]
 
 
-async def test_keys_that_hold_something_else_lose_no_request(calm: RedisLabDoor) -> None:
+async def test_keys_that_hold_something_else_lose_no_request(calm: RedisLabFrontEnd) -> None:
     names = calm.names
     async with calm.inbox() as inbox:
         await calm.push("provision", request("ada", 1), request("ada", 2))
@@ -147,7 +147,7 @@ async def test_keys_that_hold_something_else_lose_no_request(calm: RedisLabDoor)
         assert await calm.client.lrange(names.next("provision") + "ada", 0, -1) == [request("ada", 2)]
 
 
-async def test_records_are_as_the_contract_says_and_live_for_a_day(calm: RedisLabDoor) -> None:
+async def test_records_are_as_the_contract_says_and_live_for_a_day(calm: RedisLabFrontEnd) -> None:
     names = calm.names
     async with calm.board() as board:
         await board.publish([change("ada", 9, 5, 1, since=12.5)])
@@ -176,7 +176,9 @@ async def test_records_are_as_the_contract_says_and_live_for_a_day(calm: RedisLa
         assert await calm.client.ttl(names.server("ada")) > day - 60
 
 
-async def test_what_is_in_the_way_of_a_record_is_removed_and_what_cannot_be_read_is_told(calm: RedisLabDoor) -> None:
+async def test_what_is_in_the_way_of_a_record_is_removed_and_what_cannot_be_read_is_told(
+    calm: RedisLabFrontEnd,
+) -> None:
     names = calm.names
     async with calm.board() as board:
         for key in (names.server("ada"), names.generation("ada"), names.events("ada"), names.waiting, names.epoch):
@@ -193,7 +195,7 @@ async def test_what_is_in_the_way_of_a_record_is_removed_and_what_cannot_be_read
         assert await board.withdraw("bob", 3) is True
 
 
-async def test_a_stream_that_a_front_end_emptied_or_wrote_into_is_in_nobodys_way(calm: RedisLabDoor) -> None:
+async def test_a_stream_that_a_front_end_emptied_or_wrote_into_is_in_nobodys_way(calm: RedisLabFrontEnd) -> None:
     events, client = calm.names.events, calm.client
     users = ("ada", "bob", "cleo", "dan")
     async with calm.board() as board:
@@ -263,7 +265,7 @@ async def test_where_nobody_listens_nothing_is_done() -> None:
                 await board.epoch()
 
 
-async def test_closing_wakes_who_waits(calm: RedisLabDoor) -> None:
+async def test_closing_wakes_who_waits(calm: RedisLabFrontEnd) -> None:
     inbox = calm.inbox()
     await inbox.__aenter__()
     waiting = asyncio.create_task(inbox.take("w1", limit=1, within=60))
@@ -275,7 +277,7 @@ async def test_closing_wakes_who_waits(calm: RedisLabDoor) -> None:
         await asyncio.wait_for(waiting, 30)
 
 
-async def test_a_user_who_may_not_ask_for_connections_is_served_all_the_same(calm: RedisLabDoor) -> None:
+async def test_a_user_who_may_not_ask_for_connections_is_served_all_the_same(calm: RedisLabFrontEnd) -> None:
     url = ttl_server("redis").url_of(ttl_server("redis").endpoint, user="worker", password="pw")
     await calm.client.execute_command(
         *(

@@ -19,7 +19,7 @@ from hostler.keys.lab import LAB
 from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabCatalogue
-from hostler.testing.inbox.drivers import RedisLabDoor
+from hostler.testing.inbox.drivers import RedisLabFrontEnd
 
 USERS = [f"f:b2c:user-{number}" for number in range(20)]
 
@@ -32,7 +32,7 @@ async def test_l25_users_who_switch_labs_in_one_transaction_of_redis_have_the_ne
     """L25, M2: three workers; half of the stops name the lab, and other requests are before them in the queue."""
     clock, ids = SystemClock(), itertools.count(1)
     async with AsyncExitStack() as stack:
-        door = await stack.enter_async_context(RedisLabDoor(ttl_server("redis").url))
+        door = await stack.enter_async_context(RedisLabFrontEnd(ttl_server("redis").url))
         store = await stack.enter_async_context(MemoryStore(clock=clock, rng=random.Random(0)))
         labs = Mirror(store, LAB, clock=clock, rng=random.Random(1))
         tasks = [asyncio.create_task(labs.run())]

@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 from hostler.testing import MachineSetup, MemoryHost, SimulatedMachines
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ IMAGES = ("", "tiny")
 
 async def asked(machines: Machines, vm: str, line: str) -> str:
     """What a machine's console answers to a line."""
-    async with machines.channel(vm, Door.CONSOLE) as console:
+    async with machines.channel(vm, ChannelKind.CONSOLE) as console:
         await console.write(line.encode() + b"\n")
         return (await console.read()).decode()
 

@@ -34,7 +34,7 @@ from hostler.errors import (
 )
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, Origin, Step
-from hostler.ports.machines import Door, Label, MachinePlan, Machines, fencing_of, migration_of
+from hostler.ports.machines import ChannelKind, Label, MachinePlan, Machines, fencing_of, migration_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -486,13 +486,13 @@ async def test_a_server_is_available_once_the_ssh_server_that_was_made_for_it_an
                         await asyncio.sleep(0.02)
                 assert "vm-1" in news
                 if step is Step.AVAILABLE:
-                    async with machines.channel("vm-1", Door.SSH) as door:
+                    async with machines.channel("vm-1", ChannelKind.SSH) as door:
                         assert (await door.read()).startswith(b"SSH-2.0")
                 server.close()
                 await server.wait_closed()
             await machines.stop("vm-1", grace=0)
             with pytest.raises(NotFound):
-                async with machines.channel("vm-1", Door.SSH):
+                async with machines.channel("vm-1", ChannelKind.SSH):
                     pass
 
 

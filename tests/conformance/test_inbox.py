@@ -6,12 +6,12 @@ import pytest
 from dose import dose
 from running import ttl_server
 
-from hostler.testing import InboxClaim, LabDoor, inbox_claims
-from hostler.testing.inbox.drivers import MemoryLabDoor, RedisLabDoor
+from hostler.testing import InboxClaim, LabFrontEnd, inbox_claims
+from hostler.testing.inbox.drivers import MemoryLabFrontEnd, RedisLabFrontEnd
 
 
-def door_of(driver: str) -> LabDoor:
-    return MemoryLabDoor() if driver == "memory" else RedisLabDoor(ttl_server("redis").url)
+def door_of(driver: str) -> LabFrontEnd:
+    return MemoryLabFrontEnd() if driver == "memory" else RedisLabFrontEnd(ttl_server("redis").url)
 
 
 @pytest.mark.parametrize("claim", inbox_claims(), ids=str)

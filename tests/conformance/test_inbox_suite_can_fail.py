@@ -14,7 +14,7 @@ from hostler.errors import Invalid
 from hostler.model.lab import LabServer
 from hostler.ports.inbox import Published, Shown, Taken
 from hostler.testing import check_inbox, inbox_claims, run_virtual
-from hostler.testing.inbox.drivers import MemoryLabDoor
+from hostler.testing.inbox.drivers import MemoryLabFrontEnd
 
 Mutant = type[MemoryRedis] | type[MemoryInbox] | type[MemoryLabRecords]
 MUTANTS: list[tuple[Mutant, str]] = []
@@ -28,8 +28,8 @@ def found_by(claim: str) -> Callable[[Mutant], Mutant]:
     return register
 
 
-def door_with(mutant: Mutant) -> Callable[[], MemoryLabDoor]:
-    door = type("Door", (MemoryLabDoor,), {})
+def door_with(mutant: Mutant) -> Callable[[], MemoryLabFrontEnd]:
+    door = type("Door", (MemoryLabFrontEnd,), {})
     part = {MemoryRedis: "made_of", MemoryInbox: "inbox_of", MemoryLabRecords: "board_of"}[mutant.__mro__[1]]
     setattr(door, part, mutant)
     return door
@@ -329,7 +329,7 @@ def test_a_defect_is_found(mutant: Mutant, claim: str) -> None:
 
 
 def test_what_the_mutants_are_made_of_is_sound() -> None:
-    run_virtual(lambda: check_inbox(MemoryLabDoor, rounds=3, only={claim for _, claim in MUTANTS}))
+    run_virtual(lambda: check_inbox(MemoryLabFrontEnd, rounds=3, only={claim for _, claim in MUTANTS}))
 
 
 def test_claims_have_names_of_their_own() -> None:

@@ -15,7 +15,7 @@ from hostler.drivers.machines.simulated.console import SimulatedConsole
 from hostler.drivers.machines.simulated.host import switched_off
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 from hostler.testing import MemoryHost, SimulatedMachines, check_machines, machine_claims
 
 from .simulated import SETUP, simulated
@@ -568,14 +568,14 @@ class MuteConsole(SimulatedConsole):
 
 @found_by("a_console_tells_something_when_typed_at")
 class Mute(Sound):
-    def channel(self, vm: str, door: Door) -> Channel:
-        return MuteConsole(self, vm) if door is Door.CONSOLE else super().channel(vm, door)
+    def channel(self, vm: str, door: ChannelKind) -> Channel:
+        return MuteConsole(self, vm) if door is ChannelKind.CONSOLE else super().channel(vm, door)
 
 
 @found_by("a_console_ends_when_its_machine_goes_off")
 class LogsWhatRuns(Sound):
-    def channel(self, vm: str, door: Door) -> Channel:
-        return SimulatedConsole(self, vm) if door is Door.LOG else super().channel(vm, door)
+    def channel(self, vm: str, door: ChannelKind) -> Channel:
+        return SimulatedConsole(self, vm) if door is ChannelKind.LOG else super().channel(vm, door)
 
 
 @found_by("a_console_is_opened_again_and_again")

@@ -87,7 +87,7 @@ class Point:
 
     watched: str
     at: int
-    do: Callable[[Door, Host], None]
+    do: Callable[[ChannelKind, Host], None]
     passed: int = 0
     where: str = ""
 
@@ -95,7 +95,7 @@ class Point:
 class Host:
     """The process of one worker."""
 
-    def __init__(self, door: Door, name: str) -> None:
+    def __init__(self, door: ChannelKind, name: str) -> None:
         self.door, self.name = door, name
         door.lives += 1
         self.process = f"{name}#{door.lives}"
@@ -149,7 +149,7 @@ class Host:
 
 
 @dataclass
-class Door:
+class ChannelKind:
     """Everything, from nothing to the end."""
 
     seed: int = 0
@@ -175,7 +175,7 @@ class Door:
     def __post_init__(self) -> None:
         self.loop, self.clock, self.rng = ProcessLoop(self.seed), VirtualClock(), random.Random(self.seed)
 
-    def run(self, story: Callable[[Door], Coroutine[Any, Any, T]]) -> T:
+    def run(self, story: Callable[[ChannelKind], Coroutine[Any, Any, T]]) -> T:
         async def main() -> T:
             async with AsyncExitStack() as stack:
                 self.store = await stack.enter_async_context(MemoryStore(clock=self.clock, rng=self.rng))

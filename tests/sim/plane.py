@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hostler.engine.service import Service
     from hostler.engine.vms import VmService
     from hostler.model.vm import VirtualMachine
-    from hostler.ports.machines import Channel, Door
+    from hostler.ports.machines import Channel, ChannelKind
 
 T = TypeVar("T")
 
@@ -231,14 +231,14 @@ class PlanePeers:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
-    def channel(self, node: str, vm: str, door: Door) -> PlaneChannel:
+    def channel(self, node: str, vm: str, door: ChannelKind) -> PlaneChannel:
         return PlaneChannel(self._plane, node, vm, door)
 
 
 class PlaneChannel:
     """A connection to a door of a machine of another process: what happens there happens in that process."""
 
-    def __init__(self, plane: Plane, node: str, vm: str, door: Door) -> None:
+    def __init__(self, plane: Plane, node: str, vm: str, door: ChannelKind) -> None:
         self._plane, self._node, self._vm, self._door = plane, node, vm, door
         self._host: AgentHost | None = None
         self._inner: Channel | None = None

@@ -17,7 +17,7 @@ from dose import every_nth, seeds
 
 from hostler.sim.faulty_link import Weather
 
-from .lab_door import Door, Host, Point
+from .lab_door import ChannelKind, Host, Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -28,7 +28,7 @@ MOST = 400
 POINTS = every_nth(range(1, MOST), 5)
 
 
-def push(door: Door) -> None:
+def push(door: ChannelKind) -> None:
     """A little of everything: users with several requests in each queue, and nonsense between."""
     for user in ("ada", "bob", "cid", "dan"):
         door.ask(user, "provision")
@@ -40,17 +40,17 @@ def push(door: Door) -> None:
     door.ask("bob", "decommission")
 
 
-async def story(door: Door) -> None:
+async def story(door: ChannelKind) -> None:
     push(door)
     await door.settled()
     await door.check()
 
 
 def told_at_every_point(
-    make: Callable[[int], Door],
-    tell: Callable[[Door], str],
+    make: Callable[[int], ChannelKind],
+    tell: Callable[[ChannelKind], str],
     least: int,
-    told: Callable[[Door], Coroutine[None, None, None]] = story,
+    told: Callable[[ChannelKind], Coroutine[None, None, None]] = story,
 ) -> None:
     for at in POINTS:
         door = make(at)
@@ -66,51 +66,51 @@ def told_at_every_point(
     pytest.fail(f"more than {MOST} points")
 
 
-def where(door: Door) -> str:
+def where(door: ChannelKind) -> str:
     assert door.point is not None
     return door.point.where
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_killed_at_every_point_each_request_is_worked_once_and_in_order(workers: int) -> None:
-    def kill(door: Door, host: Host) -> None:
+    def kill(door: ChannelKind, host: Host) -> None:
         host.kill()
         if workers == 1:  # nobody else is there to reclaim
             door.loop.call_later(0.5, door.spawn, host.name)
 
-    told_at_every_point(lambda at: Door(seed=at, workers=workers, point=Point("w1", at, kill)), where, 10)
+    told_at_every_point(lambda at: ChannelKind(seed=at, workers=workers, point=Point("w1", at, kill)), where, 10)
 
 
 def test_all_killed_at_every_point_and_started_again_each_request_is_worked_once_and_in_order() -> None:
-    def kill(door: Door, _host: Host) -> None:
+    def kill(door: ChannelKind, _host: Host) -> None:
         for name, host in list(door.hosts.items()):
             host.kill()
             door.loop.call_later(0.5, door.spawn, name)
 
-    told_at_every_point(lambda at: Door(seed=at, workers=2, point=Point("w1", at, kill)), where, 10)
+    told_at_every_point(lambda at: ChannelKind(seed=at, workers=2, point=Point("w1", at, kill)), where, 10)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_told_to_end_at_every_point_it_gives_back_what_it_holds(workers: int) -> None:
-    def end(door: Door, host: Host) -> None:
+    def end(door: ChannelKind, host: Host) -> None:
         host.task.cancel()
         if workers == 1:
             door.loop.call_later(0.5, door.spawn, host.name)
 
-    told_at_every_point(lambda at: Door(seed=at, workers=workers, point=Point("w1", at, end)), where, 10)
+    told_at_every_point(lambda at: ChannelKind(seed=at, workers=workers, point=Point("w1", at, end)), where, 10)
 
 
 # A front end that does not wait
 
 
-def send(door: Door, queue: QueueName, user: str, **more: int) -> None:
+def send(door: ChannelKind, queue: QueueName, user: str, **more: int) -> None:
     door.door.push(queue, json.dumps({"webuserid": user, **more}).encode())
 
 
-def switching(pause: float) -> Callable[[Door], Coroutine[None, None, None]]:
+def switching(pause: float) -> Callable[[ChannelKind], Coroutine[None, None, None]]:
     """Users switch from lab 5 to lab 7, with and without the lab id, behind others whose requests come to nothing."""
 
-    async def told(door: Door) -> None:
+    async def told(door: ChannelKind) -> None:
         users = [f"user-{number}" for number in range(6)]
         for user in users:
             send(door, "provision", user, labId=5)
@@ -141,23 +141,23 @@ def test_l25_a_front_end_that_switches_without_waiting_ends_with_the_new_lab(wor
     """L25, M2: what the user has decides which of two requests in the two queues is worked first."""
     for pause in (0.0, 0.001, 0.01, 0.05, 0.3):
         for seed in seeds(test=2, pool=8):
-            Door(seed=seed, workers=workers).run(switching(pause))
+            ChannelKind(seed=seed, workers=workers).run(switching(pause))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_l25_so_it_does_with_workers_killed_at_every_point(workers: int) -> None:
-    def kill(door: Door, host: Host) -> None:
+    def kill(door: ChannelKind, host: Host) -> None:
         host.kill()
         door.loop.call_later(0.5, door.spawn, host.name)
 
     told_at_every_point(
-        lambda at: Door(seed=at, workers=workers, point=Point("w1", at, kill)), where, 10, switching(0.01)
+        lambda at: ChannelKind(seed=at, workers=workers, point=Point("w1", at, kill)), where, 10, switching(0.01)
     )
 
 
 def test_l25_so_it_does_with_every_answer_lost_once() -> None:
     told_at_every_point(
-        lambda at: Door(seed=at, workers=2, loss=("lost", at)), lambda door: door.lost, 8, switching(0.0)
+        lambda at: ChannelKind(seed=at, workers=2, loss=("lost", at)), lambda door: door.lost, 8, switching(0.0)
     )
 
 
@@ -166,7 +166,7 @@ def test_l25_so_it_does_with_every_answer_lost_once() -> None:
 LIMIT = 15.0
 
 
-async def hurried(door: Door) -> None:
+async def hurried(door: ChannelKind) -> None:
     """Users who ask once, and then again and again within the limit."""
     users = [f"user-{number}" for number in range(4)]
     for user in users:
@@ -201,23 +201,23 @@ def test_l39_a_rate_limit_works_the_last_of_what_came_meanwhile() -> None:
     """L39, M15: no start is dropped for it but for a later one, and no stop but for one that ends the same."""
     for workers in (1, 3):
         for seed in seeds(test=2, pool=8):
-            Door(seed=seed, workers=workers, limits={"provision": LIMIT, "decommission": LIMIT}).run(hurried)
+            ChannelKind(seed=seed, workers=workers, limits={"provision": LIMIT, "decommission": LIMIT}).run(hurried)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_l39_so_it_does_with_workers_killed_at_every_point(workers: int) -> None:
-    def kill(door: Door, host: Host) -> None:
+    def kill(door: ChannelKind, host: Host) -> None:
         host.kill()
         door.loop.call_later(0.5, door.spawn, host.name)
 
     limits: dict[QueueName, float] = {"provision": LIMIT, "decommission": LIMIT}
     told_at_every_point(
-        lambda at: Door(seed=at, workers=workers, limits=limits, point=Point("w1", at, kill)), where, 10, hurried
+        lambda at: ChannelKind(seed=at, workers=workers, limits=limits, point=Point("w1", at, kill)), where, 10, hurried
     )
 
 
 def test_l39_many_who_wait_for_the_limit_keep_nobody_else_waiting() -> None:
-    async def told(door: Door) -> None:
+    async def told(door: ChannelKind) -> None:
         crowd = [f"user-{number}" for number in range(20)]
         for _ in range(2):
             for user in crowd:
@@ -230,14 +230,14 @@ def test_l39_many_who_wait_for_the_limit_keep_nobody_else_waiting() -> None:
         assert door.clock.now() - began < 2.0
         await door.settled()
 
-    Door(workers=1, width=3, limits={"provision": LIMIT}).run(told)
+    ChannelKind(workers=1, width=3, limits={"provision": LIMIT}).run(told)
 
 
 def test_who_was_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes() -> None:
-    def stop(door: Door, host: Host) -> None:
+    def stop(door: ChannelKind, host: Host) -> None:
         door.loop.suspend(host.process)
 
-    async def sleeper(door: Door) -> None:
+    async def sleeper(door: ChannelKind) -> None:
         push(door)
         await asyncio.sleep(30.0)  # its lease is over, and the others have had time to work everything
         if door.point is None or not door.point.where:
@@ -257,7 +257,7 @@ def test_who_was_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes(
         await door.check()
 
     for at in POINTS:
-        door = Door(seed=at, workers=2, point=Point("w1", at, stop))
+        door = ChannelKind(seed=at, workers=2, point=Point("w1", at, stop))
         try:
             door.run(sleeper)
         except BaseException as error:
@@ -271,14 +271,14 @@ def test_who_was_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes(
 
 @pytest.mark.parametrize("kind", ["lost", "never", "unavailable", "late"])
 def test_with_every_answer_lost_once_each_request_is_worked_once_and_in_order(kind: str) -> None:
-    told_at_every_point(lambda at: Door(seed=at, workers=2, loss=(kind, at)), lambda door: door.lost, 8)
+    told_at_every_point(lambda at: ChannelKind(seed=at, workers=2, loss=(kind, at)), lambda door: door.lost, 8)
 
 
 @pytest.mark.parametrize("seed", seeds(test=3, pool=12))
 def test_in_bad_weather_with_workers_dying_all_the_time(seed: int) -> None:
     bad = Weather(unavailable=0.05, lost=0.05, never=0.05, slow=0.1, slowest=2.0)
 
-    async def storm(door: Door) -> None:
+    async def storm(door: ChannelKind) -> None:
         rng = random.Random(seed)
         users = [f"user-{number}" for number in range(12)]
         for _ in range(8):
@@ -293,11 +293,11 @@ def test_in_bad_weather_with_workers_dying_all_the_time(seed: int) -> None:
         await door.settled()
         await door.check()
 
-    Door(seed=seed, workers=3, weather=bad, inbox_weather=bad).run(storm)
+    ChannelKind(seed=seed, workers=3, weather=bad, inbox_weather=bad).run(storm)
 
 
 def test_a_flood_is_worked_to_the_last_request() -> None:
-    async def flood(door: Door) -> None:
+    async def flood(door: ChannelKind) -> None:
         rng = random.Random(7)
         users = [f"user-{number}" for number in range(500)] * 10
         rng.shuffle(users)
@@ -309,4 +309,4 @@ def test_a_flood_is_worked_to_the_last_request() -> None:
         assert sum(state["worked"] for state in states) == 5000
         assert all(state["worked"] > 500 and not state["held"] for state in states), states
 
-    Door(seed=7, workers=3, width=256).run(flood)
+    ChannelKind(seed=7, workers=3, width=256).run(flood)

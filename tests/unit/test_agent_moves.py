@@ -19,7 +19,7 @@ from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.node import Arrival, Departure
 from hostler.model.vm import MachineState, Power
-from hostler.ports.machines import Door, Label, MachinePlan
+from hostler.ports.machines import ChannelKind, Label, MachinePlan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -158,14 +158,14 @@ def test_a_door_that_was_closed_again_is_not_waited_for_as_long_as_the_first_one
     """Its QEMU there died after it had said what to send; the machine's users shall not wait a minute for that."""
 
     class Closed:
-        def channel(self, node: str, vm: str, door: Door) -> Channel:
+        def channel(self, node: str, vm: str, door: ChannelKind) -> Channel:
             raise Unavailable(f"{door} of {vm} on {node}: it is not open")
 
     async def main() -> None:
         clock, waited = VirtualClock(), {}
-        for opened in (set[Door](), {Door.ARRIVAL_STATE}):
+        for opened in (set[ChannelKind](), {ChannelKind.ARRIVAL_STATE}):
             begun = clock.now()
-            door = _Patient(Closed(), "b", "v", Door.ARRIVAL_DISK, opened, clock=clock, rng=random.Random(0))
+            door = _Patient(Closed(), "b", "v", ChannelKind.ARRIVAL_DISK, opened, clock=clock, rng=random.Random(0))
             with pytest.raises(Unavailable, match="was not ready"):
                 await door.__aenter__()
             waited[len(opened)] = clock.now() - begun

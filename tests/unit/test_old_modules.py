@@ -1,4 +1,4 @@
-"""Modules of records that were moved can be imported by their old names for one release."""
+"""Modules and names that were moved or renamed can be imported by their old names for one release."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def test_a_record_can_be_imported_from_its_old_module(module: str, name: str) ->
     with pytest.warns(DeprecationWarning, match=f"hostler.model.{module} is now hostler.model"):
         found = importlib.import_module(f"hostler.model.{module}")
     assert getattr(found, name) is OLD[module, name]
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [("hostler.ports.machines", "Door", "ChannelKind"), ("hostler.testing", "LabDoor", "LabFrontEnd")],
+)
+def test_a_name_that_was_changed_is_found_by_its_old_one(module: str, old: str, new: str) -> None:
+    found = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now {new}"):
+        assert getattr(found, old) is getattr(found, new)
+    with pytest.raises(AttributeError):
+        _ = found.never
 
 
 def test_a_module_that_never_was_is_not_found() -> None:

@@ -16,7 +16,7 @@ from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machine_driver import NodeSetup
-from hostler.ports.machines import Door, Label, MachinePlan, Machines
+from hostler.ports.machines import ChannelKind, Label, MachinePlan, Machines
 from hostler.testing import FileHost, MachineFaults, MemoryHost, Odds, SimulatedMachines
 from hostler.wiring import open_machines
 
@@ -457,7 +457,7 @@ async def test_a_machine_that_crashed_is_failed_and_says_how() -> None:
 async def test_a_console_has_a_boot_log_an_echo_and_a_prompt() -> None:
     async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
-        async with m.channel("a", Door.CONSOLE) as console:
+        async with m.channel("a", ChannelKind.CONSOLE) as console:
             first = await console.read()
             assert first.startswith(b"[    0.000000] simulated machine")
             assert first.endswith(b"# ")
@@ -474,14 +474,14 @@ async def test_a_console_has_a_boot_log_an_echo_and_a_prompt() -> None:
         assert found is not None
         assert found.state is STOPPED
         with pytest.raises(NotFound):
-            async with m.channel("a", Door.CONSOLE):
+            async with m.channel("a", ChannelKind.CONSOLE):
                 pass
 
 
 async def test_a_console_takes_any_bytes_and_keeps_few() -> None:
     async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
-        async with m.channel("a", Door.CONSOLE) as console:
+        async with m.channel("a", ChannelKind.CONSOLE) as console:
             await console.write(bytes(range(256)) * 1000)
             assert 0 < len(await console.read()) <= 64 * 1024
             await console.write(b"\nsave \xff\xfe\x00\nshow\n")
@@ -491,7 +491,7 @@ async def test_a_console_takes_any_bytes_and_keeps_few() -> None:
 async def test_a_machine_that_was_stopped_and_started_has_another_console() -> None:
     async with SimulatedMachines(MemoryHost()) as m:
         await running(m)
-        async with m.channel("a", Door.CONSOLE) as console:
+        async with m.channel("a", ChannelKind.CONSOLE) as console:
             await console.read()
             await m.stop("a", grace=0)
             await asyncio.sleep(0.001)

@@ -31,7 +31,7 @@ from hostler.model.access import ROLES, Role
 from hostler.model.deployment import SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Retries
 from hostler.model.slice_api import SliceInstanceView, SliceLog, SliceView
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 from hostler.ports.slices import MOST_PRINTED, Printed
 from hostler.ports.worker_protocol import MAX_LOG
 from hostler.slices.worker import Log
@@ -197,10 +197,10 @@ def test_a_line_without_a_beginning_is_left_out_and_an_endless_one_is_cut() -> N
 class OnePeer:
     """Peers of which one node answers."""
 
-    def __init__(self, channel: Callable[[str, Door], Channel]) -> None:
+    def __init__(self, channel: Callable[[str, ChannelKind], Channel]) -> None:
         self._channel = channel
 
-    def channel(self, node: str, vm: str, door: Door) -> Channel:
+    def channel(self, node: str, vm: str, door: ChannelKind) -> Channel:
         if node != "n1":
             raise Unavailable(f"node {node}: nobody listens")
         return self._channel(vm, door)
@@ -247,9 +247,9 @@ def test_a_node_tells_what_its_slices_printed_and_its_machines_are_as_before() -
             with pytest.raises(Unavailable, match="node n1 cannot read it: slices at h: out of reach"):
                 await ask(peers, "n1", GREET, 2)
             with pytest.raises(NotFound, match="machine"):
-                async with NodeDoors(machines, slices).channel("vm1", Door.CONSOLE):
+                async with NodeDoors(machines, slices).channel("vm1", ChannelKind.CONSOLE):
                     pass
-            async with NodeDoors(machines, slices).channel(GREET, Door.SLICE_LOG) as channel:
+            async with NodeDoors(machines, slices).channel(GREET, ChannelKind.SLICE_LOG) as channel:
                 await channel.write(b"\xc1 no question")
                 await channel.write(b"and more")
                 assert b"cannot be decoded" in await channel.read()

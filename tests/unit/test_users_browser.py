@@ -15,7 +15,7 @@ from hostler.errors import TooManyTries, Unauthenticated, Unavailable
 from hostler.keys.families import AUDIT, TICKET, USER
 from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.access_api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 
 async def issued(place: Place, expires_in: float | None = None) -> TokenIssued:
@@ -143,11 +143,11 @@ async def test_a_ticket_for_the_page_counts_for_a_minute_and_at_no_door() -> Non
         peers = PeerTickets(place.store, clock=place.clock, secret=lambda: "peer", by="replica")
         told = (await tickets.issue_web(Request(caller), digest_of("hst_x"), "/there")).value
         assert told.expires_at == pytest.approx(place.clock.wall() + WEB_LIFE, abs=0.01)
-        for door in (*Door, TERMINAL, "", "n1/ssh"):
+        for door in (*ChannelKind, TERMINAL, "", "n1/ssh"):
             with pytest.raises(Unauthenticated):
                 await tickets.read(told.ticket, door)
         with pytest.raises(Unauthenticated):
-            await peers.redeem(told.ticket, "n1", "", Door.SSH)
+            await peers.redeem(told.ticket, "n1", "", ChannelKind.SSH)
         entry = await tickets.read(told.ticket, WEB)
         assert (entry.value.by, entry.value.vm, entry.value.org, entry.value.project) == ("ada", "", "", "")
         assert entry.value.token == digest_of("hst_x")

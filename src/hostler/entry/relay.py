@@ -41,7 +41,7 @@ from hostler.kit.connections import origin
 from hostler.kit.host import WILDCARDS
 from hostler.kit.rate_limit import Backoff
 from hostler.model.name import fold
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -81,7 +81,7 @@ class ProcessPeers:
     ) -> None:
         self._store, self._tickets, self._machines_of, self._within = store, tickets, machines_of, within
 
-    def channel(self, node: str, vm: str, door: Door) -> Channel:
+    def channel(self, node: str, vm: str, door: ChannelKind) -> Channel:
         """Return a channel to a console, shell or port of a machine, to be entered by the caller."""
         here = self._machines_of(fold(node))
         if here is not None:
@@ -89,7 +89,7 @@ class ProcessPeers:
         return SocketChannel(f"{door} of {vm} on node {node}", lambda: self._relayed(fold(node), vm, door))
 
     @asynccontextmanager
-    async def _relayed(self, node: str, vm: str, door: Door) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async def _relayed(self, node: str, vm: str, door: ChannelKind) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Connect to the node's relay.
 
         If nothing listens at the address, the agent may have been restarted; the new agent writes another address. So
@@ -113,7 +113,7 @@ class ProcessPeers:
             yield socket
 
     async def _connecting(
-        self, node: str, vm: str, door: Door, within: float
+        self, node: str, vm: str, door: ChannelKind, within: float
     ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
         url, pin = await self._place(node)
         ticket = await self._tickets.issue(node, vm, door)
@@ -201,7 +201,7 @@ class RelayApp:
         finally:
             self.streams -= 1
 
-    async def _redeem(self, raw: Raw, node: str, vm: str, door: Door) -> None:
+    async def _redeem(self, raw: Raw, node: str, vm: str, door: ChannelKind) -> None:
         """Redeem the ticket. TooManyTries: the address sent too many wrong tickets, so the store is not asked.
 
         A guest may connect from the address of its node. So tickets with a valid seal of the control plane are not
@@ -226,14 +226,14 @@ class RelayApp:
         return GOING_AWAY
 
 
-def _asked_for(scope: Any) -> tuple[str, str, Door]:
+def _asked_for(scope: Any) -> tuple[str, str, ChannelKind]:
     segments = scope["raw_path"].decode("ascii", "replace").split("/")[1:]
     if scope.get("method", "GET") != "GET" or len(segments) != 4 or segments[0] != "relay":
         raise Refusal(NOT_FOUND, "relay: path not found; this is not the API, ask a replica")
     node, vm, door = incoming.path_parts(segments[1:])
-    if door not in set(Door):
+    if door not in set(ChannelKind):
         raise NotFound(f"door {door[:40]!r}: unknown channel; use one of those in the API reference")
-    return fold(node), vm, Door(door)
+    return fold(node), vm, ChannelKind(door)
 
 
 def _ticket_of(headers: dict[bytes, bytes]) -> str:

@@ -25,6 +25,18 @@ def importing(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
     return found
 
 
+def old_names(module: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module whose names were `renamed`: the old ones work, with a DeprecationWarning."""
+
+    def found(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(f"{module}.{name} is now {renamed[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(module), renamed[name])
+
+    return found
+
+
 def keep_old_modules(
     package: str, moved: Mapping[str, Sequence[str]], *, renamed: Mapping[str, str] | None = None
 ) -> None:

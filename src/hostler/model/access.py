@@ -126,7 +126,7 @@ class Ticket(Record, frozen=True, kw_only=True):
     org: str
     project: str
     door: str
-    """A value of `hostler.ports.machines.Door`. `terminal`: for the labs of the user `project`; `vm` is empty.
+    """A value of `hostler.ports.machines.ChannelKind`. `terminal`: for the labs of the user `project`; `vm` is empty.
 
     `web`: the web UI, signed in as `by`; `vm`, `org` and `project` are empty.
     """

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast, runtime_checkab
 import msgspec
 
 from hostler.errors import Refused
+from hostler.kit.lazy_import import old_names
 from hostler.model.inventory import Capacity  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.model.node import ImageNeeds  # noqa: TC001 - as above
 from hostler.model.vm import Access, MachineState, Readiness, VmSpec  # noqa: TC001 - as above
@@ -126,7 +127,7 @@ class RetainedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Space that it takes on the node; 0: not known."""
 
 
-class Door(enum.StrEnum):
+class ChannelKind(enum.StrEnum):
     """The kinds of byte channels into a machine."""
 
     CONSOLE = "console"
@@ -217,7 +218,7 @@ class Machines(Protocol):
     async def list(self) -> Sequence[Machine]:
         """Return every machine here that carries Hostler's label, to find those that are not assigned to this node."""
 
-    def channel(self, vm: str, door: Door) -> Channel:
+    def channel(self, vm: str, kind: ChannelKind) -> Channel:
         """Return a channel into the machine, to be entered.
 
         On entering, NotFound: there is no such machine, or it is off. Unavailable: not at present (the guest does not
@@ -317,7 +318,9 @@ class Migration(Protocol):
         the machine was not sent completely.
         """
 
-    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+    async def send(
+        self, vm: str, number: int, connect: Callable[[ChannelKind], Channel], *, live: bool = True
+    ) -> Machine:
         """Send a machine to the other end of `connect`: the arrival channels of the ARRIVING machine there.
 
         When it returns, the other node has all of it, and this machine is DEPARTED: it does not run. A caller that
@@ -395,3 +398,7 @@ def fencing_of(machines: Machines) -> Fencing | None:
     """Return the ability to fence, if the machines have it now."""
     found = ability(machines, Fencing)
     return found if found is not None and found.fences else None
+
+
+if not TYPE_CHECKING:  # the checker accepts the new names only
+    __getattr__ = old_names(__name__, {"Door": "ChannelKind"})

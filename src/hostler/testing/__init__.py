@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hostler.drivers.machines.simulated import (
     FileHost,
     MachineFaults,
@@ -12,6 +14,7 @@ from hostler.drivers.machines.simulated import (
 )
 from hostler.drivers.slices.simulated import SimulatedSlices, SliceHost, SliceTimes
 from hostler.drivers.store.faulty import Faults, FaultyStore
+from hostler.kit.lazy_import import old_names
 from hostler.kit.virtual_loop import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
 from hostler.testing.elections import (
     BreakableTtlStorage,
@@ -21,7 +24,7 @@ from hostler.testing.elections import (
     election_claims,
 )
 from hostler.testing.history import Call, Journal, Recorder, read_history
-from hostler.testing.inbox import InboxClaim, InboxTrial, LabDoor, check_inbox, inbox_claims
+from hostler.testing.inbox import InboxClaim, InboxTrial, LabFrontEnd, check_inbox, inbox_claims
 from hostler.testing.linearizability import Violation, check_linearizable
 from hostler.testing.machines import MachineClaim, MachineSetup, MachineTrial, check_machines, machine_claims
 from hostler.testing.slices import OpenSlices, SliceClaim, SliceSetup, SliceTrial, check_slices, slice_claims
@@ -41,7 +44,7 @@ __all__ = [
     "InboxClaim",
     "InboxTrial",
     "Journal",
-    "LabDoor",
+    "LabFrontEnd",
     "Leftover",
     "MachineClaim",
     "MachineFaults",
@@ -81,3 +84,6 @@ __all__ = [
     "store_claims",
     "ttl_storage_claims",
 ]
+
+if not TYPE_CHECKING:  # the checker accepts the new names only
+    __getattr__ = old_names(__name__, {"LabDoor": "LabFrontEnd"})

@@ -31,7 +31,7 @@ from hostler.model.vm import MachineState
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from hostler.ports.machines import Channel, Door
+    from hostler.ports.machines import Channel, ChannelKind
 
 pytestmark = [pytest.mark.timeout(300), rotates(2, "src/hostler/drivers/machines/qemu")]
 VM = "traveller"
@@ -69,7 +69,7 @@ class Pair:
     def _driver(self, name: str) -> QemuMachines:
         return QemuMachines(self.folder / name, images=self.images, options=OPTIONS, step=self.steps)
 
-    def to_there(self, door: Door) -> Channel:
+    def to_there(self, door: ChannelKind) -> Channel:
         return self.there.channel(VM, door)
 
     async def send(self, number: int, **options: bool) -> MachineState:

@@ -1,8 +1,8 @@
 """Lab queues and records in memory: for tests, and for labs without Redis.
 
-door = MemoryDoor()
-async with MemoryInbox(door) as inbox, MemoryBoard(door) as board:
-    door.push("provision", b'{"webuserid":"ada","labId":5}')
+server = MemoryRedis()
+async with MemoryInbox(server) as inbox, MemoryLabRecords(server) as board:
+    server.push("provision", b'{"webuserid":"ada","labId":5}')
     (taken,) = await inbox.take("w1", limit=10, within=1.0)
 """
 
@@ -176,8 +176,8 @@ class MemoryRedis:
 class _Client:
     """Opened once, closed once; each verb calls the fault hook."""
 
-    def __init__(self, door: MemoryRedis, *, faults: Faults | None = None) -> None:
-        self._door, self._faults, self._open = door, faults, False
+    def __init__(self, server: MemoryRedis, *, faults: Faults | None = None) -> None:
+        self._server, self._faults, self._open = server, faults, False
 
     async def __aenter__(self) -> Self:
         self._open = True
@@ -194,7 +194,7 @@ class _Client:
             raise Closed(f"lab queues in memory: {name}: not open; use it inside `async with`")
         if self._faults is not None:
             await self._faults("before", name)
-        yield self._door
+        yield self._server
         if self._faults is not None:
             await self._faults("after", name)
 
@@ -203,103 +203,103 @@ class MemoryInbox(_Client):
     """The queues of a MemoryRedis."""
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
-        async with self._verb("take") as door:
+        async with self._verb("take") as server:
             with suppress(TimeoutError):
                 async with asyncio.timeout(within):
-                    while not (taken := door.take(worker, limit)) and within > 0:
-                        await door.wait_for_push()
+                    while not (taken := server.take(worker, limit)) and within > 0:
+                        await server.wait_for_push()
             return taken
 
     async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
-        async with self._verb("take_of") as door:
-            return door.take_of(worker, queue, user)
+        async with self._verb("take_of") as server:
+            return server.take_of(worker, queue, user)
 
     async def behind(self, queue: QueueName, user: str) -> Sequence[bytes]:
-        async with self._verb("behind") as door:
-            where = door.queues[queue]
+        async with self._verb("behind") as server:
+            where = server.queues[queue]
             waiting = [raw for raw in itertools.islice(where.waiting, AHEAD) if ordered_user(raw) == user]
             return [*where.next.get(user, ()), *waiting][-BEHIND:]
 
     async def held(self, worker: str) -> Sequence[Taken]:
-        async with self._verb("held") as door:
-            return [taken for queue in door.queues.values() for taken in queue.processing.get(worker, ())]
+        async with self._verb("held") as server:
+            return [taken for queue in server.queues.values() for taken in queue.processing.get(worker, ())]
 
     async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
-        async with self._verb("acknowledge") as door:
-            return [taken for one in done if (taken := door.acknowledge(worker, one)) is not None]
+        async with self._verb("acknowledge") as server:
+            return [taken for one in done if (taken := server.acknowledge(worker, one)) is not None]
 
     async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
-        async with self._verb("bury") as door:
-            if taken in door.queues[taken.queue].processing.get(worker, ()):
-                door.dead.append(Dead(queue=taken.queue, request=taken.raw, reason=reason, at=at, worker=worker))
-            following = door.acknowledge(worker, taken)
+        async with self._verb("bury") as server:
+            if taken in server.queues[taken.queue].processing.get(worker, ()):
+                server.dead.append(Dead(queue=taken.queue, request=taken.raw, reason=reason, at=at, worker=worker))
+            following = server.acknowledge(worker, taken)
             return [] if following is None else [following]
 
     async def workers(self) -> frozenset[str]:
-        async with self._verb("workers") as door:
-            return frozenset(door.workers)
+        async with self._verb("workers") as server:
+            return frozenset(server.workers)
 
     async def release(self, worker: str, done: Sequence[Taken]) -> int:
-        async with self._verb("release") as door:
-            return door.release(worker, done)
+        async with self._verb("release") as server:
+            return server.release(worker, done)
 
 
 class MemoryLabRecords(_Client):
     """The records of a MemoryRedis. They live as long as it does."""
 
     async def epoch(self) -> str:
-        async with self._verb("epoch") as door:
-            return door.epoch
+        async with self._verb("epoch") as server:
+            return server.epoch
 
     async def publish(self, changes: Sequence[Published]) -> int:
-        async with self._verb("publish") as door:
+        async with self._verb("publish") as server:
             for change in changes:
                 check_user(change.user)  # before any is published
-            return sum(_published(door, change) for change in changes)
+            return sum(_published(server, change) for change in changes)
 
     async def refresh(self, users: Sequence[str]) -> Sequence[str]:
-        async with self._verb("refresh") as door:
-            return [user for user in users if user not in door.records]
+        async with self._verb("refresh") as server:
+            return [user for user in users if user not in server.records]
 
     async def servers(self) -> dict[str, LabServer | None]:
-        async with self._verb("servers") as door:
-            return dict(door.records)
+        async with self._verb("servers") as server:
+            return dict(server.records)
 
     async def withdraw(self, user: str, revision: int) -> bool:
-        async with self._verb("withdraw") as door:
-            if door.generations.get(user, 0) > revision:
+        async with self._verb("withdraw") as server:
+            if server.generations.get(user, 0) > revision:
                 return False
-            door.generations[user] = revision
-            door.waiting.pop(user, None)
-            return door.records.pop(user, None) is not None
+            server.generations[user] = revision
+            server.waiting.pop(user, None)
+            return server.records.pop(user, None) is not None
 
     async def shown(self) -> dict[str, Shown]:
-        async with self._verb("shown") as door:
-            last = {user: news[-1].number for user, news in door.news.items() if news}
-            return {user: Shown(revision, last.get(user, 0)) for user, revision in door.generations.items()}
+        async with self._verb("shown") as server:
+            last = {user: news[-1].number for user, news in server.news.items() if news}
+            return {user: Shown(revision, last.get(user, 0)) for user, revision in server.generations.items()}
 
     async def forget(self, user: str, revision: int) -> bool:
-        async with self._verb("forget") as door:
-            if door.generations.get(user) != revision:
+        async with self._verb("forget") as server:
+            if server.generations.get(user) != revision:
                 return False
-            maps: tuple[dict[str, Any], ...] = (door.generations, door.records, door.waiting, door.news)
+            maps: tuple[dict[str, Any], ...] = (server.generations, server.records, server.waiting, server.news)
             for where in maps:
                 where.pop(user, None)
             return True
 
 
-def _published(door: MemoryRedis, change: Published) -> bool:
+def _published(server: MemoryRedis, change: Published) -> bool:
     user = change.user
-    if door.generations.get(user, 0) > change.revision:
+    if server.generations.get(user, 0) > change.revision:
         return False
-    door.generations[user] = change.revision
-    shown = door.news.get(user, [])
+    server.generations[user] = change.revision
+    shown = server.news.get(user, [])
     last = shown[-1].number if shown else 0
     fresh = [news for news in change.news if news.number > last]
     if fresh:
-        door.news[user] = [*shown, *fresh][-NEWS_SHOWN:]
-    record = _changed(door.records, user, change.server)
-    return _changed(door.waiting, user, change.waits_since) or record or bool(fresh)
+        server.news[user] = [*shown, *fresh][-NEWS_SHOWN:]
+    record = _changed(server.records, user, change.server)
+    return _changed(server.waiting, user, change.waits_since) or record or bool(fresh)
 
 
 def _changed(where: dict[str, Any], user: str, value: object) -> bool:

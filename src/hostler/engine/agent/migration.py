@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, Departure, NodeRecord, VmCommand
     from hostler.model.vm import VmHandle, VmSpec
-    from hostler.ports.machines import Channel, Door, Machine, Machines
+    from hostler.ports.machines import Channel, ChannelKind, Machine, Machines
     from hostler.ports.peers import Peers
     from hostler.ports.store import Comparison, Operation, Store
 
@@ -53,7 +53,7 @@ _WATCHED = ("departing", "deleting", "power", "restore")
 class Nobody:
     """Stands in for `Peers` in an agent without connections to other nodes."""
 
-    def channel(self, node: str, vm: str, door: Door) -> Channel:
+    def channel(self, node: str, vm: str, door: ChannelKind) -> Channel:
         raise Unavailable(f"node {node}: this agent has no connection to other nodes (channel {door} of {vm})")
 
 
@@ -104,9 +104,9 @@ class Migrations:
     async def send(self, command: VmCommand, departing: Departure, *, live: bool) -> Machine:
         """Send until the target has all of it. Raise Unavailable also if the command has changed in the meantime."""
         vm = command.vm
-        opened: set[Door] = set()
+        opened: set[ChannelKind] = set()
 
-        def connect(door: Door) -> Channel:
+        def connect(door: ChannelKind) -> Channel:
             return _Patient(self._peers, departing.to, vm, door, opened, clock=self._clock, rng=self._rng)
 
         task = asyncio.create_task(
@@ -236,7 +236,15 @@ class _Patient:
     """A channel of an arriving machine, which may not be open yet. `opened`: the channels that have been open."""
 
     def __init__(
-        self, peers: Peers, node: str, vm: str, door: Door, opened: set[Door], *, clock: Clock, rng: random.Random
+        self,
+        peers: Peers,
+        node: str,
+        vm: str,
+        door: ChannelKind,
+        opened: set[ChannelKind],
+        *,
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
         self._peers, self._node, self._vm, self._door, self._opened = peers, node, vm, door, opened
         self._clock, self._rng = clock, rng

@@ -1,4 +1,4 @@
-"""The output of a slice, fetched from its node through `Door.SLICE_LOG` with one request and one response.
+"""The output of a slice, fetched from its node through `ChannelKind.SLICE_LOG` with one request and one response.
 
 The node's side is `NodeDoors`, which the agent puts between its peers and its machines. The other side is `ask`. `told`
 formats the result for users as lines of limited length.
@@ -13,7 +13,7 @@ import msgspec
 
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.kit.plural import counted
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 from hostler.ports.slices import Printed  # noqa: TC001 - msgspec reads annotations at run time
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeDoors:
-    """`hostler.ports.peers.Doors` of one node: channels to its machines and to the logs of its slices."""
+    """`hostler.ports.peers.NodeChannels` of one node: channels to its machines and to the logs of its slices."""
 
     def __init__(self, machines: Machines, slices: Slices) -> None:
         self._machines, self._slices = machines, slices
 
-    def channel(self, vm: str, door: Door) -> Channel:
+    def channel(self, vm: str, door: ChannelKind) -> Channel:
         """Return a channel to a machine, or to the log of a slice; the caller enters it."""
-        return LogChannel(self._slices, vm) if door is Door.SLICE_LOG else self._machines.channel(vm, door)
+        return LogChannel(self._slices, vm) if door is ChannelKind.SLICE_LOG else self._machines.channel(vm, door)
 
 
 class LogChannel:
@@ -101,7 +101,7 @@ async def ask(peers: Peers, node: str, artifact: str, instance: int, after: str 
     """Return the output of an instance. NotFound: the node has none. Unavailable: the node cannot provide it."""
     heard = b""
     try:
-        async with peers.channel(node, artifact, Door.SLICE_LOG) as channel:  # has a time limit of its own
+        async with peers.channel(node, artifact, ChannelKind.SLICE_LOG) as channel:  # has a time limit of its own
             async with asyncio.timeout(WITHIN):
                 await channel.write(msgspec.msgpack.encode(Question(instance=instance, after=after)))
                 while (piece := await channel.read()) and len(heard) <= LONGEST_ANSWER:

@@ -106,7 +106,7 @@ class Route(Operation[Record], frozen=True, kw_only=True):
     aside: Callable[[bytes], Record] | None = None
     """Decodes a large body in a thread; None: all bodies are small enough for the event loop."""
     door: str | None = None
-    """A channel of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket is accepted too."""
+    """A channel of a machine (`hostler.ports.machines.ChannelKind`), or a lab's terminal: a ticket is accepted too."""
     peers: str = ""
     """Replaces the node in tickets of other processes of the control plane (`PeerTickets`) that may use this route.
 

@@ -26,7 +26,7 @@ from hostler.errors import Forbidden, HostlerError, Unavailable
 from hostler.model.resources.machines import TerminalApi, VmChannelApi
 from hostler.model.resources.operation import Parameter
 from hostler.model.vm_api import TerminalKey, VmLog
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ LOG_WITHIN = 15.0
 TICKET = Parameter("ticket", "In place of a token, for browsers: valid once, within 30 s (`POST …/tickets`).")
 
 
-def _opened(door: Door) -> Handler:
+def _opened(door: ChannelKind) -> Handler:
     async def opened(asked: Asked) -> Answer | None:
         """Serve the channel until one side ends it; refuse a plain GET."""
         check_origin(asked.raw.headers)
@@ -74,7 +74,9 @@ async def _logged(asked: Asked) -> Answer:
     tail: int = asked.query["tail"]
     said = b""
     try:
-        async with asked.services.peers.channel(vm.node, vm.id, Door.LOG) as channel:  # has a time limit of its own
+        async with asked.services.peers.channel(
+            vm.node, vm.id, ChannelKind.LOG
+        ) as channel:  # has a time limit of its own
             async with asyncio.timeout(LOG_WITHIN):
                 while piece := await channel.read():
                     said = (said + piece)[-tail:]
@@ -119,7 +121,7 @@ async def _issued(asked: Asked) -> Answer:
     )
 
 
-def _door(door: Door, summary: str) -> Route:
+def _door(door: ChannelKind, summary: str) -> Route:
     return Route(
         method="GET",
         path=f"{ONE}/{door}",
@@ -137,8 +139,8 @@ def _door(door: Door, summary: str) -> Route:
 
 VM_CHANNEL_ROUTES: tuple[Route, ...] = (
     *routes_of(VmChannelApi, ticket=_issued, log=_logged),
-    _door(Door.CONSOLE, "The serial console, as a WebSocket of binary messages"),
-    _door(Door.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
+    _door(ChannelKind.CONSOLE, "The serial console, as a WebSocket of binary messages"),
+    _door(ChannelKind.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
 )
 
 

@@ -17,7 +17,7 @@ from hostler.errors import Forbidden, HostlerError, NotFound, Refused
 from hostler.kit.plural import counted
 from hostler.kit.rate_limit import Backoff
 from hostler.model.lab import LabPhase
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -289,7 +289,7 @@ class Terminal:
 
     async def _in_shell(self, way: LabRoute) -> str:
         """Log in and copy output until the connection is lost. Return a message about it. Ended: the shell exited."""
-        channel = self._peers.channel(way.node, way.vm, Door.SSH)
+        channel = self._peers.channel(way.node, way.vm, ChannelKind.SSH)
         size = self._size
         async with shell_in(channel, way, await self._key(), size) as shell:
             self._shell = shell

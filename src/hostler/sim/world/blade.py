@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.simulated import MemoryHost
     from hostler.drivers.machines.simulated.fault import Verb
     from hostler.drivers.slices.simulated import Verb as SliceVerb
-    from hostler.ports.machines import Channel, Door
+    from hostler.ports.machines import Channel, ChannelKind
     from hostler.sim.world.config import BladeConfig, WorldConfig
     from hostler.sim.world.host import Conditions, Life
     from hostler.sim.world.world import World
@@ -202,14 +202,14 @@ class WorldPeers:
     def __init__(self, here: BladeHost) -> None:
         self._here = here
 
-    def channel(self, node: str, vm: str, door: Door) -> PeerChannel:
+    def channel(self, node: str, vm: str, door: ChannelKind) -> PeerChannel:
         return PeerChannel(self._here, node, vm, door)
 
 
 class PeerChannel:
     """A connection to a port of a machine on another blade; its operations run in that blade's process."""
 
-    def __init__(self, here: BladeHost, node: str, vm: str, door: Door) -> None:
+    def __init__(self, here: BladeHost, node: str, vm: str, door: ChannelKind) -> None:
         self._here, self._node, self._vm, self._door = here, node, vm, door
         self._life: Life | None = None
         self._inner: Channel | None = None

@@ -27,7 +27,7 @@ ROUNDS = 5
 _CHAPTERS = ("queues", "order", "records")
 
 
-class LabDoor(Protocol):
+class LabFrontEnd(Protocol):
     """Private lab queues and records, initially empty, and the actions of the front end and of operators."""
 
     async def __aenter__(self) -> Self: ...
@@ -68,23 +68,23 @@ class InboxClaim(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.name
 
-    async def check(self, open_door: Callable[[], LabDoor], *, rounds: int = ROUNDS) -> None:
+    async def check(self, open_front_end: Callable[[], LabFrontEnd], *, rounds: int = ROUNDS) -> None:
         """Check the claim. Raise AssertionError, or the driver's exception, with a note that names the claim."""
-        async with trying(self.name, within=2 * WITHIN), open_door() as door, AsyncExitStack() as stack:
-            inbox, other = [await stack.enter_async_context(door.inbox()) for _ in range(2)]
-            board = await stack.enter_async_context(door.board())
-            await self.body(InboxTrial(door, inbox, other, board, rounds))
+        async with trying(self.name, within=2 * WITHIN), open_front_end() as front_end, AsyncExitStack() as stack:
+            inbox, other = [await stack.enter_async_context(front_end.inbox()) for _ in range(2)]
+            board = await stack.enter_async_context(front_end.board())
+            await self.body(InboxTrial(front_end, inbox, other, board, rounds))
 
 
 class InboxTrial:
-    """The environment of a claim: a `LabDoor`, two clients of its queues, one of its records."""
+    """The environment of a claim: a `LabFrontEnd`, two clients of its queues, one of its records."""
 
-    def __init__(self, door: LabDoor, inbox: Inbox, other: Inbox, board: LabRecords, rounds: int) -> None:
-        self.door, self.inbox, self.other, self.board, self.rounds = door, inbox, other, board, rounds
+    def __init__(self, front_end: LabFrontEnd, inbox: Inbox, other: Inbox, board: LabRecords, rounds: int) -> None:
+        self.front_end, self.inbox, self.other, self.board, self.rounds = front_end, inbox, other, board, rounds
 
     async def push(self, user: str, *labs: int, queue: QueueName = "provision") -> None:
         """Push requests of one user."""
-        await self.door.push(queue, *(request(user, lab) for lab in labs))
+        await self.front_end.push(queue, *(request(user, lab) for lab in labs))
 
     async def take(self, worker: str = "w1", *, limit: int = 100) -> list[Taken]:
         """Take what is there now, without waiting."""
@@ -123,11 +123,11 @@ def inbox_claims() -> Sequence[InboxClaim]:
 
 
 async def check_inbox(
-    open_door: Callable[[], LabDoor], *, rounds: int = ROUNDS, only: Collection[str] | None = None
+    open_front_end: Callable[[], LabFrontEnd], *, rounds: int = ROUNDS, only: Collection[str] | None = None
 ) -> None:
     """Check that a driver implements the lab queues and records; raise a group with all failures.
 
-    `open_door()` returns a new, independent `LabDoor` each time. `rounds`: how many random schedules are tried for each
-    race. `only` names the claims to check (see `inbox_claims`).
+    `open_front_end()` returns a new, independent `LabFrontEnd` each time. `rounds`: how many random schedules are tried
+    for each race. `only` names the claims to check (see `inbox_claims`).
     """
-    await check_all("lab door", inbox_claims(), lambda claim: claim.check(open_door, rounds=rounds), only)
+    await check_all("lab front end", inbox_claims(), lambda claim: claim.check(open_front_end, rounds=rounds), only)

@@ -1,4 +1,4 @@
-"""The `LabDoor` implementations of our own drivers."""
+"""The `LabFrontEnd` implementations of our own drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hostler.ports.inbox import Inbox, LabRecords, QueueName
 
 
-class MemoryLabDoor:
+class MemoryLabFrontEnd:
     """In memory. The classes can be replaced to test the suite against defects."""
 
     made_of: type[MemoryRedis] = MemoryRedis
@@ -63,7 +63,7 @@ class MemoryLabDoor:
         self.memory.flush()
 
 
-class RedisLabDoor:
+class RedisLabFrontEnd:
     """On a server, in a private namespace that is removed at the end."""
 
     def __init__(self, url: str) -> None:

@@ -83,7 +83,7 @@ async def nobody_acknowledges_what_another_holds(t: InboxTrial) -> None:
 @claim
 async def requests_of_nobody_are_not_held_up(t: InboxTrial) -> None:
     for round_ in range(2):
-        await t.door.push("provision", *STRANGE)
+        await t.front_end.push("provision", *STRANGE)
         assert [one.raw for one in await t.take(f"w{round_}")] == list(STRANGE)
 
 

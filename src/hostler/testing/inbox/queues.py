@@ -41,7 +41,7 @@ STRANGE = (
 async def requests_come_out_as_they_were_pushed_and_in_order(t: InboxTrial) -> None:
     raws = [request(f"user-{n}", n + 1) for n in range(30)]
     raws += ['{ "labId" : 7,\n"webuserid":"ä 東京 \\u00fc", "more": [1] }'.encode(), *STRANGE]
-    await t.door.push("decommission", *raws)
+    await t.front_end.push("decommission", *raws)
     taken = await t.take()
     assert [one.raw for one in taken] == raws
     assert {one.queue for one in taken} == {"decommission"}
@@ -51,7 +51,7 @@ async def requests_come_out_as_they_were_pushed_and_in_order(t: InboxTrial) -> N
 @claim
 async def a_take_hands_out_no_more_than_was_asked_for(t: InboxTrial) -> None:
     for queue in ("provision", "decommission"):
-        await t.door.push(queue, *(request(f"{queue}-{n}", 1) for n in range(10)))
+        await t.front_end.push(queue, *(request(f"{queue}-{n}", 1) for n in range(10)))
     assert await t.take(limit=0) == []
     sizes = [len(await t.take(limit=7)) for _ in range(4)]
     assert sizes == [7, 7, 6, 0]
@@ -60,7 +60,7 @@ async def a_take_hands_out_no_more_than_was_asked_for(t: InboxTrial) -> None:
 @claim
 async def neither_queue_keeps_the_other_waiting(t: InboxTrial) -> None:
     for queue in ("provision", "decommission"):
-        await t.door.push(queue, *(request(f"{queue}-{n}", 1) for n in range(50)))
+        await t.front_end.push(queue, *(request(f"{queue}-{n}", 1) for n in range(50)))
     queues = [one.queue for one in await t.take(limit=20)]
     assert {queues.count("provision"), queues.count("decommission")} == {10}, queues
 
@@ -116,8 +116,8 @@ async def of_all_who_wait_each_request_goes_to_one(t: InboxTrial) -> None:
 
 @claim
 async def what_a_worker_holds_can_be_asked_for_at_any_time(t: InboxTrial) -> None:
-    await t.door.push("provision", *(request(f"u{n}", 1) for n in range(4)), b"strange")
-    await t.door.push("decommission", *(request(f"u{n}", 2) for n in range(4)))
+    await t.front_end.push("provision", *(request(f"u{n}", 1) for n in range(4)), b"strange")
+    await t.front_end.push("decommission", *(request(f"u{n}", 2) for n in range(4)))
     taken = await t.take()
     expected = [one for queue in ("provision", "decommission") for one in taken if one.queue == queue]
     assert list(await t.other.held("w1")) == expected
@@ -138,12 +138,12 @@ async def all_who_hold_something_are_known(t: InboxTrial) -> None:
 
 @claim
 async def what_is_buried_is_kept_with_the_reason_and_only_once(t: InboxTrial) -> None:
-    await t.door.push("provision", b"rub\xffbish", request("ada", 1), request("ada", 2))
+    await t.front_end.push("provision", b"rub\xffbish", request("ada", 1), request("ada", 2))
     strange, first = await t.take()
     assert await t.inbox.bury("w1", strange, "it is no JSON", 1234.5) == []
     assert await t.inbox.bury("w1", strange, "it is no JSON", 1234.5) == []
     assert labs(await t.inbox.bury("w1", first, "ada: who is that?", 1235.0)) == [("ada", 2)]
-    assert await t.door.dead() == [
+    assert await t.front_end.dead() == [
         ("provision", "rub\\xffbish", "it is no JSON", 1234.5, "w1"),
         ("provision", request("ada", 1).decode(), "ada: who is that?", 1235.0, "w1"),
     ]
@@ -154,14 +154,14 @@ async def what_is_buried_is_kept_with_the_reason_and_only_once(t: InboxTrial) ->
 async def what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody(t: InboxTrial) -> None:
     long = request("ada", 1) + b"\xff" + b" " * LONGEST
     await t.push("ada", 1)
-    await t.door.push("provision", long)
+    await t.front_end.push("provision", long)
     await t.push("ada", 2)
-    await t.door.push("decommission", long, b"x" * LONGEST)
+    await t.front_end.push("decommission", long, b"x" * LONGEST)
     taken = await t.take()
     assert [one.raw for one in taken] == [request("ada", 1), b"x" * LONGEST]
     assert list(await t.inbox.held("w1")) == taken
     assert labs(await t.inbox.acknowledge("w1", taken)) == [("ada", 2)]
-    dead = await t.door.dead()
+    dead = await t.front_end.dead()
     assert {(queue, request, worker) for queue, request, _, _, worker in dead} == {
         (queue, long[:KEPT].decode(errors="backslashreplace"), "w1") for queue in QUEUES
     }
@@ -172,7 +172,7 @@ async def what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody(t: InboxTria
 
 @claim
 async def queues_that_are_not_open_do_nothing(t: InboxTrial) -> None:
-    inbox = t.door.inbox()
+    inbox = t.front_end.inbox()
     with refused(Closed):
         await inbox.take("w1", limit=1, within=0)
     async with inbox:
@@ -182,14 +182,14 @@ async def queues_that_are_not_open_do_nothing(t: InboxTrial) -> None:
     with refused(Closed):
         await inbox.acknowledge("w1", ())
     with refused(Closed):
-        await t.door.board().epoch()
+        await t.front_end.board().epoch()
 
 
 @claim
 async def after_a_flush_nothing_old_stands_in_the_way(t: InboxTrial) -> None:
     await t.push("ada", 1, 2)
     old = await t.take()
-    await t.door.flush()
+    await t.front_end.flush()
     await t.push("ada", 3, 4)
     assert labs(new := await t.take("w2")) == [("ada", 3)]
     assert await t.inbox.acknowledge("w1", old) == []
@@ -200,7 +200,7 @@ async def after_a_flush_nothing_old_stands_in_the_way(t: InboxTrial) -> None:
 @claim
 async def what_a_dead_worker_held_goes_back_to_the_front_in_order(t: InboxTrial) -> None:
     for queue in ("provision", "decommission"):
-        await t.door.push(queue, *(request(f"u{n}", 1) for n in range(5)), b"strange", request("u9", 1))
+        await t.front_end.push(queue, *(request(f"u{n}", 1) for n in range(5)), b"strange", request("u9", 1))
     held = await t.take(limit=12)
     assert await t.other.release("w1", ()) == 12
     assert await t.other.held("w1") == []
@@ -275,7 +275,7 @@ async def a_worker_that_was_released_has_nothing_to_say(t: InboxTrial) -> None:
     (new,) = await t.take("w2")
     assert await t.inbox.acknowledge("w1", [old]) == []
     assert await t.inbox.bury("w1", old, "too late", 1.0) == []
-    assert await t.door.dead() == []
+    assert await t.front_end.dead() == []
     assert list(await t.inbox.held("w2")) == [new]
     assert await t.take("w3") == []
     assert labs(await t.inbox.acknowledge("w2", [new])) == [("ada", 2)]

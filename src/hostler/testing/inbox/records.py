@@ -44,7 +44,7 @@ def change(user: str, revision: int, lab: int | None = 5, *news: int, since: flo
 async def what_is_published_is_seen_by_all_and_what_is_taken_back_is_not(t: InboxTrial) -> None:
     assert await t.board.servers() == {}
     assert await t.board.publish([change("ada", 10), change("bob", 11, 7)]) == 2
-    async with t.door.board() as other:
+    async with t.front_end.board() as other:
         assert await other.servers() == {"ada": server("ada"), "bob": server("bob", 7)}
     assert await t.board.publish([change("ada", 12, None)]) == 1
     assert await t.board.servers() == {"bob": server("bob", 7)}
@@ -63,8 +63,8 @@ async def an_older_state_never_replaces_a_newer_one(t: InboxTrial) -> None:
     await t.board.publish([change("ada", 10, 5, 1)])
     assert await t.board.publish([change("ada", 9, 4, 1, 2, since=1.0)]) == 0
     assert await t.board.servers() == {"ada": server("ada", 5)}
-    assert await t.door.news("ada") == [(1, "started")]
-    assert await t.door.waiting() == []
+    assert await t.front_end.news("ada") == [(1, "started")]
+    assert await t.front_end.waiting() == []
     await t.board.publish([change("ada", 12, None)])
     assert await t.board.publish([change("ada", 11, 4)]) == 0
     assert await t.board.publish([change("ada", 9, 5)]) == 0
@@ -81,15 +81,15 @@ async def each_piece_of_news_is_told_once_and_in_order(t: InboxTrial) -> None:
     await t.board.publish([change("ada", 2, 5, 1, 2, 3), change("bob", 2, 5, 9)])
     await t.board.publish([change("ada", 3, None, 2, 3, 4, 5)])
     await t.board.publish([change("ada", 3, None, 2, 3, 4, 5)])
-    assert await t.door.news("ada") == [(number, "started") for number in (1, 2, 3, 4, 5)]
-    assert await t.door.news("bob") == [(9, "started")]
+    assert await t.front_end.news("ada") == [(number, "started") for number in (1, 2, 3, 4, 5)]
+    assert await t.front_end.news("bob") == [(9, "started")]
 
 
 @claim
 async def only_the_last_news_is_kept(t: InboxTrial) -> None:
     for start in range(1, 400, 16):
         await t.board.publish([change("ada", start, 5, *range(start, start + 16))])
-    news = await t.door.news("ada")
+    news = await t.front_end.news("ada")
     assert 16 <= len(news) < 300
     assert [number for number, _ in news] == list(range(400 - len(news) + 1, 401))
 
@@ -98,10 +98,10 @@ async def only_the_last_news_is_kept(t: InboxTrial) -> None:
 async def who_waits_stands_in_the_order_of_asking(t: InboxTrial) -> None:
     times = {"ada": 1790000000.25, "bob": 1790000000.125, "carl": 1790000000.5}
     await t.board.publish([change(user, 1, since=since) for user, since in times.items()])
-    assert await t.door.waiting() == ["bob", "ada", "carl"]
+    assert await t.front_end.waiting() == ["bob", "ada", "carl"]
     assert await t.board.publish([change("bob", 2)]) == 1
     assert await t.board.publish([change("ada", 2, None)]) == 1
-    assert await t.door.waiting() == ["carl"]
+    assert await t.front_end.waiting() == ["carl"]
 
 
 @claim
@@ -112,7 +112,7 @@ async def a_record_of_nothing_is_withdrawn_unless_there_is_a_newer_one(t: InboxT
     assert await t.board.withdraw("ada", 20) is True
     assert await t.board.withdraw("ada", 20) is False
     assert await t.board.servers() == {}
-    assert await t.door.waiting() == []
+    assert await t.front_end.waiting() == []
     assert await t.board.publish([change("ada", 19)]) == 0
     assert await t.board.publish([change("ada", 21)]) == 1
 
@@ -128,9 +128,9 @@ async def what_another_store_published_is_forgotten_and_nothing_else(t: InboxTri
     assert await t.board.forget("cleo", 60)
     assert not await t.board.forget("ada", 50)
     assert await t.board.servers() == {"bob": server("bob")}
-    assert await t.door.waiting() == []
+    assert await t.front_end.waiting() == []
     assert await t.board.publish([change("ada", 3, 7, 1), change("cleo", 4)]) == 2
-    assert await t.door.news("ada") == [(1, "started")]
+    assert await t.front_end.news("ada") == [(1, "started")]
     assert await t.board.shown() == {"ada": Shown(3, 1), "bob": Shown(40, 0), "cleo": Shown(4, 0)}
 
 
@@ -145,13 +145,13 @@ async def those_without_a_record_are_told_when_lives_are_renewed(t: InboxTrial) 
 async def the_epoch_is_another_once_everything_was_lost(t: InboxTrial) -> None:
     epoch = await t.board.epoch()
     await t.board.publish([change("ada", 5, 5, 1, 2)])
-    async with t.door.board() as other:
+    async with t.front_end.board() as other:
         assert await other.epoch() == epoch == await t.board.epoch()
-    await t.door.flush()
+    await t.front_end.flush()
     assert await t.board.epoch() != epoch
     assert await t.board.publish([change("ada", 5, 5, 1, 2)]) == 1
     assert await t.board.servers() == {"ada": server("ada")}
-    assert await t.door.news("ada") == [(1, "started"), (2, "started")]
+    assert await t.front_end.news("ada") == [(1, "started"), (2, "started")]
 
 
 @claim

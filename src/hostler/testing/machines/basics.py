@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.errors import Invalid, NotFound, Refused
 from hostler.model.vm import MachineState, Step
-from hostler.ports.machines import Door, Fencing, Resets, Snapshots
+from hostler.ports.machines import ChannelKind, Fencing, Resets, Snapshots
 from hostler.testing.machines.claim import claim, core, loop_time, refused
 
 if TYPE_CHECKING:
@@ -270,8 +270,8 @@ async def a_machine_becomes_available_and_its_doors_lead_inside(t: MachineTrial)
     vm = await t.running()
     machine = await _until(t, vm, _is_available)
     if machine.access is not None:
-        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.SSH) as door:
-            assert (await door.read()).startswith(b"SSH-"), "the server inside greets"
+        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, ChannelKind.SSH) as kind:
+            assert (await kind.read()).startswith(b"SSH-"), "the server inside greets"
     await t.reopen()
     machine = await _until(t, vm, _is_available)
     await t.machines.stop(vm, grace=0)
@@ -279,7 +279,7 @@ async def a_machine_becomes_available_and_its_doors_lead_inside(t: MachineTrial)
     assert stopped.readiness is None, "a machine that is off has no readiness"
     if machine.access is not None:
         with refused(NotFound):
-            async with t.machines.channel(vm, Door.SSH):
+            async with t.machines.channel(vm, ChannelKind.SSH):
                 pass
 
 
@@ -305,7 +305,7 @@ async def _has_none(t: MachineTrial) -> bool:
     if not t.setup.console:
         vm = await t.running()
         with refused(Refused) as refusal:
-            async with t.machines.channel(vm, Door.CONSOLE):
+            async with t.machines.channel(vm, ChannelKind.CONSOLE):
                 pass
         assert not isinstance(refusal.error, NotFound), "NotFound means that there is no machine"
     return not t.setup.console
@@ -316,10 +316,10 @@ async def a_console_tells_something_when_typed_at(t: MachineTrial) -> None:
     if await _has_none(t):
         return
     vm = await t.running()
-    async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
+    async with asyncio.timeout(t.setup.within), t.machines.channel(vm, ChannelKind.CONSOLE) as console:
         await console.write(b"\r\n")
         assert await console.read()
-        async with t.machines.channel(vm, Door.LOG) as log:
+        async with t.machines.channel(vm, ChannelKind.LOG) as log:
             assert await log.read(), "its log does not contain its output"
             assert await log.read() == b"", "its log does not end"
     assert await t.state(vm) is MachineState.RUNNING, "closing the console stopped it"
@@ -337,7 +337,7 @@ async def a_console_ends_when_its_machine_goes_off(t: MachineTrial) -> None:
     vm = await t.made()
     for destroys in (False, True):
         await t.machines.start(vm)
-        async with asyncio.timeout(2 * t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
+        async with asyncio.timeout(2 * t.setup.within), t.machines.channel(vm, ChannelKind.CONSOLE) as console:
             reading = asyncio.create_task(_to_the_end(console))
             await asyncio.sleep(0.05)
             assert not reading.done(), "it ended while the machine ran"
@@ -345,7 +345,7 @@ async def a_console_ends_when_its_machine_goes_off(t: MachineTrial) -> None:
             await reading
             assert await console.read() == b""
         if not destroys:
-            async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.LOG) as log:
+            async with asyncio.timeout(t.setup.within), t.machines.channel(vm, ChannelKind.LOG) as log:
                 await _to_the_end(log)
 
 
@@ -354,7 +354,7 @@ async def a_console_ends_when_its_machine_is_not_held(t: MachineTrial) -> None:
     await t.machines.hold(600)
     vm = await t.running(fenced=True)
     patience = t.setup.hold + t.setup.late + t.setup.within
-    async with asyncio.timeout(patience), t.machines.channel(vm, Door.CONSOLE) as console:
+    async with asyncio.timeout(patience), t.machines.channel(vm, ChannelKind.CONSOLE) as console:
         await t.machines.hold(t.setup.hold)
         await _to_the_end(console)
 
@@ -364,7 +364,7 @@ async def a_machine_that_is_off_or_absent_has_no_console(t: MachineTrial) -> Non
     vm = await t.made()
     for name in (vm, t.vm("none")):
         with refused(NotFound):
-            async with t.machines.channel(name, Door.CONSOLE):
+            async with t.machines.channel(name, ChannelKind.CONSOLE):
                 pass
 
 
@@ -374,6 +374,6 @@ async def a_console_is_opened_again_and_again(t: MachineTrial) -> None:
         return
     vm = await t.running()
     for _ in range(3):
-        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
+        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, ChannelKind.CONSOLE) as console:
             await console.write(b"\r\n")
             assert await console.read()

@@ -11,7 +11,7 @@ from hostler.model.vm import MachineState
 from hostler.testing.machines.claim import claim, refused
 
 if TYPE_CHECKING:
-    from hostler.ports.machines import Channel, Door, Machines
+    from hostler.ports.machines import Channel, ChannelKind, Machines
     from hostler.testing.machines.claim import MachineTrial
 
 STOPPED, RUNNING = MachineState.STOPPED, MachineState.RUNNING
@@ -29,7 +29,7 @@ async def _start_with_data(t: MachineTrial) -> str:
 
 async def _send(t: MachineTrial, vm: str, number: int = 1, *, live: bool = True) -> None:
     await t.there.receive(t.plan(), number)
-    machine = await t.machines.send(vm, number, lambda door: t.there.channel(vm, door), live=live)
+    machine = await t.machines.send(vm, number, lambda kind: t.there.channel(vm, kind), live=live)
     assert (machine.state, machine.moved) == (DEPARTED, number)
 
 
@@ -48,8 +48,8 @@ async def _boots(t: MachineTrial, vm: str) -> int | None:
     return None if t.setup.boots is None else await t.setup.boots(t.machines, vm)
 
 
-def _cut(door: Door) -> Channel:
-    raise Unavailable(f"{door}: not reachable")
+def _cut(kind: ChannelKind) -> Channel:
+    raise Unavailable(f"{kind}: not reachable")
 
 
 @claim(moves=True)
@@ -84,7 +84,7 @@ async def a_machine_that_is_off_goes_with_its_disk_and_one_that_runs_does_not_go
     vm = await _start_with_data(t)
     await t.there.receive(t.plan(), 1)
     with refused(Refused):
-        await t.machines.send(vm, 1, lambda door: t.there.channel(vm, door), live=False)
+        await t.machines.send(vm, 1, lambda kind: t.there.channel(vm, kind), live=False)
     assert await t.state(vm) is RUNNING
     await t.machines.stop(vm, grace=t.setup.grace)
     await _send(t, vm, 2, live=False)
@@ -106,7 +106,7 @@ async def what_has_arrived_stays_though_it_is_received_again(t: MachineTrial) ->
 async def a_send_that_was_done_is_done_when_it_is_repeated(t: MachineTrial) -> None:
     vm = await _start_with_data(t)
     await _send(t, vm)
-    machine = await t.machines.send(vm, 1, lambda door: t.there.channel(vm, door))
+    machine = await t.machines.send(vm, 1, lambda kind: t.there.channel(vm, kind))
     assert (machine.state, machine.moved) == (DEPARTED, 1)
     await t.there.start(vm)
     await _has_it(t, t.there, vm, None)
@@ -117,7 +117,7 @@ async def one_that_has_departed_is_not_sent_as_another_move(t: MachineTrial) -> 
     vm = await t.made()
     await _send(t, vm, 1, live=False)
     with refused(Refused):
-        await t.machines.send(vm, 2, lambda door: t.there.channel(vm, door), live=False)
+        await t.machines.send(vm, 2, lambda kind: t.there.channel(vm, kind), live=False)
     seen = await t.seen(vm)
     assert (seen.state, seen.moved) == (DEPARTED, 1), "it was changed"
     await t.machines.stop(vm, grace=0)

@@ -212,7 +212,7 @@ async def what_has_not_arrived_completely_is_not_kept(t: MachineTrial) -> None:
 async def what_has_arrived_completely_is_kept_and_so_is_what_departed(t: MachineTrial) -> None:
     vm, plan = await with_snapshot(t), t.plan()
     await t.there.receive(plan, 1)
-    await t.machines.send(vm, 1, lambda door: t.there.channel(vm, door), live=False)
+    await t.machines.send(vm, 1, lambda kind: t.there.channel(vm, kind), live=False)
     for machines in (t.there, t.machines):
         kept = await machines.retain(vm, f"{vm}-old")
         assert kept is not None

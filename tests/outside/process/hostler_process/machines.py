@@ -36,7 +36,7 @@ from hostler.drivers.machines import validation
 from hostler.errors import Closed, NotFound, Refused, Unavailable
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, Readiness, Step, VmSpec
-from hostler.ports.machines import Door, Label, Machine, Offer, RetainedMachine
+from hostler.ports.machines import ChannelKind, Label, Machine, Offer, RetainedMachine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -299,7 +299,7 @@ class ProcessMachines:
                 self._remove(folder / record.snapshots[name])
             return self._seen(folder)
 
-    def channel(self, vm: str, door: Door) -> Channel:
+    def channel(self, vm: str, door: ChannelKind) -> Channel:
         return _Log(lambda: self._logged(vm, door))
 
     def disk(self, vm: str) -> Path:
@@ -409,12 +409,12 @@ class ProcessMachines:
             readiness=readiness,
         )
 
-    def _logged(self, vm: str, door: Door) -> bytes:
+    def _logged(self, vm: str, door: ChannelKind) -> bytes:
         folder = self._at("machines", vm)
         record = _read(folder)
-        if record is None or (door is not Door.LOG and _state(folder, record) is not MachineState.RUNNING):
+        if record is None or (door is not ChannelKind.LOG and _state(folder, record) is not MachineState.RUNNING):
             raise NotFound(f"machine {vm!r}: not there, or off")
-        if door is not Door.LOG:
+        if door is not ChannelKind.LOG:
             raise Refused(f"machine {vm!r}: a process has no {door}, only a log")
         return (folder / "log").read_bytes()[-LOG_BYTES:] if (folder / "log").exists() else b""
 

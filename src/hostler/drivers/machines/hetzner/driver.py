@@ -30,7 +30,7 @@ from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, U
 from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import Closing
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Door, Offer
+from hostler.ports.machines import ChannelKind, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -301,13 +301,13 @@ class HetznerMachines(Closing):
                 await self._power.drop(card.key, name)
             return await self._look_at(vm)
 
-    def channel(self, vm: str, door: Door) -> Channel:
+    def channel(self, vm: str, kind: ChannelKind) -> Channel:
         async def find() -> Channel:
             machine = await self.inspect(vm)
             if machine is None or machine.state is not MachineState.RUNNING or machine.access is None:
                 raise NotFound(f"machine {vm!r}: not running; start it first")
-            if door is not Door.SSH:
-                raise Refused(f"machine {vm!r}: a server of Hetzner Cloud has no channel {door}; log in over SSH")
+            if kind is not ChannelKind.SSH:
+                raise Refused(f"machine {vm!r}: a server of Hetzner Cloud has no channel {kind}; log in over SSH")
             return Connection(f"machine {vm!r}", machine.access.host, machine.access.port)
 
         return PortChannels(find)

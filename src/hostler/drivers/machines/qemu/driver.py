@@ -35,7 +35,7 @@ from hostler.kit.tasks import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.node import HOST, HOST_SHARE, ImageNeeds
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Door, Offer
+from hostler.ports.machines import ChannelKind, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -329,17 +329,17 @@ class QemuMachines(Closing, Moving, Retaining):
             await snapshot.drop_snapshot(machine, name)
             return machine.seen()
 
-    def channel(self, vm: str, door: Door) -> Channel:
+    def channel(self, vm: str, kind: ChannelKind) -> Channel:
         async def find() -> Channel:
-            if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
-                return self._arrival_door(vm, door)
+            if kind in (ChannelKind.ARRIVAL_STATE, ChannelKind.ARRIVAL_DISK):
+                return self._incoming_channel(vm, kind)
             self._require_open()
             machine = self._require_machine(vm)
-            if door is Door.LOG:
+            if kind is ChannelKind.LOG:
                 return MachineLog(machine.said)
             if not machine.alive:
-                raise NotFound(f"machine {vm!r}: it is off and has no {door}; start it first")
-            return await machine.console() if door is Door.CONSOLE else self._ssh(machine)
+                raise NotFound(f"machine {vm!r}: it is off and has no {kind}; start it first")
+            return await machine.console() if kind is ChannelKind.CONSOLE else self._ssh(machine)
 
         return PortChannels(find)
 

@@ -25,7 +25,7 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, Readiness, Step
-from hostler.ports.machines import Door, Machine, Offer, RetainedMachine
+from hostler.ports.machines import ChannelKind, Machine, Offer, RetainedMachine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -287,13 +287,13 @@ class SimulatedMachines(Closing, Moving):
                 )
             return self._machine(self._require_row(vm))
 
-    def channel(self, vm: str, door: Door) -> Channel:
-        if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
+    def channel(self, vm: str, kind: ChannelKind) -> Channel:
+        if kind in (ChannelKind.ARRIVAL_STATE, ChannelKind.ARRIVAL_DISK):
             return SimulatedIncoming(self, vm)
-        if door is Door.LOG:
+        if kind is ChannelKind.LOG:
             return MachineLog(lambda: output_of(self, vm))
-        if door is not Door.CONSOLE:
-            raise Refused(f"machine {vm!r}: a simulated machine has no channel {door}; use its console")
+        if kind is not ChannelKind.CONSOLE:
+            raise Refused(f"machine {vm!r}: a simulated machine has no channel {kind}; use its console")
         return SimulatedConsole(self, vm)
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:

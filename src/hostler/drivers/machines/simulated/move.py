@@ -17,7 +17,7 @@ from hostler.drivers.machines.simulated import transitions
 from hostler.drivers.machines.simulated.host import switched_off
 from hostler.errors import Invalid, NotFound, Refused, Unavailable, Uncertain
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -196,7 +196,9 @@ class Moving:
             await self._do("mark", "done", lambda _: [transitions.row_with_label(self._require_row(vm), plan)])
             return self._machine(self._require_row(vm))
 
-    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+    async def send(
+        self, vm: str, number: int, connect: Callable[[ChannelKind], Channel], *, live: bool = True
+    ) -> Machine:
         validation.check_number(number)
         async with self._verb("send", vm) as draw:
             row = self._whole(vm)
@@ -204,7 +206,7 @@ class Moving:
             if row.moved < number:
                 await self._do("send", "begun", lambda _: [_replace(self._require_row(vm), moved=number)])
             if row.state is not MachineState.DEPARTED:
-                await say(connect(Door.ARRIVAL_DISK), self._disk(vm, number))
+                await say(connect(ChannelKind.ARRIVAL_DISK), self._disk(vm, number))
                 await self._half(draw, "send")
                 await self._do("send", "stopped", lambda now: [self._depart(vm, now)])
             if not self._require_row(vm).whole:
@@ -264,10 +266,10 @@ class Moving:
         row = self._require_row(vm)
         return _replace(switched_off(row, now, MachineState.DEPARTED), memory=row.on is not None, whole=False)
 
-    async def _rest(self, vm: str, number: int, connect: Callable[[Door], Channel]) -> None:
+    async def _rest(self, vm: str, number: int, connect: Callable[[ChannelKind], Channel]) -> None:
         row = self._require_row(vm)
         last = _replace(self._disk(vm, number), last=True, memory=row.memory)
-        await say(connect(Door.ARRIVAL_STATE if row.memory else Door.ARRIVAL_DISK), last)
+        await say(connect(ChannelKind.ARRIVAL_STATE if row.memory else ChannelKind.ARRIVAL_DISK), last)
 
     @staticmethod
     def _check_arrives(row: Row | None, vm: str, message: Message) -> Row:

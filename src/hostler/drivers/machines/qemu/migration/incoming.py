@@ -53,7 +53,7 @@ class IncomingMigration:
         self.attempt = ""
         """The current attempt; a seal of another attempt is too late."""
         self.live = False
-        self.taken: dict[str, _ArrivalDoor] = {}
+        self.taken: dict[str, _IncomingChannel] = {}
         """Channels in use."""
 
     @property
@@ -160,7 +160,7 @@ class IncomingMigration:
             raise Unavailable(f"machine {self.machine.vm!r}: its disk is not open; announce the machine first")
 
 
-class _ArrivalDoor:
+class _IncomingChannel:
     """Base of both channels: one user at a time, and a socket of QEMU behind it."""
 
     name = ""
@@ -223,7 +223,7 @@ class _ArrivalDoor:
             return b""
 
 
-class IncomingDisk(_ArrivalDoor):
+class IncomingDisk(_IncomingChannel):
     """NBD channel to the new disk, for writing."""
 
     name = "its disk"
@@ -245,7 +245,7 @@ class IncomingDisk(_ArrivalDoor):
         await self._pass_on(data)
 
 
-class IncomingState(_ArrivalDoor):
+class IncomingState(_IncomingChannel):
     """A line and its answer, then QEMU's stream."""
 
     name = "its memory"

@@ -30,7 +30,7 @@ from hostler.drivers.machines.qemu.state import Begun, Life
 from hostler.errors import HostlerError, Refused, Unavailable
 from hostler.kit.tasks import run_to_end
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Door
+from hostler.ports.machines import ChannelKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
 if TYPE_CHECKING:
-    Connect = Callable[[Door], Channel]
+    Connect = Callable[[ChannelKind], Channel]
 
 COPIES_WITHIN = 6 * 3600.0
 _log = logging.getLogger("hostler.qemu")
@@ -62,7 +62,7 @@ async def send(machine: QemuMachine, number: int, connect: Connect, *, live: boo
         await site.hook("send.begun:after")
         attempt = await (_send_running if machine.alive else _send_disk)(machine, number, connect)
         await site.hook("send.sealed:before")
-        async with connect(Door.ARRIVAL_STATE) as channel:
+        async with connect(ChannelKind.ARRIVAL_STATE) as channel:
             await ask(channel, Request(seal=Seal(vm=machine.vm, attempt=attempt)), _subject(machine))
         await site.hook("send.done:before")
         machine.change(departed=True, departing=False, available_at=None)
@@ -110,10 +110,10 @@ async def _send_running(machine: QemuMachine, number: int, connect: Connect) -> 
     """Send disk, memory and devices; the guest is stopped at the end. Return the attempt."""
     subject, site = _subject(machine), machine.site
     async with AsyncExitStack() as stack:
-        state = await stack.enter_async_context(connect(Door.ARRIVAL_STATE))
+        state = await stack.enter_async_context(connect(ChannelKind.ARRIVAL_STATE))
         attempt = await ask(state, Request(manifest=await _manifest(machine, number, live=True)), subject)
         await site.hook("send.open:after")
-        disk = await stack.enter_async_context(connect(Door.ARRIVAL_DISK))
+        disk = await stack.enter_async_context(connect(ChannelKind.ARRIVAL_DISK))
         departure = OutgoingMigration(
             machine,
             subject,
@@ -135,10 +135,10 @@ async def _send_disk(machine: QemuMachine, number: int, connect: Connect) -> str
     """Send the disk of a machine that is off. Return the attempt."""
     subject = _subject(machine)
     async with AsyncExitStack() as stack:
-        state = await stack.enter_async_context(connect(Door.ARRIVAL_STATE))
+        state = await stack.enter_async_context(connect(ChannelKind.ARRIVAL_STATE))
         attempt = await ask(state, Request(manifest=await _manifest(machine, number, live=False)), subject)
         await machine.site.hook("send.open:after")
-        disk = await stack.enter_async_context(connect(Door.ARRIVAL_DISK))
+        disk = await stack.enter_async_context(connect(ChannelKind.ARRIVAL_DISK))
         await _gate(stack, machine, DISK_GATE, disk)
         form = machine.record.image.disk_format
         there = f"driver=nbd,server.type=unix,server.path={DISK_GATE},export={EXPORT}"
@@ -240,7 +240,9 @@ class Moving:
             await site.hook("mark.done:after")
             return machine.seen()
 
-    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+    async def send(
+        self, vm: str, number: int, connect: Callable[[ChannelKind], Channel], *, live: bool = True
+    ) -> Machine:
         self._require_open()
         validation.check_number(number)
         async with self._verb(vm):
@@ -269,13 +271,13 @@ class Moving:
         self._arrivals[machine.vm] = IncomingMigration(machine)
         return machine
 
-    def _arrival_door(self, vm: str, door: Door) -> Channel:
+    def _incoming_channel(self, vm: str, kind: ChannelKind) -> Channel:
         self._require_open()
         machine = self._require_machine(vm)
         arrival = self._arrivals.get(vm)
         if arrival is None or arrival.machine is not machine or not machine.record.arriving:
             raise Unavailable(f"machine {vm!r}: it is not expected here; call receive first")
-        return IncomingState(arrival) if door is Door.ARRIVAL_STATE else IncomingDisk(arrival)
+        return IncomingState(arrival) if kind is ChannelKind.ARRIVAL_STATE else IncomingDisk(arrival)
 
     async def _settle_move(self, machine: QemuMachine) -> None:
         """Clean up after a dead agent: end an incomplete incoming machine, and keep one that was being sent."""
