@@ -51,8 +51,8 @@ from hostler.ports.machines import Label, MachinePlan
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from hostler.ports.artifacts import Artifacts
     from hostler.ports.machines import Machines
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
 
 VM_BODY = {"name": "one", "spec": {"cpus": 1, "memory_mib": 64}}

@@ -13,7 +13,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.errors import NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.deployment import Blueprint, SliceSpec
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from hostler.drivers.power.program import INHERITED, CommandPower
 from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.doctor.host import power
 from hostler.errors import Unavailable, Uncertain
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 from hostler.ports.power import Power
 from hostler.settings import load
 from hostler.wiring import open_power, open_store

@@ -21,9 +21,8 @@ from hostler.drivers.privileges import users_here
 from hostler.drivers.slices.process.driver import ProcessSlices, SliceOptions
 from hostler.errors import Conflict, NotFound, Refused
 from hostler.model.deployment import SliceSettings
-from hostler.ports.artifacts import ArtifactInfo
 from hostler.ports.calls import Failed, Fault
-from hostler.ports.slices import Life, Run, Running
+from hostler.ports.slices import ArtifactInfo, Life, Run, Running
 
 GREET = """
     import os, sys, time

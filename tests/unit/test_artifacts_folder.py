@@ -16,7 +16,7 @@ import pytest
 from hostler.drivers.artifacts import folder
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Refused, Unavailable
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 ONE = "org.example:greeting:1.0.0"
 
@@ -223,7 +223,7 @@ import hashlib, os, signal, sys
 from pathlib import Path
 from hostler.drivers.artifacts import folder
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 roots, source = Path(sys.argv[1]), Path(sys.argv[2])
 data = source.read_bytes()

@@ -23,7 +23,7 @@ from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.drivers.artifacts.http import HttpArtifacts
 from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.model.access import Role
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 from hostler.settings import load
 from hostler.wiring import open_artifacts
 

@@ -34,7 +34,7 @@ from hostler.model.lab import LabCatalogue
 from hostler.model.node import ClockReading, Heartbeat
 from hostler.model.retained import Retained
 from hostler.model.vm import VmSpec
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

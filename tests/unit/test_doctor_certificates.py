@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from hostler.entry.doctor.host import certificates
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.settings import load
 
 AUTHORITY = trustme.CA()

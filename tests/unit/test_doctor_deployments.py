@@ -24,11 +24,11 @@ from hostler.model.deployment import (
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 from hostler.model.rollout import Alert, AlertState, Deployment, Phase, SliceOwner
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
-    from hostler.ports.finding import Finding
+    from hostler.ports.machine_driver import Finding
 
 SHOP = BLUEPRINT.put(Blueprint(slices=(SliceSpec(artifact="o:web:1", instances=1),)), blueprint="shop")
 

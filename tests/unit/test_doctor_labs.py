@@ -13,7 +13,7 @@ from hostler.entry.data_dir import DataFolder
 from hostler.entry.doctor import records as doctor_labs
 from hostler.entry.doctor.records import labs
 from hostler.errors import Forbidden, Invalid, Unavailable
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.settings import load
 
 URL = "redis://:s3cret@h:1"

@@ -14,7 +14,7 @@ from hostler.keys.families import CLUSTER, MEMBER, MOVED
 from hostler.model.inventory import Capacity
 from hostler.model.migration import Moved
 from hostler.model.node import Cluster, LastControlPlane, Lifecycle, NodeRecord
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 
 
 @pytest.mark.parametrize("shares", ["", "ab", "b"], ids=["whole", "divided", "mixed"])

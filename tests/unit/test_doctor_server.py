@@ -11,7 +11,7 @@ import pytest
 
 from hostler.entry.data_dir import DataFolder
 from hostler.entry.doctor import examination as doctor
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.settings import load
 
 URL = "http://127.0.0.1:7070"

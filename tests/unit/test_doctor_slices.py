@@ -11,7 +11,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.doctor.host import repository, slices
 from hostler.keys.families import REPLICA
 from hostler.model.replica import ReplicaRecord
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 from hostler.settings import load
 
 

@@ -21,7 +21,7 @@ from hostler.entry import process as entry_process
 from hostler.entry.doctor.host import watchdog as examined
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 from hostler.ports.machines import OverdueFences, ability
 from hostler.settings import Settings, load
 

@@ -11,7 +11,7 @@ from hostler.engine.inventory.service import InventoryService
 from hostler.entry.doctor.records import inventory as examined
 from hostler.keys.families import BLADE, PDU, RACK, REGION, TOR, ZONE
 from hostler.model.inventory_api import HardwareSet
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 
 
 async def present(scene: Scene) -> dict[str, object]:

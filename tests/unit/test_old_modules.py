@@ -14,6 +14,8 @@ from hostler.model.slice_api import Arguments, ArtifactView
 from hostler.model.trace import Reason
 from hostler.model.vm import architecture
 from hostler.model.vm_api import RetainedView, VmCreate, VmPhase
+from hostler.ports.machine_driver import Finding, Images
+from hostler.ports.slices import Artifacts
 
 OLD = {
     ("api", "VmCreate"): VmCreate,
@@ -29,6 +31,17 @@ OLD = {
     ("text_line", "check_line"): check_line,
     ("trace_api", "TraceView"): TraceView,
 }
+
+
+PORTS = {("artifacts", "Artifacts"): Artifacts, ("finding", "Finding"): Finding, ("images", "Images"): Images}
+
+
+@pytest.mark.parametrize(("module", "name"), PORTS)
+def test_a_port_can_be_imported_from_its_old_module(module: str, name: str) -> None:
+    sys.modules.pop(f"hostler.ports.{module}", None)
+    with pytest.warns(DeprecationWarning, match=f"hostler.ports.{module} is now hostler.ports"):
+        found = importlib.import_module(f"hostler.ports.{module}")
+    assert getattr(found, name) is PORTS[module, name]
 
 
 @pytest.mark.parametrize(("module", "name"), OLD)

@@ -10,7 +10,7 @@ import pytest
 
 from hostler.entry import process
 from hostler.entry.data_dir import DataFolder
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 from hostler.settings import load
 
 if TYPE_CHECKING:

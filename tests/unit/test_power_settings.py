@@ -13,7 +13,7 @@ from hostler.entry.cli import main
 from hostler.entry.control_plane import ControlPlaneProcess
 from hostler.entry.doctor.host import boards, power
 from hostler.errors import Invalid
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 from hostler.settings import load
 from hostler.wiring import open_power, open_store
 

@@ -19,7 +19,7 @@ from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.model.image import Seeding
 from hostler.model.vm import MachineState, Origin
-from hostler.ports.images import Named
+from hostler.ports.machine_driver import Named
 from hostler.ports.machines import Label
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from hostler.drivers.machines.qemu.images import formats, layout, transfer
 from hostler.drivers.machines.qemu.images.add import check_sha256, parse_request, recognise
 from hostler.drivers.machines.qemu.images.folder import ImageFolder, digest_of
 from hostler.errors import Damaged, HostlerError, Invalid, NotFound, Refused, TooLarge, Unavailable
-from hostler.ports.images import Named
+from hostler.ports.machine_driver import Named
 
 FIELDS = {
     "disk_format": "raw",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from hostler.ports.images import Named
+    from hostler.ports.machine_driver import Named
 
 GIB = 2**30
 

@@ -24,14 +24,14 @@ from hostler.errors import Conflict, NotFound, Unavailable
 from hostler.keys.families import ARTIFACT, REPLICA, TICKET
 from hostler.kit.clock import SystemClock
 from hostler.model.replica import ReplicaRecord
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 from hostler.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from hostler.ports.artifacts import Artifacts
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
 
 ONE = "org.example:greeting:1.0.0"

@@ -19,7 +19,7 @@ from hostler.errors import Conflict, HostlerError, LockHeld, NotFound, Unavailab
 from hostler.keys.families import AUDIT, LOCK, NAME, VM
 from hostler.model.vm import LockInfo, Power, VirtualMachine
 from hostler.model.vm_api import MoveRequest, VmCreate, VmPhase, VmUpdate
-from hostler.ports.finding import Level
+from hostler.ports.machine_driver import Level
 
 SEEDS = range(dose(test=10, full=300))
 

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from hostler.engine.runtime.env import Env
     from hostler.keys.mirror import Mirror
     from hostler.model.lab import LabUser
-    from hostler.ports.artifacts import Artifacts
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.calls import Questions
     from hostler.ports.hasher import Hasher
@@ -73,7 +72,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Machines
     from hostler.ports.peers import Peers
     from hostler.ports.power import Power
-    from hostler.ports.slices import Slices
+    from hostler.ports.slices import Artifacts, Slices
     from hostler.ports.store import Store
 
 

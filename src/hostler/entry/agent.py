@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from hostler.engine.agent.agent import Agent
     from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
-    from hostler.ports.artifacts import Artifacts
     from hostler.ports.machine_driver import MachineDriver
     from hostler.ports.machines import Machines
     from hostler.ports.peers import NodeChannels, Peers
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
     from hostler.settings import Settings
 

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.labs import LabQueueService
     from hostler.kit.clock import Clock
-    from hostler.ports.artifacts import Artifacts
     from hostler.ports.peers import NodeChannels
     from hostler.ports.power import Power
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
     from hostler.settings import Settings
     from hostler.sim.simulation import Simulation

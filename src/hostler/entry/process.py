@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hostler.engine.self_fencing import GRACE, overdue_at
 from hostler.errors import HostlerError, Invalid, Unavailable
 from hostler.kit.connections import ConnectionLimits, limits_of, open_file_limit
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.ports.machines import OverdueFences, ability
 from hostler.wiring import open_watchdog
 

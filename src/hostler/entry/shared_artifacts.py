@@ -26,7 +26,7 @@ from hostler.keys.families import ARTIFACT, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.model.rollout import ArtifactRecord
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 from hostler.ports.store import watching
 from hostler.wiring import artifacts_in_order, artifacts_of_replica, open_artifacts
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hostler.engine.tickets import PeerTickets
     from hostler.kit.clock import Clock
     from hostler.model.replica import ReplicaRecord
-    from hostler.ports.artifacts import Artifacts
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -45,7 +45,7 @@ COPY_AGAIN = (1.0, 60.0)
 
 
 class SharedArtifacts:
-    """Implements `hostler.ports.artifacts.Artifacts` over the folder of this host (`own`) and those of all replicas.
+    """Implements `hostler.ports.slices.Artifacts` over the folder of this host (`own`) and those of all replicas.
 
     `url`: where this process serves its own files, as its record says; None: an agent, which publishes nothing.
     """

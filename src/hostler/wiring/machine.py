@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.kit.clock import Clock
-    from hostler.ports.images import Images
+    from hostler.ports.machine_driver import Images
     from hostler.ports.machines import Machines
     from hostler.settings import Settings
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hostler.drivers.calling.listener import Listener
     from hostler.drivers.slices.process.driver import ProcessSlices
     from hostler.kit.clock import Clock
-    from hostler.ports.artifacts import ArtifactInfo, Artifacts
     from hostler.ports.calls import Questions, Told, WorkerConnections
+    from hostler.ports.slices import ArtifactInfo, Artifacts
     from hostler.settings import Settings
 
 

@@ -32,7 +32,7 @@ from hostler.drivers.artifacts.metadata import (
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.fsync import sync_folder
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

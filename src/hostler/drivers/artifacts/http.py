@@ -30,7 +30,7 @@ from hostler.drivers.artifacts.metadata import (
 from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.host import is_loopback
 from hostler.model.slice_api import ArtifactPage, ArtifactView
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -14,7 +14,7 @@ import msgspec
 
 from hostler.errors import Damaged, Invalid
 from hostler.model.deployment import Artifact
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ from hostler.drivers.artifacts.wheel import ENTRY_POINTS, MAX_ENTRIES, MAX_METAD
 from hostler.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from hostler.ports.artifacts import ArtifactInfo
+    from hostler.ports.slices import ArtifactInfo
 
 PROJECT = "pyproject.toml"
 _SKIPPED = frozenset({"__pycache__"})

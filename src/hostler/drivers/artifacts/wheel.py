@@ -36,7 +36,7 @@ from hostler.drivers.artifacts.metadata import (
 )
 from hostler.errors import Invalid
 from hostler.kit.fsync import sync_folder
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hostler.model.blueprint_api import RolloutSelection, RolloutVerb, SlicePlan
     from hostler.model.deployment import SliceRecord
     from hostler.model.rollout import Deployment
-    from hostler.ports.artifacts import Artifacts
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
 
 Problems: TypeAlias = "list[HostlerError]"

@@ -152,7 +152,7 @@ def doctor(data: Path | None, store_url: str | None, output: str) -> None:
     import msgspec
 
     from hostler.entry.doctor.examination import examine
-    from hostler.ports.finding import Level
+    from hostler.ports.machine_driver import Level
     from hostler.settings import load
 
     findings = complete(examine(load({"data": data, "store": store_url})))

@@ -17,7 +17,7 @@ from hostler.entry.cli.show import Duration, Mebibytes, size
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hostler.ports.images import Images, Named, Progress
+    from hostler.ports.machine_driver import Images, Named, Progress
 
 _HERE = __name__
 

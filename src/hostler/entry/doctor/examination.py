@@ -45,7 +45,7 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized
 from hostler.model.node import Lifecycle
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.settings.value import split_address
 from hostler.wiring import open_store, ttl_storage_on
 

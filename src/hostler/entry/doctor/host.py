@@ -22,7 +22,7 @@ from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted
 from hostler.model.node import HOST, HOST_SHARE, Lifecycle
 from hostler.model.vm import MachineState
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.settings.driver import GROUPS, installed
 from hostler.settings.value import COMMAND, read_power_command, split_address
 from hostler.wiring import machine_driver, machine_drivers, open_power_reader, why_no_slice_users

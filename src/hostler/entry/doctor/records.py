@@ -21,7 +21,7 @@ from hostler.model.deployment import base_of
 from hostler.model.lab import utc_time
 from hostler.model.rollout import AlertState, Phase
 from hostler.model.vm import OnNodeLoss
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 from hostler.wiring import open_inbox
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.deployments.service import BlueprintService
     from hostler.entry.server.route import Handler, Raw
-    from hostler.ports.artifacts import ArtifactInfo
+    from hostler.ports.slices import ArtifactInfo
 
 
 def _service(asked: Asked) -> BlueprintService:

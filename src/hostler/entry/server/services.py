@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from hostler.engine.vms import VmService
     from hostler.engine.workloads.service import WorkloadService
     from hostler.kit.clock import Clock
-    from hostler.ports.artifacts import Artifacts
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.peers import Peers
+    from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
     from hostler.sim.simulation import Simulation
 

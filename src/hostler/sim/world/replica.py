@@ -21,7 +21,7 @@ from hostler.engine.runtime.env import say_nothing
 from hostler.engine.self_fencing import GRACE, overdue_at
 from hostler.errors import Refused, Unavailable
 from hostler.model.deployment import Artifact, base_of
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 from hostler.sim.world.config import config_of
 from hostler.sim.world.host import Host
 

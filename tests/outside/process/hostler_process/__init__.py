@@ -9,8 +9,7 @@ import shlex
 import shutil
 from typing import TYPE_CHECKING
 
-from hostler.ports.finding import Finding, Level
-from hostler.ports.machine_driver import FirstMachine, MachineDriver
+from hostler.ports.machine_driver import Finding, FirstMachine, Level, MachineDriver
 from hostler.settings.option import Option
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.errors import HostlerError, Invalid
 from hostler.kit.plural import counted
-from hostler.ports.finding import Finding, Level
-from hostler.ports.machine_driver import FirstMachine, MachineDriver
+from hostler.ports.machine_driver import Finding, FirstMachine, Level, MachineDriver
 from hostler.ports.url import extra
 from hostler.settings import value
 from hostler.settings.option import Option

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
-    from hostler.ports.finding import Finding
-    from hostler.ports.images import Images, Progress
-    from hostler.ports.machine_driver import NodeSetup
+    from hostler.ports.machine_driver import Finding, Images, NodeSetup, Progress
     from hostler.ports.machines import Machines
     from hostler.settings import Settings
 

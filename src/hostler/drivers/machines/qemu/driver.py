@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.state import Content
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
-    from hostler.ports.images import Named
+    from hostler.ports.machine_driver import Named
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
 REATTACH_WITHIN = 5.0

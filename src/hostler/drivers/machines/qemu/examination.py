@@ -11,7 +11,7 @@ from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.privileges import users_here
 from hostler.errors import HostlerError
 from hostler.kit.plural import counted
-from hostler.ports.finding import Finding, Level
+from hostler.ports.machine_driver import Finding, Level
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.folder import Warmer
     from hostler.model.image import Image
-    from hostler.ports.images import Progress
+    from hostler.ports.machine_driver import Progress
 
 BOOTED = "hostler template"
 STATE, GATE = "state", "save.sock"

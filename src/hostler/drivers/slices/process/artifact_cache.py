@@ -29,12 +29,12 @@ from hostler.drivers.artifacts.wheel import unpack
 from hostler.errors import Refused, Unavailable
 from hostler.kit.processes import end_process, environment
 from hostler.kit.tasks import run_to_end
-from hostler.ports.artifacts import ArtifactInfo
+from hostler.ports.slices import ArtifactInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from hostler.ports.artifacts import Artifacts
+    from hostler.ports.slices import Artifacts
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[A-Za-z0-9._, -]*\])?\s*(\(?[<>=!~][^@/\\]*)?(;.*)?")
 _ALWAYS = ("--isolated", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--only-binary=:all:", "-qq")

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.slices.process.instance_dir import Note
     from hostler.kit.clock import Clock
-    from hostler.ports.artifacts import Artifacts
-    from hostler.ports.slices import Printed, Running
+    from hostler.ports.slices import Artifacts, Printed, Running
 
     OpenGateway: TypeAlias = Callable[[Path, str], AbstractAsyncContextManager[object]]
 

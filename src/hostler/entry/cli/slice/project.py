@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hostler.entry.cli.options import Server
-    from hostler.ports.artifacts import ArtifactInfo
+    from hostler.ports.slices import ArtifactInfo
     from hostler.slices.module import Handler, SliceModule
 
 

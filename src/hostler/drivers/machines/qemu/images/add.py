@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.images.layout import Scratch
-    from hostler.ports.images import Named, Progress
+    from hostler.ports.machine_driver import Named, Progress
 
 SECTOR = 512
 NOBODY = 65534

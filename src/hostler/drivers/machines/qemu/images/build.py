@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.ports.images import Named, Progress
+    from hostler.ports.machine_driver import Named, Progress
 
 KERNEL = "linux-image-cloud-amd64"
 """Metapackage that depends on the newest cloud kernel."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.layout import Scratch
     from hostler.drivers.machines.qemu.images.packages import Package
-    from hostler.ports.images import Progress
+    from hostler.ports.machine_driver import Progress
 
 RECIPE = 2
 """Increased when this module builds another image from the same packages and files."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostler.drivers.machines.qemu.images.layout import ImageLayout
-    from hostler.ports.images import Progress
+    from hostler.ports.machine_driver import Progress
 
 
 class PartialDownload:

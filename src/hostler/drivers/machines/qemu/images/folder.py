@@ -32,12 +32,12 @@ from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
 from hostler.kit.fsync import sync_file, sync_folder
 from hostler.model.image import Image
-from hostler.ports.images import Named
+from hostler.ports.machine_driver import Named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from hostler.ports.images import Progress
+    from hostler.ports.machine_driver import Progress
 
     Warmer = Callable[[Image, Path, int, int, Progress], Awaitable[None]]
     """Keeps the image in that folder booted with that many CPUs and MiB."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from hostler.ports.images import Progress
+    from hostler.ports.machine_driver import Progress
 
 CHUNK = 2**20
 _ZEROS = bytes(CHUNK)
