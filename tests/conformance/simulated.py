@@ -65,4 +65,6 @@ def simulated(
     place: SimulatedHost, kind: type[SimulatedMachines] = SimulatedMachines, **options: Any
 ) -> SimulatedMachines:
     """A driver that waits at each of its steps."""
-    return kind(place, **({"images": IMAGES, "step": pause} | options))
+    machines = kind(place, **({"images": IMAGES} | options))
+    machines.step = pause
+    return machines

@@ -128,7 +128,7 @@ class Recorded(DynamodbTtlStorage):
         self.asked: dict[str, Any] = {}
         self.answer: dict[str, Any] = {}
 
-    async def _asked(self, call: Call, operation: str, **parameters: Any) -> Any:  # noqa: ARG002
+    async def _request(self, call: Call, operation: str, **parameters: Any) -> Any:  # noqa: ARG002
         self.asked = {"operation": operation, **parameters}
         return self.answer
 
