@@ -174,7 +174,7 @@ async def test_after_a_reboot_the_calendar_decides_within_the_ttl(
     async with SqliteStore(path) as store:
         lease = await store.grant(300)
         await store.put("a", b"1", lease=lease)
-    monkeypatch.setattr("hostler.drivers.store.deadline.boot_id", lambda: "another boot")
+    monkeypatch.setattr("hostler.drivers.store.local_store.boot_id", lambda: "another boot")
     async with SqliteStore(path, clock=ShiftedClock(boot=-1e6, calendar=calendar)) as store:
         assert least <= store.remaining(lease.id) <= most
         if most == 0.0:

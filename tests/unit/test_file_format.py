@@ -12,9 +12,9 @@ from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.file.format import Content, parse
 from hostler.drivers.store.file.state import Advance, Bounds, Copy, Draft
+from hostler.drivers.store.local_store import HostTime
 from hostler.drivers.store.mvcc import Mvcc
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid
 from hostler.ports.store import Delete, KeyValue, Operation, Put

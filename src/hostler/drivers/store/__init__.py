@@ -6,6 +6,6 @@
     etcd     the distributed engine                                                   etcd/
     faulty   wraps any of them and injects faults, for tests and simulation           faulty.py
 
-The three local drivers share `watch_hub` (delivers changes to watches) and `committer` (group commit: many writers, one
-fsync).
+The three local drivers share `local_store` (verbs that are one transaction), `watch_hub` (delivers changes to
+watches) and `committer` (group commit: many writers, one fsync).
 """

@@ -10,24 +10,16 @@ from contextvars import Context
 from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
+from hostler.drivers.store.local_store import StateStore
 from hostler.drivers.store.mvcc import Mvcc
 from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
-from hostler.kit.tasks import Closing
 from hostler.ports.store import (
-    Delete,
-    DeletePrefix,
-    Put,
     Status,
-    check_delete_prefix,
-    check_key,
-    check_put,
-    check_range,
     check_revision,
     check_ttl,
     check_txn,
-    lease_id,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +27,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.store.watch_hub import LocalWatch
     from hostler.kit.clock import Clock
-    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
+    from hostler.ports.store import Comparison, Event, KeyValue, Operation, Page, TxnResult
 
 HISTORY = 100_000
 """Revisions that stay readable before the store compacts itself."""
@@ -48,7 +40,7 @@ def _itself(event: Event) -> Event:
     return event
 
 
-class MemoryStore(Closing):
+class MemoryStore(StateStore):
     """Lost when it is closed. Every verb is one step of the event loop, and few of them wait."""
 
     def __init__(
@@ -86,28 +78,11 @@ class MemoryStore(Closing):
 
     # Reading
 
-    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
-        check_key(key)
-        check_revision(revision)
+    async def _current(self) -> Mvcc:
         if self._is_turn():
             await asyncio.sleep(0)
         self._catch_up()
-        return self._state.get(key, revision)
-
-    async def range(
-        self,
-        prefix: str,
-        *,
-        after: str | None = None,
-        limit: int | None = None,
-        revision: int | None = None,
-        keys_only: bool = False,
-    ) -> Page:
-        check_range(prefix, after, limit, revision)
-        if self._is_turn():
-            await asyncio.sleep(0)
-        self._catch_up()
-        return self._state.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
+        return self._state
 
     def watch(
         self,
@@ -134,23 +109,11 @@ class MemoryStore(Closing):
 
     # Writing
 
-    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
-        check_put(key, value)
-        return (await self._write((), (Put(key, value, lease_id(lease)),), ())).revision
-
-    async def delete(self, key: str) -> bool:
-        check_key(key)
-        return bool((await self._write((), (Delete(key),), ())).responses[0])
-
-    async def delete_prefix(self, prefix: str) -> int:
-        check_delete_prefix(prefix)
-        return int((await self._write((), (DeletePrefix(prefix),), ())).responses[0])  # type: ignore[arg-type]
-
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         check_txn(when, then, otherwise)
-        return await self._write(when, then, otherwise)
+        return await self._commit(when, then, otherwise)
 
     async def compact(self, revision: int) -> None:
         check_revision(revision, optional=False)
@@ -220,14 +183,14 @@ class MemoryStore(Closing):
         self._calls += 1
         return self._calls % _CALLS_IN_A_ROW == 0
 
-    async def _write(
+    async def _commit(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
         if self._is_turn():
             await asyncio.sleep(0)
-        return self._commit(when, then, otherwise)
+        return self._apply(when, then, otherwise)
 
-    def _commit(
+    def _apply(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
         self._catch_up()
@@ -335,7 +298,7 @@ class AsideStore:
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
         """Run one transaction."""
-        return self._store._commit(when, then, otherwise)
+        return self._store._apply(when, then, otherwise)
 
     def grant(self, ttl: float) -> MemoryLease:
         """Grant a lease."""

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from hostler.drivers.store.deadline import Deadline
+from hostler.drivers.store.local_store import Deadline
 from hostler.errors import Damaged, Invalid
 from hostler.ports.store import Event, KeyValue, check_key
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from hostler.drivers.store.deadline import HostTime
     from hostler.drivers.store.file.format import Content
+    from hostler.drivers.store.local_store import HostTime
     from hostler.ports.store import Comparison, Event, Operation, TxnResult
 
 

@@ -11,29 +11,21 @@ import threading
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from hostler.drivers.store.committer import Committer
-from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.file.disk import Version, load, save, size, write_lock
 from hostler.drivers.store.file.format import parse
 from hostler.drivers.store.file.state import Advance, Bounds, Copy, Draft, check_later
+from hostler.drivers.store.local_store import HostTime, StateStore
 from hostler.drivers.store.watch_hub import BACKLOG, LocalWatch, WatchHub
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.tasks import Closing, Fairness
+from hostler.kit.tasks import Fairness
 from hostler.ports.store import (
-    Delete,
-    DeletePrefix,
-    Put,
     Status,
     TxnResult,
-    check_delete_prefix,
-    check_key,
-    check_put,
-    check_range,
     check_revision,
     check_ttl,
     check_txn,
     keys_read,
-    lease_id,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +33,9 @@ if TYPE_CHECKING:
 
     from hostler.drivers.store.committer import Request
     from hostler.drivers.store.file.format import Content, KnownState
+    from hostler.drivers.store.mvcc import Mvcc
     from hostler.kit.clock import Clock
-    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page
+    from hostler.ports.store import Comparison, Event, Operation
 
     Work: TypeAlias = Callable[[Draft], Any]
 
@@ -61,7 +54,7 @@ class _Step:
         self.before, self.advance, self.after = before, advance, after
 
 
-class FileStore(Closing):
+class FileStore(StateStore):
     """A store in the JSON file at `path`, shared with other processes of this host."""
 
     def __init__(
@@ -152,24 +145,9 @@ class FileStore(Closing):
 
     # Reading
 
-    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
-        check_key(key)
-        check_revision(revision)
+    async def _current(self) -> Mvcc:
         await self.fresh()
-        return self._visible.mvcc.get(key, revision)
-
-    async def range(
-        self,
-        prefix: str,
-        *,
-        after: str | None = None,
-        limit: int | None = None,
-        revision: int | None = None,
-        keys_only: bool = False,
-    ) -> Page:
-        check_range(prefix, after, limit, revision)
-        await self.fresh()
-        return self._visible.mvcc.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
+        return self._visible.mvcc
 
     def watch(
         self,
@@ -200,18 +178,6 @@ class FileStore(Closing):
 
     # Writing
 
-    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
-        check_put(key, value)
-        return (await self._txn((), (Put(key, value, lease_id(lease)),), ())).revision
-
-    async def delete(self, key: str) -> bool:
-        check_key(key)
-        return bool((await self._txn((), (Delete(key),), ())).responses[0])
-
-    async def delete_prefix(self, prefix: str) -> int:
-        check_delete_prefix(prefix)
-        return int((await self._txn((), (DeletePrefix(prefix),), ())).responses[0])  # type: ignore[arg-type]
-
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
@@ -220,7 +186,7 @@ class FileStore(Closing):
             await self.fresh()
             mvcc = self._visible.mvcc
             return TxnResult(True, mvcc.revision, tuple(mvcc.get(key, None) for key in keys))
-        return await self._txn(tuple(when), tuple(then), tuple(otherwise))
+        return await self._commit(tuple(when), tuple(then), tuple(otherwise))
 
     async def compact(self, revision: int) -> None:
         check_revision(revision, optional=False)
@@ -243,7 +209,7 @@ class FileStore(Closing):
         """End a lease."""
         await self._submit(lambda draft: draft.revoke(id_))
 
-    async def _txn(
+    async def _commit(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
         result: TxnResult = await self._submit(lambda draft: draft.txn(when, then, otherwise))

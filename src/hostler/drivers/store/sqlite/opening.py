@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from hostler.drivers.store.deadline import HostTime
+from hostler.drivers.store.local_store import HostTime
 from hostler.drivers.store.sqlite import schema
 from hostler.drivers.store.sqlite.reader import Reader
 from hostler.drivers.store.sqlite.writer import Writer

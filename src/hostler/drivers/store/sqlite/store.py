@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import apsw
 
 from hostler.drivers.store.committer import Committer
+from hostler.drivers.store.local_store import LocalStore
 from hostler.drivers.store.sqlite.opening import OpenFiles, open_in_thread
 from hostler.drivers.store.sqlite.writer import (
     Committed,
@@ -33,16 +34,13 @@ from hostler.drivers.store.sqlite.writer import (
 from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.tasks import Closing, Fairness
+from hostler.kit.tasks import Fairness
 from hostler.ports.store import (
-    Delete,
-    DeletePrefix,
     Event,
     KeyValue,
     Put,
     Status,
     TxnResult,
-    check_delete_prefix,
     check_key,
     check_put,
     check_range,
@@ -82,7 +80,7 @@ _SHORT_RANGE = 200
 """Maximum number of keys of a range that is read on the event loop."""
 
 
-class SqliteStore(Closing):
+class SqliteStore(LocalStore):
     """A store in one file. Several processes of one host may have it open."""
 
     def __init__(
@@ -247,16 +245,6 @@ class SqliteStore(Closing):
         revision: int = await self._write(Put(key, value, None if lease is None else lease_id(lease)))
         return revision
 
-    async def delete(self, key: str) -> bool:
-        check_key(key)
-        result: TxnResult = await self._write(Transaction((), (Delete(key),), ()))
-        return bool(result.responses[0])
-
-    async def delete_prefix(self, prefix: str) -> int:
-        check_delete_prefix(prefix)
-        result: TxnResult = await self._write(Transaction((), (DeletePrefix(prefix),), ()))
-        return int(result.responses[0])  # type: ignore[arg-type]
-
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
@@ -267,6 +255,11 @@ class SqliteStore(Closing):
             found = self._reader.several(keys)  # no writer has to be waited for
             if found is not None:
                 return TxnResult(True, found[1], tuple(found[0].get(key) for key in keys))
+        return await self._commit(when, then, otherwise)
+
+    async def _commit(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TxnResult:
         result: TxnResult = await self._write(Transaction(tuple(when), tuple(then), tuple(otherwise)))
         return result
 

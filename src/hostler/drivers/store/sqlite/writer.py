@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.drivers.store.committer import Request
-    from hostler.drivers.store.deadline import HostTime
+    from hostler.drivers.store.local_store import HostTime
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Operation, Response
 
