@@ -166,7 +166,7 @@ class ForgetsWhoTookBefore(MemoryRedis):
 
 @found_by("who_waits_is_woken_by_either_queue")
 class LooksNowAndThen(MemoryRedis):
-    async def pushed(self) -> None:
+    async def wait_for_push(self) -> None:
         await asyncio.sleep(4)
 
 
