@@ -172,7 +172,7 @@ async def _open_shell(asked: Asked) -> Answer | None:
 async def _served(asked: Asked, vm: VmView, hearing: WebSocketInput) -> int | None:
     """Log in and copy data. Return the close code."""
     way = _way(vm)
-    channel = asked.services.peers.channel(way.node, way.vm, Door.SSH)
+    channel = asked.services.peers.channel(way.node, way.vm, ChannelKind.SSH)
     try:
         async with shell_in(channel, way, await asked.terminals.key(), SIZE) as shell:
             await asked.services.vms.tell_opened(asked.request, vm, SHELL)

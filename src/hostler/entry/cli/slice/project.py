@@ -207,7 +207,7 @@ class _Own:
 
 def _loaded(path: Path) -> tuple[Path, SliceModule]:
     from hostler.slices.module import load
-    from hostler.wiring.artifacts import slice_source
+    from hostler.wiring.slices import slice_source
 
     folder, module = slice_source(path)
     sys.path.insert(0, str(folder))
