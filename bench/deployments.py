@@ -22,15 +22,13 @@ import click
 import msgspec
 
 from bench.deployments_bare import bound, noted_on
-from bench.leading import leading
+from bench.leading import lead
 from bench.options import parts_option, report_options
 from bench.plane_fill import fill_nodes, node
 from bench.plane_http import until
 from bench.report import Row, report
 from hostler.engine.deployments.call_metrics import Measured
-from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.state_machine import moved
-from hostler.engine.runtime.env import ControllerEnv
 from hostler.entry.cli.progress import Ticker
 from hostler.errors import Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.families import ALIVE, BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
@@ -41,13 +39,9 @@ from hostler.ports.store import Delete, ModRevision, Put
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from bench.deployments_bare import Bound, Noted
-    from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.view import View
-    from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance
     from hostler.ports.store import Event, KeyValue, Operation, Store
 
@@ -91,17 +85,17 @@ async def measure(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     if "embedded" in plan.parts:
         with tempfile.TemporaryDirectory(prefix="hostler-bench-") as folder:
             url = f"sqlite://{Path(folder) / 'bench.db'}"
-            rows += await _filled(url, plan, plan.instances, "embedded store", tell)
+            rows += await _measure_store(url, plan, plan.instances, "embedded store", tell)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
         rows.append(Row(what="memory, leader and nodes", found=peak, unit="GiB", wanted=MEMORY, at_most=True))
     if "etcd" in plan.parts and plan.etcd:
-        rows += await _filled(plan.etcd, plan, plan.etcd_instances, "etcd", tell, AT_ONCE_ETCD)
+        rows += await _measure_store(plan.etcd, plan, plan.etcd_instances, "etcd", tell, AT_ONCE_ETCD)
     if "loss" in plan.parts:
         rows += await _losses(plan, tell)
     return rows
 
 
-async def _filled(  # noqa: PLR0917  (where, how much, how)
+async def _measure_store(  # noqa: PLR0917  (where, how much, how)
     url: str, plan: Plan, instances: int, where: str, tell: Callable[[str], None], at_once: int = AT_ONCE
 ) -> list[Row]:
     async with open_store(url) as store:
@@ -113,9 +107,7 @@ async def _filled(  # noqa: PLR0917  (where, how much, how)
         noted = noted_on(url, store)
         async with _cluster(store if noted is None else cast("Store", noted), at_once) as nodes:
             began, worked = perf_counter(), process_time()
-            await _deployed(
-                store, nodes, blueprints=plan.blueprints, instances=instances, where=f"{where}: ", tell=tell
-            )
+            await _deploy(store, nodes, blueprints=plan.blueprints, instances=instances, where=f"{where}: ", tell=tell)
             seconds, spent = perf_counter() - began, process_time() - worked
         what = f"{instances:,} instances on {plan.nodes:,} nodes, {where}"
         done = Row(what=what, found=instances / seconds, unit="per second", wanted=WANTED)
@@ -123,10 +115,10 @@ async def _filled(  # noqa: PLR0917  (where, how much, how)
         if noted is None:
             return [done, cost]
         tell(f"{where}: the same transactions by a bare client")
-        return _beside(done, cost, noted, await bound(url, store, noted), instances, where)
+        return _rows(done, cost, noted, await bound(url, store, noted), instances, where)
 
 
-def _beside(  # noqa: PLR0917  (ours, theirs, of how many)
+def _rows(  # noqa: PLR0917  (ours, theirs, of how many)
     done: Row, cost: Row, noted: Noted, bare: Bound, instances: int, where: str
 ) -> list[Row]:
     """Return the rows, compared with what a bare client reaches with the same transactions."""
@@ -150,7 +142,7 @@ async def _losses(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
         async with open_store("memory://") as store:
             await fill_nodes(store, size)
             async with _cluster(store, AT_ONCE) as nodes:
-                await _deployed(store, nodes, blueprints=20, instances=size * 20, where=f"{size:,} nodes: ", tell=tell)
+                await _deploy(store, nodes, blueprints=20, instances=size * 20, where=f"{size:,} nodes: ", tell=tell)
                 each = [await _lost(store, nodes, node(number).node, size * 20) for number in range(DEATHS)]
                 costs.append(statistics.median(each[1:]))  # the first one also completes work that the start left over
         rows.append(
@@ -170,7 +162,7 @@ async def _lost(store: Store, nodes: Nodes, dead: str, instances: int) -> float:
     nodes.dead.add(dead)
     worked = process_time()
     await store.delete(ALIVE.fill(node=dead))
-    await _settled(nodes, instances, lambda _: None, "")
+    await _wait_until_settled(nodes, instances, lambda _: None, "")
     return process_time() - worked
 
 
@@ -178,21 +170,17 @@ async def _lost(store: Store, nodes: Nodes, dead: str, instances: int) -> float:
 async def _cluster(store: Store, at_once: int) -> AsyncIterator[Nodes]:
     """Run a leader and its nodes."""
 
-    def make(view: View, clock: Clock, rng: random.Random, tracer: Tracer) -> DeploymentController:
-        env = ControllerEnv(store=store, clock=clock, rng=rng, tracer=tracer)
-        return DeploymentController(env, view, measured=lambda _: Measured())
-
     nodes = Nodes(store, at_once)
     nodes.answering = asyncio.create_task(nodes.run(), name="bench: nodes")
     try:
-        async with leading(store, "deployments", make):
+        async with lead(store, lambda graph: (graph.deployment_controller(lambda _: Measured()),)):
             yield nodes
     finally:
         nodes.answering.cancel()
         await asyncio.gather(nodes.answering, return_exceptions=True)
 
 
-async def _deployed(
+async def _deploy(
     store: Store, nodes: Nodes, *, blueprints: int, instances: int, where: str, tell: Callable[[str], None]
 ) -> None:
     """Apply the blueprints, as the service does, and wait until every instance is active."""
@@ -209,10 +197,10 @@ async def _deployed(
                 SLICE_OWNER.put(SliceOwner(blueprint=name, number=1), base=spec.base),
             ],
         )
-    await _settled(nodes, instances, tell, where)
+    await _wait_until_settled(nodes, instances, tell, where)
 
 
-async def _settled(nodes: Nodes, instances: int, tell: Callable[[str], None], where: str) -> None:
+async def _wait_until_settled(nodes: Nodes, instances: int, tell: Callable[[str], None], where: str) -> None:
     async def done() -> bool:
         nodes.check()
         tell(f"{where}{nodes.count:,} of {instances:,} instances are active")
@@ -316,7 +304,7 @@ class Nodes:
 
     async def _go_on(self, batch: list[_Asked], first: int) -> None:
         for step in range(first, 2):
-            revision = await self._written(batch, [operation for one in batch for operation in one.step(step)])
+            revision = await self._write(batch, [operation for one in batch for operation in one.step(step)])
             if revision is None:  # one of them has changed, and its event will come; the others are written one by one
                 for one in batch if len(batch) > 1 else ():
                     await self._go_on([one], step)
@@ -327,7 +315,7 @@ class Nodes:
         for one in batch:
             self._is_active(one.key, one.active)
 
-    async def _written(self, batch: list[_Asked], then: list[Operation]) -> int | None:
+    async def _write(self, batch: list[_Asked], then: list[Operation]) -> int | None:
         """Return the revision; None: a key has changed. After an outage, check what was written and try again."""
         first = batch[0]
         while True:
@@ -363,7 +351,7 @@ class _Asked:
 
     def step(self, step: int) -> list[Operation]:
         """Return the node's next write."""
-        changes = {number: _answered(one, _ANSWERS[one.state][step]) for number, one in self._instances.items()}
+        changes = {number: _with_state(one, _ANSWERS[one.state][step]) for number, one in self._instances.items()}
         then: list[Operation] = _endpoints(self._parts, changes) if step == 1 else []
         if self._record is not None:
             self._following = moved(self._record, changes, at=int(time()))
@@ -392,7 +380,7 @@ def _node_of(key: str) -> str:
     return key[len(_SLICES) :].partition("/")[0]
 
 
-def _answered(one: SliceInstance, state: SliceState | None) -> SliceInstance | None:
+def _with_state(one: SliceInstance, state: SliceState | None) -> SliceInstance | None:
     return None if state is None else msgspec.structs.replace(one, state=state, since=0)
 
 

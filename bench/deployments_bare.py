@@ -106,7 +106,7 @@ async def bound(url: str, store: Store, noted: Noted) -> Bound:
         try:
             for number in range(ROUNDS):
                 sample = shapes[number % step :: step]
-                seconds, worked = await _sent(bare, sample, noted.at_once)
+                seconds, worked = await _send(bare, sample, noted.at_once)
                 share = len(sample) / len(shapes)
                 found.append(Bound(share / seconds, worked / share))
         finally:
@@ -114,7 +114,7 @@ async def bound(url: str, store: Store, noted: Noted) -> Bound:
     return Bound(statistics.median(one.share for one in found), statistics.median(one.cpu for one in found))
 
 
-async def _sent(bare: BareBatches, shapes: Sequence[Shape], at_once: int) -> tuple[float, float]:
+async def _send(bare: BareBatches, shapes: Sequence[Shape], at_once: int) -> tuple[float, float]:
     """Return the seconds until all are written and received by the watches, and processor seconds of this process."""
     total = sum(shape.written for shape in shapes)
     names = _names(max(FEWEST, total // WRITES_OF_A_KEY))

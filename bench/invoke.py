@@ -22,7 +22,7 @@ import click
 from bench.invoke_worker import ARTIFACT, BASE, METHOD
 from bench.options import report_options
 from bench.plane_http import MeasuredServer, lines
-from bench.plane_process import started
+from bench.plane_process import run_process
 from bench.report import Row, report
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.store_benchmark import ROUND
@@ -58,14 +58,14 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
         port = _free_port()
         address = f"127.0.0.1:{port}"
         server = await stack.enter_async_context(
-            started(["bench.invoke_server", str(folder), address], {"HOSTLER_CONFIG": "/dev/null"})
+            run_process(["bench.invoke_server", str(folder), address], {"HOSTLER_CONFIG": "/dev/null"})
         )
         at = await server.says("serving ")
         request = _post(at, await server.says("token "))
         tokens = (await server.says("admit "), hashlib.sha256(DIRECT.encode()).hexdigest())
-        worker = await stack.enter_async_context(started(["bench.invoke_worker", str(port), *tokens]))
+        worker = await stack.enter_async_context(run_process(["bench.invoke_worker", str(port), *tokens]))
         await worker.says("taking calls")
-        bare = await stack.enter_async_context(started(["bench.invoke_bare"]))
+        bare = await stack.enter_async_context(run_process(["bench.invoke_bare"]))
         bare_at = await bare.says("serving ")
         asking = await stack.enter_async_context(lines(at, CONNECTIONS))
         bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))

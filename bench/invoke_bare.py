@@ -27,10 +27,10 @@ def app() -> Starlette:
     except ImportError:
         raise SystemExit("starlette: not installed, but needed for the comparison; pip install starlette") from None
 
-    async def echoed(request: Request) -> Response:
+    async def echo(request: Request) -> Response:
         return Response(await request.body(), media_type="application/json")
 
-    return Starlette(routes=[Route(PATH, echoed, methods=["POST"])])
+    return Starlette(routes=[Route(PATH, echo, methods=["POST"])])
 
 
 async def _serve() -> None:

@@ -83,7 +83,7 @@ async def _on(redis: Any, url: str, plan: Plan, tell: Callable[[str], None], *, 
         queue = labs_queue.Plan(
             url=url, folder=plan.folder, peers=plan.peers, requests=plan.requests, rounds=plan.rounds
         )  # fmt: skip
-        rows += await labs_queue.measure(redis, queue, await _kept(redis), tell)
+        rows += await labs_queue.measure(redis, queue, await _persistence(redis), tell)
     if "live" in plan.parts and first:
         rows += await labs_live.measure(
             redis, url, plan.folder, labs=plan.live, quiet=plan.quiet, changes=plan.changes, tell=tell
@@ -94,7 +94,7 @@ async def _on(redis: Any, url: str, plan: Plan, tell: Callable[[str], None], *, 
     return rows
 
 
-async def _kept(redis: Any) -> str:
+async def _persistence(redis: Any) -> str:
     """Return how that Redis persists data."""
     found = {**await redis.config_get("appendonly"), **await redis.config_get("appendfsync")}
     if found["appendonly"] != "yes":

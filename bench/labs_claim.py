@@ -125,7 +125,7 @@ async def _claims(data: Path, count: int) -> list[float]:
     ):
         await until("Redis", lambda: _answers(redis), PATIENCE)
         await until("hostler up", lambda: _said(crew, "ready http"), PATIENCE)
-        address = crew.told().partition("ready ")[2].split()[0]
+        address = crew.output().partition("ready ")[2].split()[0]
         token = (data / "admin.token").read_text(encoding="ascii").strip()
         async with Client(address, token) as client:
             return [await _claim(redis, client, crew) for _ in range(count)]
@@ -151,7 +151,7 @@ async def _claim(redis: Any, client: Client, crew: Crew) -> float:
         if value is not None and LabServer.decode(value).available:
             break
         if time.perf_counter() - began > PATIENCE:
-            raise Unavailable(f"lab of {user}: not available within {PATIENCE:g} s: {crew.told()[-500:]}")
+            raise Unavailable(f"lab of {user}: not available within {PATIENCE:g} s: {crew.output()[-500:]}")
         await asyncio.sleep(LOOK)
     took = time.perf_counter() - began
     if not ahead.issuperset([view.id async for view in client.vms.list(ORG, user)]):
@@ -184,7 +184,7 @@ async def _answers(redis: Any) -> bool:
 
 async def _said(crew: Crew, text: str) -> bool:
     crew.check()
-    return text in crew.told()
+    return text in crew.output()
 
 
 if __name__ == "__main__":

@@ -116,10 +116,10 @@ def rows(found: Sequence[tuple[str, Sequence[Change]]]) -> list[Row]:
 async def _said(crew: Crew, text: str) -> str:
     async def done() -> bool:
         crew.check()
-        return text in crew.told()
+        return text in crew.output()
 
     await until(f"hostler up: {text}", done, PATIENCE)
-    return crew.told().partition(text)[2].split()[0]
+    return crew.output().partition(text)[2].split()[0]
 
 
 async def _all_available(redis: Any, users: Sequence[str], crew: Crew) -> bool:

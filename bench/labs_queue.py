@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bench import labs_peers
-from bench.labs_worker import PATIENCE, Pace, at_work, drained, left
+from bench.labs_worker import PATIENCE, Pace, at_work, drain, left
 from bench.plane_http import until
 from bench.report import Row
 from hostler.entry.cli.options import path_url
@@ -118,16 +118,16 @@ def rows(found: dict[str, list[Pace]], where: str) -> list[Row]:
     made = []
     for name in (ALONE, TWO, UP, LATER, MIXED):
         like = {peer.name: paces for peer, paces in peers.items() if peer.processes == (2 if name == TWO else 1)}
-        made += _beside(f"{name} ({where})", found[name], like, "of as many processes")
+        made += _rows(f"{name} ({where})", found[name], like, "of as many processes")
         if name == UP and peers:
             every = {peer.name: paces for peer, paces in peers.items()}
-            made.append(_beside("", found[name], every, "of all")[1])
+            made.append(_rows("", found[name], every, "of all")[1])
     for peer, paces in sorted(peers.items(), key=lambda pair: -_rate(pair[1])):
         made.append(Row(what=f"{peer.name} ({where})", found=_rate(paces), unit="per second"))
     return made
 
 
-def _beside(what: str, ours: Sequence[Pace], others: dict[str, list[Pace]], whom: str) -> list[Row]:
+def _rows(what: str, ours: Sequence[Pace], others: dict[str, list[Pace]], whom: str) -> list[Row]:
     row = Row(what=what, found=_rate(ours), unit="per second", wanted=WANTED)
     if not others:
         return [row]
@@ -159,7 +159,7 @@ async def _round(redis: Any, plan: Plan, tell: Callable[[str], None]) -> AsyncIt
     for name, pace in zip((UP, LATER), await _own(redis, plan, "up", starts, then=later), strict=True):
         yield name, pace
     for name, how, requests, processes in (
-        (MIXED, "up", list(itertools.islice(_mixed(), plan.requests)), 1),
+        (MIXED, "up", list(itertools.islice(_requests(), plan.requests)), 1),
         (ALONE, "alone", starts, 1),
         (TWO, "alone", starts, 2),
     ):
@@ -181,7 +181,7 @@ async def _peer(redis: Any, plan: Plan, peer: Peer) -> Pace:
         )
     with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
         async with at_work([*command, "work", peer.mode], environ, Path(folder), processes=peer.processes) as crew:
-            return await drained(redis, PEER_COUNTS[peer.kind], crew, count)
+            return await drain(redis, PEER_COUNTS[peer.kind], crew, count)
 
 
 async def _own(
@@ -195,7 +195,7 @@ async def _own(
 ) -> list[Pace]:
     """Measure requests that were pushed beforehand, then those of `then`, which are pushed while it works."""
     await redis.flushdb()
-    await _pushed(redis, requests)
+    await _push(redis, requests)
     with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
         environ = {"HOSTLER_CONFIG": os.devnull, "HOSTLER_DATA": folder, "HOSTLER_REDIS": plan.url}
         command = [sys.executable, "-m", "hostler"]
@@ -204,7 +204,7 @@ async def _own(
         else:
             command += ["labs", "worker", "--store", path_url("sqlite", Path(folder) / "bench.db")]
         async with at_work([*command, "--log-level", "warning"], environ, Path(folder), processes=processes) as crew:
-            paces = [await drained(redis, OWN_COUNTS, crew, len(requests))]
+            paces = [await drain(redis, OWN_COUNTS, crew, len(requests))]
             if then:
                 paces.append(await _kept_up(redis, crew, then))
         if await redis.exists(NAMES.dead):
@@ -215,7 +215,7 @@ async def _own(
 async def _kept_up(redis: Any, crew: Crew, requests: Sequence[tuple[str, bytes]]) -> Pace:
     """Measure from the first push until the last request is acknowledged."""
     began, worked = perf_counter(), crew.cpu()
-    await _pushed(redis, requests)
+    await _push(redis, requests)
 
     async def done() -> bool:
         crew.check()
@@ -225,7 +225,7 @@ async def _kept_up(redis: Any, crew: Crew, requests: Sequence[tuple[str, bytes]]
     return Pace(len(requests) / (perf_counter() - began), (crew.cpu() - worked) * 1e6 / len(requests))
 
 
-async def _pushed(redis: Any, requests: Sequence[tuple[str, bytes]]) -> None:
+async def _push(redis: Any, requests: Sequence[tuple[str, bytes]]) -> None:
     for start in range(0, len(requests), PUSHED):
         async with redis.pipeline(transaction=False) as pipe:
             for queue, request in requests[start : start + PUSHED]:
@@ -239,7 +239,7 @@ def _starts() -> Iterator[tuple[str, bytes]]:
         yield NAMES.provision, LabRequest(webuserid=str(uuid.uuid4()), lab_id=LAB_ID).encode()
 
 
-def _mixed() -> Iterator[tuple[str, bytes]]:
+def _requests() -> Iterator[tuple[str, bytes]]:
     """Yield start requests, and stop requests of earlier users, in equal numbers in the long run."""
     before: list[str] = []
     while True:

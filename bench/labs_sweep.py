@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 import uuid
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
-from bench.leading import led
-from bench.plane_fill import written
+from bench.leading import lead
+from bench.plane_fill import write_groups
 from bench.plane_http import until
 from bench.report import Row
+from hostler.engine.control_plane import ControlPlaneConfig, LeaderPorts
 from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.catalogue import shape_of
-from hostler.engine.labs.controller import LabController
-from hostler.engine.labs.projector import LabProjector
-from hostler.engine.runtime.env import ControllerEnv
 from hostler.errors import Conflict
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB, LabNames
@@ -26,14 +24,16 @@ from hostler.model.vm import MachineState, Readiness, Step, VmHandle
 from hostler.wiring import open_board
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from hostler.engine.view import View
-    from hostler.kit.clock import Clock
+    from hostler.engine.control_plane import ControlPlane
+    from hostler.engine.labs.controller import LabController
+    from hostler.engine.labs.projector import LabProjector
     from hostler.ports.inbox import LabRecords
     from hostler.ports.store import Operation, Store
+
+    _LabServices: TypeAlias = tuple[LabController, LabProjector]
 
 WANTED = 5
 PATIENCE = 120.0
@@ -51,19 +51,19 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
     users = [str(uuid.uuid4()) for _ in range(labs)]
     catalogue = LabCatalogue(default=LabTemplate(life=86_400.0))
     await redis.flushdb()
-    await written(store, (_lab(user, catalogue) for user in users))
-    async with open_board(url) as board, _leading(store, board, catalogue) as ((controller, projector), _):
+    await write_groups(store, (_lab(user, catalogue) for user in users))
+    async with open_board(url) as board, _lead(store, board, catalogue) as (controller, projector):
         tell(f"showing {labs:,} labs")
-        showing = await _shown(redis, projector, labs)
+        showing = await _wait_until_shown(redis, projector, labs)
         before = dict(controller.counters)
         tell("the full pass")
-        passing = await _timed(controller.resync(first=True))
+        passing = await _time(controller.resync(first=True))
         tell("the sweep")
-        sweeping = await _timed(projector.sweep())
+        sweeping = await _time(projector.sweep())
         if controller.counters != before or projector.state()["unshown"]:
             raise Conflict("bench: labs that needed no change were changed; the results are invalid")
         tell("the sweep of damaged records")
-        repairing = await _repaired(redis, projector, users)
+        repairing = await _time_repair(redis, projector, users)
     return [
         Row(
             what=f"{labs:,} labs: full pass and sweep", found=passing + sweeping, unit="s", wanted=WANTED, at_most=True
@@ -71,7 +71,7 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
         Row(what="… the leader's pass over all", found=passing, unit="s"),
         Row(what="… the sweep of the records, both ways", found=sweeping, unit="s"),
         Row(
-            what=f"… a sweep that repairs {3 * _damaged(labs):,} of them",
+            what=f"… a sweep that repairs {3 * _damaged_number(labs):,} of them",
             found=repairing,
             unit="s",
             wanted=WANTED,
@@ -81,13 +81,13 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
     ]
 
 
-async def _timed(work: Any) -> float:
+async def _time(work: Any) -> float:
     began = perf_counter()
     await work
     return perf_counter() - began
 
 
-async def _shown(redis: Any, projector: LabProjector, labs: int) -> float:
+async def _wait_until_shown(redis: Any, projector: LabProjector, labs: int) -> float:
     """Wait until the projector has written all records."""
 
     async def done() -> bool:
@@ -99,13 +99,13 @@ async def _shown(redis: Any, projector: LabProjector, labs: int) -> float:
     return took
 
 
-def _damaged(labs: int) -> int:
+def _damaged_number(labs: int) -> int:
     return max(1, int(labs * DAMAGED))
 
 
-async def _repaired(redis: Any, projector: LabProjector, users: list[str]) -> float:
+async def _time_repair(redis: Any, projector: LabProjector, users: list[str]) -> float:
     """Return the seconds from the start of the sweep until all records are correct again."""
-    count = _damaged(len(users))
+    count = _damaged_number(len(users))
     right = {user: await redis.get(NAMES.server(user)) for user in users[: 2 * count]}
     async with redis.pipeline(transaction=False) as pipe:
         for user in users[:count]:
@@ -158,16 +158,11 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
     ]
 
 
-def _leading(
-    store: Store, board: LabRecords, catalogue: LabCatalogue
-) -> AbstractAsyncContextManager[tuple[tuple[LabController, LabProjector], View]]:
-    """Run the two lab services of a leader."""
+def _lead(store: Store, board: LabRecords, catalogue: LabCatalogue) -> AbstractAsyncContextManager[_LabServices]:
+    """Run the lab services of a leader. Decisions are not recorded."""
 
-    def made(view: View, clock: Clock, rng: random.Random) -> tuple[LabController, LabProjector]:
-        env = ControllerEnv(store=store, clock=clock, rng=rng, new_id=lambda: uuid.uuid4().hex)
-        return (
-            LabController(env, view, catalogue=catalogue),
-            LabProjector(board, view, clock=clock, rng=rng),
-        )
+    def lab_services(graph: ControlPlane) -> _LabServices:
+        labs, projector = graph.lab_controllers(LeaderPorts(lab_records=board))
+        return cast("LabController", labs), cast("LabProjector", projector)
 
-    return led(store, made)
+    return lead(store, lab_services, ControlPlaneConfig(catalogue=catalogue, traces_kept=0))

@@ -43,9 +43,9 @@ class Crew:
     def check(self) -> None:
         """Check the processes. Unavailable: one of them has ended."""
         if any(process.poll() is not None for process in self._processes):
-            raise Unavailable(f"bench: a worker ended: {self.told()[-TOLD:]}")
+            raise Unavailable(f"bench: a worker ended: {self.output()[-TOLD:]}")
 
-    def told(self) -> str:
+    def output(self) -> str:
         """Return their output so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
@@ -73,14 +73,14 @@ async def at_work(
     command: Sequence[str], environ: Mapping[str, str], folder: Path, *, processes: int = 1
 ) -> AsyncIterator[Crew]:
     """Run several processes of a command while the context is open."""
-    crew = Crew([_started(command, environ, folder / "worker.log") for _ in range(processes)], folder / "worker.log")
+    crew = Crew([_start(command, environ, folder / "worker.log") for _ in range(processes)], folder / "worker.log")
     try:
         yield crew
     finally:
         await asyncio.to_thread(crew.end)
 
 
-def _started(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
         return subprocess.Popen(
             command,
@@ -100,7 +100,7 @@ async def left(redis: Any, counts: Sequence[tuple[str, str]]) -> int:
         return sum(await pipe.execute())
 
 
-async def drained(redis: Any, counts: Sequence[tuple[str, str]], crew: Crew, count: int) -> Pace:
+async def drain(redis: Any, counts: Sequence[tuple[str, str]], crew: Crew, count: int) -> Pace:
     """Wait until none of `count` is left. Return the rate of the last nine tenths. Unavailable: it took too long."""
     began, at, worked, begun = perf_counter(), count, crew.cpu(), False
     end = began + PATIENCE
@@ -111,7 +111,7 @@ async def drained(redis: Any, counts: Sequence[tuple[str, str]], crew: Crew, cou
         crew.check()
         if now > end:
             raise Unavailable(
-                f"bench: {rest} of {count} requests were left after {PATIENCE:g} s: {crew.told()[-TOLD:]}"
+                f"bench: {rest} of {count} requests were left after {PATIENCE:g} s: {crew.output()[-TOLD:]}"
             )
         await asyncio.sleep(LOOK)
     return Pace(at / (perf_counter() - began), (crew.cpu() - worked) * 1e6 / at)

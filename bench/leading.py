@@ -1,31 +1,32 @@
-"""A leader's services on a store, with a view of their own and a real leadership."""
+"""Services of a leader on a store: those of the composition root, with a real leadership."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from hostler.engine.decision_recorder import Tracer
+from hostler.engine.control_plane import ControlPlane, ControlPlaneConfig
 from hostler.engine.elections import Elections
-from hostler.engine.view import View
+from hostler.engine.runtime.env import Env
 from hostler.errors import Conflict
 from hostler.keys.families import LEADER
 from hostler.kit.clock import SystemClock
+from hostler.sim.world.replica import PORTS
 from hostler.wiring import ttl_storage_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from hostler.engine.leadership import Leadership
     from hostler.engine.service import Service
-    from hostler.kit.clock import Clock
     from hostler.ports.store import Store
 
-S = TypeVar("S", bound="Service")
-Services = TypeVar("Services", bound="tuple[Service, ...]")
+Services = TypeVar("Services", bound="Sequence[Service]")
+CONFIG = ControlPlaneConfig()
 
 
 class _Standing:
@@ -36,37 +37,24 @@ class _Standing:
 
 
 @asynccontextmanager
-async def leading(
-    store: Store, actor: str, make: Callable[[View, Clock, random.Random, Tracer], S]
-) -> AsyncIterator[tuple[S, View]]:
-    """Run the controller that `make` creates while the context is open."""
-
-    def made(view: View, clock: Clock, rng: random.Random) -> tuple[S]:
-        return (make(view, clock, rng, Tracer(clock, lambda: uuid.uuid4().hex, actor)),)
-
-    async with led(store, made) as ((controller,), view):
-        yield controller, view
-
-
-@asynccontextmanager
-async def led(
-    store: Store, make: Callable[[View, Clock, random.Random], Services]
-) -> AsyncIterator[tuple[Services, View]]:
-    """Run the services that `make` creates while the context is open."""
-    clock, rng = SystemClock(), random.Random(1)  # noqa: S311 - spreads retries
-    view = View(store, clock=clock, rng=rng)
-    elections = Elections(ttl_storage_on(store), clock=clock)
-    tasks = [asyncio.create_task(view.run(), name="bench: view")]
+async def lead(
+    store: Store, choose: Callable[[ControlPlane], Services], config: ControlPlaneConfig = CONFIG
+) -> AsyncIterator[Services]:
+    """Run the services that `choose` takes from a control plane while the context is open."""
+    env = Env(SystemClock(), random.Random(1), lambda: uuid.uuid4().hex, lambda: secrets.token_hex(32))  # noqa: S311
+    graph = ControlPlane(store, env, PORTS, config)
+    elections = Elections(ttl_storage_on(store), clock=env.clock)
+    tasks = [asyncio.create_task(graph.view.run(), name="bench: view")]
     try:
-        await view.ready()
+        await graph.view.ready()
         leadership = await elections.acquire(LEADER.fill(n=1), "bench", ttl=60.0)
         if leadership is None:
             raise Conflict("bench: another process leads on this store; give an empty one")
-        services = make(view, clock, rng)
+        services = choose(graph)
         for service in services:
             await service.start(_Standing(leadership))
         tasks += [asyncio.create_task(service.run(), name=f"bench: {service.name}") for service in services]
-        yield services, view
+        yield services
         for service in services:
             await service.stop()
     finally:

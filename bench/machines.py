@@ -50,7 +50,7 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     at_once, many = fitting(plan.at_once, EACH_MIB, free), fitting(plan.many, IDLE_EACH_MIB, free)
     async with real_plane(plan.folder, plan.images, tell) as plane:
         tell("learning how a machine is run")
-        recipe = await machines_bare.learned(plane, plan.folder / "recipe", memory_mib=MEMORY_MIB)
+        recipe = await machines_bare.learn_recipe(plane, plan.folder / "recipe", memory_mib=MEMORY_MIB)
         settings = plane.settings.with_driver_options(accelerator=recipe.accelerator)
         for part in plan.parts:
             tell(part)

@@ -65,12 +65,12 @@ def _copy(folder: Path, into: Path) -> None:
     shutil.copyfile(folder / DISK, into / DISK)
 
 
-async def learned(plane: RealPlane, into: Path, *, memory_mib: int) -> Recipe:
+async def learn_recipe(plane: RealPlane, into: Path, *, memory_mib: int) -> Recipe:
     """Return the recipe of a machine of that size, as the control plane runs it; the machine is deleted afterwards."""
-    view, _ = await plane.made(power=Power.OFF, memory_mib=memory_mib)
+    view, _ = await plane.create_machine(power=Power.OFF, memory_mib=memory_mib)
     made = plane.folder_of(view.id)
     await asyncio.to_thread(_copy, made, into)  # before it starts, so that its disk is unwritten
-    await plane.started(view.id)
+    await plane.start_machine(view.id)
     await asyncio.to_thread(shutil.copytree, made / SEED, into / SEED)
     argv = command_line(made)
     await plane.gone(view.id)
@@ -116,14 +116,14 @@ class _Guest:
             )
 
     async def way(self, at: float) -> Way:
-        qmp = await self._connected("qmp.sock")
-        guest = await self._connected("guest.sock")
+        qmp = await self._connect("qmp.sock")
+        guest = await self._connect("guest.sock")
         try:
             await qmp[0].readline()  # its greeting: the work before the first instruction is done
             began = time.time()
             while not (line := await guest[0].readline()).startswith(READY):
                 if not line:
-                    raise self._ended()
+                    raise self._end_error()
             ready = time.time()
             await asyncssh.get_server_host_key(
                 "127.0.0.1", self._port, server_host_key_algs=["ssh-ed25519"], config=None
@@ -133,19 +133,19 @@ class _Guest:
             for _, writer in (qmp, guest):
                 writer.close()
 
-    async def _connected(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         held = os.open(self._folder, os.O_PATH)  # the path may be longer than a socket address allows
         try:
             while True:
                 with suppress(FileNotFoundError, ConnectionRefusedError):
                     return await asyncio.open_unix_connection(f"/proc/self/fd/{held}/{name}")
                 if self._process.poll() is not None:
-                    raise self._ended()
+                    raise self._end_error()
                 await asyncio.sleep(GLANCE)
         finally:
             os.close(held)
 
-    def _ended(self) -> Unavailable:
+    def _end_error(self) -> Unavailable:
         said = " ".join((self._folder / "qemu.log").read_text(errors="replace").split())[-300:]
         return Unavailable(f"bare QEMU: ended before its guest was up: {said or 'no output'}")
 

@@ -69,7 +69,7 @@ async def memory(plane: RealPlane, folder: Path, *, count: int, tell: Callable[[
     await images.add(IDLE, str(disk), sha256=None, options=options, progress=lambda *_: None)
     found: dict[int, float] = {}
     for number in range(1, count + 1):
-        await plane.made(memory_mib=IDLE_MIB, image=IDLE)
+        await plane.create_machine(memory_mib=IDLE_MIB, image=IDLE)
         if number in (min(FIRST, count - 1), count):
             await asyncio.sleep(SETTLES)
             found[number] = plane.process.memory_mib("VmRSS")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.plane_process import PATIENCE, started
+from bench.plane_process import PATIENCE, run_process
 from hostler.client import Client
 from hostler.errors import NotFound
 from hostler.model.vm import Power, Step, VmSpec
@@ -62,7 +62,7 @@ class RealPlane:
         self.settings, self.process, self._client = settings, process, client
         self._names = (f"bench-{number}" for number in itertools.count(1))
 
-    async def made(
+    async def create_machine(
         self, *, power: Power = Power.ON, memory_mib: int = MEMORY_MIB, image: str = TINY
     ) -> tuple[VmView, Way | None]:
         """Create a machine. If it is to run, wait until it is available, and return how that went."""
@@ -71,9 +71,9 @@ class RealPlane:
         view = await self._client.vms.create(
             ORG, PROJECT, VmCreate(name=next(self._names), spec=spec, power=power)
         )  # fmt: skip
-        return await self._there(view.id, at) if power is Power.ON else (await self._settled(view.id), None)
+        return await self._there(view.id, at) if power is Power.ON else (await self._wait_until_settled(view.id), None)
 
-    async def started(self, vm: str) -> tuple[VmView, Way]:
+    async def start_machine(self, vm: str) -> tuple[VmView, Way]:
         """Start a machine that is off, and wait until it is available."""
         at = time.time()
         await self._client.vms.start(ORG, PROJECT, vm)
@@ -99,7 +99,7 @@ class RealPlane:
             return found
         raise NotFound(f"machine {vm}: no folder below {self.settings.data}")
 
-    async def _settled(self, vm: str) -> VmView:
+    async def _wait_until_settled(self, vm: str) -> VmView:
         view = await self._client.vms.wait(ORG, PROJECT, vm, settled=True, within=WITHIN)
         assert view is not None  # noqa: S101 - None only if the wait is for its end
         return view
@@ -129,7 +129,7 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
     arguments = ["hostler", "up", "--machines", "qemu", "--listen", "127.0.0.1:0", "--log-level", "warning"]
     async with AsyncExitStack() as stack:
         stack.callback(kill_below, folder)  # processes left over after an error
-        process = await stack.enter_async_context(started(arguments, environ))
+        process = await stack.enter_async_context(run_process(arguments, environ))
         url = await process.says("ready ", within=5 * PATIENCE)
         token = (data / "admin.token").read_text(encoding="ascii").strip()
         client = await stack.enter_async_context(Client(url, token))

@@ -57,7 +57,7 @@ async def measure(
 
 async def _ours(plane: RealPlane, count: int) -> tuple[list[Way], float]:
     before = plane.process.cpu()
-    made = await asyncio.gather(*(plane.made() for _ in range(count)))
+    made = await asyncio.gather(*(plane.create_machine() for _ in range(count)))
     cpu = plane.process.cpu() - before
     await plane.gone(*(view.id for view, _ in made))
     return [way for _, way in made if way is not None], cpu

@@ -33,8 +33,8 @@ async def measure(
     warm, cold = [], []
     for number in range(rounds):
         tell(f"warm and cold, round {number + 1} of {rounds}")
-        warm.append(await _started(plane, MEMORY_MIB, is_warm=True))
-        cold.append(await _started(plane, COLD_MIB, is_warm=False))
+        warm.append(await _time_start(plane, MEMORY_MIB, is_warm=True))
+        cold.append(await _time_start(plane, COLD_MIB, is_warm=False))
     found, other = statistics.median(warm), statistics.median(cold)
     return [
         Row(
@@ -47,9 +47,9 @@ async def measure(
     ]
 
 
-async def _started(plane: RealPlane, memory_mib: int, *, is_warm: bool) -> float:
-    view, _ = await plane.made(power=Power.OFF, memory_mib=memory_mib)
-    _, way = await plane.started(view.id)
+async def _time_start(plane: RealPlane, memory_mib: int, *, is_warm: bool) -> float:
+    view, _ = await plane.create_machine(power=Power.OFF, memory_mib=memory_mib)
+    _, way = await plane.start_machine(view.id)
     if is_warm != ("-incoming" in command_line(plane.folder_of(view.id))):
         raise Conflict(f"bench: a machine of {memory_mib} MiB was {'not ' * is_warm}started from a saved state")
     await plane.gone(view.id)

@@ -100,7 +100,7 @@ def _nodes(count: int) -> Iterator[NodeState]:
         )
 
 
-def _wanted(request: str, number: int) -> PlacementRequest:
+def _placement_request(request: str, number: int) -> PlacementRequest:
     project = number % PROJECTS
     kind = {"app": str(project)}
     apart = Affinity(together=False, level=Level.NODE, labels=kind)
@@ -139,7 +139,7 @@ class _Load:
         times: list[float] = []
         cpu = 0.0
         while sum(times) < seconds:
-            batch = [_wanted(self._request, self._number + ahead) for ahead in range(50)]
+            batch = [_placement_request(self._request, self._number + ahead) for ahead in range(50)]
             self._number += len(batch)
             while len(self._standing) + len(batch) > self._most and self._standing:
                 self._cluster.free(self._standing.popleft())

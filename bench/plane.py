@@ -52,7 +52,7 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     """Run every part of the plan."""
     rows: list[Row] = []
     if plan.etcd is not None:
-        async with _borrowed(plan.etcd):
+        async with _borrow_store(plan.etcd):
             pass  # checked first, before any other part has run
     for part in plan.parts:
         rows += await _part(part, plan, tell)
@@ -63,25 +63,25 @@ async def _part(part: str, plan: Plan, tell: Callable[[str], None]) -> list[Row]
     rows: list[Row] = []
     tell(part)
     if part == "create":
-        async with _embedded(plan, part) as store:
+        async with _embedded_store(plan, part) as store:
             rows += await plane_create.measure(store, "sqlite", EMBEDDED, folder=plan.folder, seconds=plan.seconds)
         if plan.etcd is not None:
-            async with _borrowed(plan.etcd) as store:
+            async with _borrow_store(plan.etcd) as store:
                 rows += await plane_create.measure(store, "etcd", CLUSTER, folder=plan.folder, seconds=plan.seconds)
     elif part == "place":
-        async with _embedded(plan, part) as store:
+        async with _embedded_store(plan, part) as store:
             rows += await plane_place.measure(store, plan.place_nodes, plan.place_machines, tell)
     elif part == "get":
         rows += await plane_get.measure(plan.folder, plan.seconds, tell)
     elif part == "many":
         rows += await plane_many.measure(plan.folder, plan.machines, plan.nodes, plan.pages, tell)
     elif part == "wake":
-        async with _embedded(plan, part) as store:
+        async with _embedded_store(plan, part) as store:
             rows += await plane_wake.measure(
                 store, "sqlite", folder=plan.folder, agents=plan.agents, changes=plan.changes, tell=tell
             )
         if plan.etcd is not None:
-            async with _borrowed(plan.etcd) as store:
+            async with _borrow_store(plan.etcd) as store:
                 rows += await plane_wake.measure(
                     store, "etcd", folder=plan.folder, agents=plan.agents, changes=plan.changes, tell=tell
                 )
@@ -92,13 +92,13 @@ async def _part(part: str, plan: Plan, tell: Callable[[str], None]) -> list[Row]
 
 
 @asynccontextmanager
-async def _embedded(plan: Plan, part: str) -> AsyncIterator[Store]:
+async def _embedded_store(plan: Plan, part: str) -> AsyncIterator[Store]:
     async with open_store(path_url("sqlite", plan.folder / f"{part}.db")) as store:
         yield store
 
 
 @asynccontextmanager
-async def _borrowed(url: str) -> AsyncIterator[Store]:
+async def _borrow_store(url: str) -> AsyncIterator[Store]:
     """Open an empty store, and empty it again afterwards. Invalid: it is in use."""
     async with open_store(url) as store:
         found = (await store.range("", limit=1, keys_only=True)).items

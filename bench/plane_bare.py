@@ -29,10 +29,10 @@ def app(size: int) -> Starlette:
         raise SystemExit("starlette: not installed, but needed for the comparison; pip install starlette") from None
     body = b'{"filler":"%b"}' % (b"x" * max(0, size - 13))
 
-    async def shown(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
+    async def show(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
         return Response(body, media_type="application/json")
 
-    return Starlette(routes=[Route(PATH, shown)])
+    return Starlette(routes=[Route(PATH, show)])
 
 
 async def _serve(size: int) -> None:

@@ -80,7 +80,7 @@ async def fill(url: str, machines: int, nodes: int, tell: Callable[[str], None])
     began = time.perf_counter()
     async with open_store(url) as store:
         await fill_nodes(store, nodes)
-        await written(store, _machines(machines, nodes, tell))
+        await write_groups(store, _machines(machines, nodes, tell))
     return time.perf_counter() - began
 
 
@@ -94,15 +94,15 @@ async def fill_nodes(store: Store, nodes: int) -> None:
             record = node(number)
             yield [MEMBER.put(record, node=record.node), ALIVE.put(alive, node=record.node, lease=lease)]
 
-    await written(store, operations())
+    await write_groups(store, operations())
 
 
-async def wish(store: Store, numbers: range) -> None:
+async def write_specs(store: Store, numbers: range) -> None:
     """Write VMs that are not placed yet."""
-    await written(store, (_wished(machine(number)) for number in numbers))
+    await write_groups(store, (_spec_operations(machine(number)) for number in numbers))
 
 
-def _wished(vm: VirtualMachine) -> list[Operation]:
+def _spec_operations(vm: VirtualMachine) -> list[Operation]:
     place_: dict[str, Any] = {"org": vm.org, "project": vm.project}
     return [VM.put(vm, vm=vm.id, **place_), NAME.put(vm.id, name=vm.name, **place_)]
 
@@ -118,13 +118,13 @@ def _machines(machines: int, nodes: int, tell: Callable[[str], None]) -> Iterato
         handle = told(vm, None, node=where, driver="simulated", at=vm.created_at)
         handle = msgspec.structs.replace(handle, state=MachineState.RUNNING, address="10.0.0.1")
         yield [
-            *_wished(vm),
+            *_spec_operations(vm),
             HANDLE.put(handle, org=vm.org, project=vm.project, vm=vm.id),
             COMMAND.put(command, node=where, vm=vm.id),
         ]
 
 
-async def written(store: Store, groups: Iterator[list[Operation]]) -> None:
+async def write_groups(store: Store, groups: Iterator[list[Operation]]) -> None:
     """Write groups of operations in concurrent transactions, each with as many groups as fit."""
     waiting: set[asyncio.Task[object]] = set()
     batch: list[Operation] = []

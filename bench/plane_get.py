@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.plane_fill import fill, first_path
 from bench.plane_http import MeasuredServer, get, lines
-from bench.plane_process import replica, started, token_kept
+from bench.plane_process import replica, run_process, token_kept
 from bench.report import Row
 from hostler.entry.cli.options import path_url
 from hostler.entry.store_benchmark import ROUND
@@ -34,7 +34,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
         asking = await stack.enter_async_context(lines(at, CONNECTIONS))
         request = get(at, first_path(), token)
         reply = await asking[0].ask(request)
-        bare = await stack.enter_async_context(started(["bench.plane_bare", str(len(reply.body))]))
+        bare = await stack.enter_async_context(run_process(["bench.plane_bare", str(len(reply.body))]))
         bare_at = await bare.says("serving ")
         bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
         sides = [

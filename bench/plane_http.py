@@ -99,7 +99,7 @@ async def lines(url: str, count: int) -> AsyncIterator[list[Line]]:
             line.close()
 
 
-async def loaded(opened: list[Line], request: bytes, seconds: float) -> int:
+async def measure_load(opened: list[Line], request: bytes, seconds: float) -> int:
     """Send requests on all connections for some seconds. Return the number of answers. Unavailable: one was not 200."""
     until = perf_counter() + seconds
     counts = [0] * len(opened)
@@ -137,7 +137,7 @@ class MeasuredServer:
         """Send requests for some seconds."""
         before = self._process.cpu()
         # on a busy host there may be no answer in time
-        count = max(1, await loaded(self._opened, self._request, seconds))
+        count = max(1, await measure_load(self._opened, self._request, seconds))
         self.rates.append(count / seconds)
         used = max(1 / TICKS, self._process.cpu() - before)  # a short round may end within a tick
         self.cpu_us.append(used * 1e6 / count)

@@ -8,28 +8,23 @@ from contextlib import asynccontextmanager
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
-from bench.leading import leading
-from bench.plane_fill import fill_nodes, wish
+from bench.leading import lead
+from bench.plane_fill import fill_nodes, write_specs
 from bench.plane_http import until
 from bench.plane_shape import Recorder
 from bench.report import Row
-from hostler.engine.controllers.machines import MachineController
-from hostler.engine.quotas import quota_release
-from hostler.engine.runtime.env import ControllerEnv
 from hostler.keys.families import COMMAND
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import AsyncIterator, Callable
 
     from bench.plane_shape import Shape
-    from hostler.engine.decision_recorder import Tracer
-    from hostler.engine.view import View
-    from hostler.kit.clock import Clock
+    from hostler.engine.controllers.machines import MachineController
     from hostler.ports.store import Store
 
 WANTED = 1_000
 WIDTH = 64
+"""As many names as the controller reconciles at once."""
 ROUNDS = 3
 PATIENCE = 120.0
 
@@ -45,8 +40,8 @@ async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str],
     async with _controller(recorder) as controller:
         for number in range(ROUNDS):
             tell(f"durable placement: round {number + 1} of {ROUNDS}")
-            ours.append(await _timed(each, _placed(store, controller, range(number * each, (number + 1) * each))))
-            bare.append(await _timed(each, _bare(store, recorder.recorded(), number, each)))
+            ours.append(await _time(each, _place(store, controller, range(number * each, (number + 1) * each))))
+            bare.append(await _time(each, _bare(store, recorder.recorded(), number, each)))
     found, other = (statistics.median(rate for rate, _ in side) for side in (ours, bare))
     cpu, other_cpu = (statistics.median(spent for _, spent in side) for side in (ours, bare))
     return [
@@ -63,14 +58,14 @@ async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str],
     ]
 
 
-async def _timed(count: int, work: asyncio.Task[None]) -> tuple[float, float]:
+async def _time(count: int, work: asyncio.Task[None]) -> tuple[float, float]:
     """Return the rate per second, and the processor time of one."""
     began, worked = perf_counter(), process_time()
     await work
     return count / (perf_counter() - began), (process_time() - worked) / count
 
 
-def _placed(store: Store, controller: MachineController, numbers: range) -> asyncio.Task[None]:
+def _place(store: Store, controller: MachineController, numbers: range) -> asyncio.Task[None]:
     """Write the VM specs, and wait until each has its command."""
 
     async def work() -> None:
@@ -79,7 +74,7 @@ def _placed(store: Store, controller: MachineController, numbers: range) -> asyn
         async def done() -> bool:
             return controller.counters.get("place", 0) >= goal
 
-        await wish(store, numbers)
+        await write_specs(store, numbers)
         await until(f"placing {len(numbers)} machines", done, PATIENCE)
 
     return asyncio.create_task(work(), name="bench: placing")
@@ -98,9 +93,5 @@ def _bare(store: Store, shape: Shape, round_: int, count: int) -> asyncio.Task[N
 
 @asynccontextmanager
 async def _controller(store: Store) -> AsyncIterator[MachineController]:
-    def make(view: View, clock: Clock, rng: random.Random, tracer: Tracer) -> MachineController:
-        env = ControllerEnv(store=store, clock=clock, rng=rng, tracer=tracer)
-        return MachineController(env, view, release=quota_release, width=WIDTH)
-
-    async with leading(store, "machines", make) as (controller, _):
+    async with lead(store, lambda graph: (graph.machine_controller(None),)) as (controller,):
         yield controller

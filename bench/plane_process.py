@@ -80,7 +80,7 @@ class Process:
 
 
 @asynccontextmanager
-async def started(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
+async def run_process(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
     """Run `python -m …`, and end it with the context."""
     process = Process(
         await asyncio.create_subprocess_exec(
@@ -107,5 +107,5 @@ def token_kept(file: str) -> str:
 async def replica(url: str, folder: Path) -> AsyncIterator[Process]:
     """Run `hostler replica` on the store: view, services, API, and the controllers, as it is the only replica."""
     arguments = ["hostler", "replica", "--store", url, "--data", str(folder / "data"), "--listen", "127.0.0.1:0"]
-    async with started([*arguments, "--log-level", "warning"], {"HOSTLER_CONFIG": os.devnull}) as process:
+    async with run_process([*arguments, "--log-level", "warning"], {"HOSTLER_CONFIG": os.devnull}) as process:
         yield process

@@ -54,7 +54,7 @@ async def measure(
             node = f"bench-{rng.randrange(agents)}"
             woken.clear()
             before = [agent.state().steps for agent in running]
-            times.append(await _told(store, node, number, woken))
+            times.append(await _time_wake(store, node, number, woken))
             await asyncio.sleep(SETTLE)
             worked = sum(agent.state().steps > steps for agent, steps in zip(running, before))
             numbers.append(max(len(set(woken)), worked))
@@ -66,7 +66,7 @@ async def measure(
     ]
 
 
-async def _told(store: Store, node: str, number: int, woken: list[str]) -> float:
+async def _time_wake(store: Store, node: str, number: int, woken: list[str]) -> float:
     """Write a command. Return the seconds until an agent receives it."""
     vm = machine(number)
     put = COMMAND.put(ordered(vm, None, fence=1, reasons=()), node=node, vm=vm.id)

@@ -107,7 +107,7 @@ def _inventory(blades: int) -> Inventory:
     return inventory_in({"racks": racks})
 
 
-async def _filled(
+async def _wait_until_filled(
     world: World, machines: int, tell: Callable[[str], None], *, per_workload: int = PER_WORKLOAD
 ) -> None:
     """Wait until all nodes are in service and all machines run."""
@@ -151,7 +151,7 @@ def scale(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     laps: list[float] = []
 
     async def story(world: World) -> int:
-        await _filled(world, plan.machines, tell)
+        await _wait_until_filled(world, plan.machines, tell)
         laps.append(process_time())
         rng = random.Random(1)  # noqa: S311 - chooses blades
         bad = rng.sample(sorted(world.blades), max(1, plan.blades // 100))
@@ -185,7 +185,7 @@ def ratio(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     tell(f"{blades:,} blades against the clock")
 
     async def story(world: World) -> tuple[float, float]:
-        await _filled(world, machines, tell)
+        await _wait_until_filled(world, machines, tell)
         await world.sleep(60)
         began, began_cpu = perf_counter(), process_time()
         await world.sleep(plan.ratio_seconds)
@@ -283,7 +283,7 @@ class _Cost(msgspec.Struct, frozen=True):
 
 async def _one_fault(world: World, machines: int, tell: Callable[[str], None]) -> _Cost:
     """Return the median over a few rounds."""
-    await _filled(world, machines, tell, per_workload=FEW_PER_WORKLOAD)
+    await _wait_until_filled(world, machines, tell, per_workload=FEW_PER_WORKLOAD)
     await world.sleep(300)
     gc.collect()
     gc.freeze()

@@ -51,11 +51,11 @@ def _million(folder: Path) -> Supplement:
 
 def _baseline(url: str) -> Baseline | None:
     bare = open_bare(url)
-    return None if bare is None else partial(_prepared, bare)
+    return None if bare is None else partial(_prepare, bare)
 
 
 @asynccontextmanager
-async def _prepared(bare: Bare, root: str) -> AsyncIterator[Mapping[str, Operation]]:
+async def _prepare(bare: Bare, root: str) -> AsyncIterator[Mapping[str, Operation]]:
     async with bare:
         await prepare_bare(bare, root)
         yield bare_operations(bare, root)

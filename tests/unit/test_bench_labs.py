@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from bench import labs_claim, labs_live, labs_queue, labs_worker
 from bench.__main__ import main
 from bench.labs_live import Change
-from bench.labs_worker import Pace, at_work, drained
+from bench.labs_worker import Pace, at_work, drain
 from hostler.errors import Unavailable
 from hostler.testing.ttl_servers import RedisServer
 
@@ -56,7 +56,7 @@ def _forked(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Fo
 def test_ours_are_measured_on_a_redis_that_is_empty_afterwards(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labs_worker, "_started", _forked)
+    monkeypatch.setattr(labs_worker, "_start", _forked)
     found, page = tmp_path / "found.json", tmp_path / "found.md"
     arguments = ("--redis", server.url, "--parts", "queue,live,sweep", *SMALL)
     assert main(["labs", *arguments, "--json", str(found), "--markdown", str(page)]) == 0
@@ -147,13 +147,13 @@ async def test_a_worker_that_ends_is_told_with_its_last_words(redis: Any, tmp_pa
     await redis.rpush("work", "1")
     async with at_work(["sh", "-c", "echo out of luck; exit 1"], {}, tmp_path) as crew:
         with pytest.raises(Unavailable, match="out of luck"):
-            await drained(redis, [("LLEN", "work")], crew, 1)
+            await drain(redis, [("LLEN", "work")], crew, 1)
 
 
 async def test_processor_time_is_that_of_the_workers_and_whom_they_started(tmp_path: Path) -> None:
     burn = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
     async with at_work(["sh", "-c", f"(sh -c '{burn}'); echo done; sleep 60"], {}, tmp_path) as crew:
-        while "done" not in crew.told():
+        while "done" not in crew.output():
             await asyncio.sleep(0.02)
         assert crew.cpu() > 0.01
         assert crew.cpu() < os.times().elapsed

@@ -12,7 +12,7 @@ from dose import rotates
 
 from bench import plane_http
 from bench.__main__ import main
-from bench.plane_fill import machine, wish
+from bench.plane_fill import machine, write_specs
 from bench.plane_http import Line
 from bench.plane_shape import Recorder
 from bench.report import Row, cells, markdown
@@ -92,7 +92,7 @@ def test_a_part_that_does_not_exist_is_refused(parts: str, capsys: pytest.Captur
 async def test_a_store_that_somebody_uses_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite://{tmp_path}/used.db"
     async with open_store(url) as store:
-        await wish(store, range(1))
+        await write_specs(store, range(1))
     code = await asyncio.to_thread(main, ["plane", "--parts", "help", "--etcd", url])
     assert code != 0
     assert "give an empty one" in capsys.readouterr().err
@@ -163,7 +163,7 @@ async def test_a_round_in_which_nothing_was_answered_has_a_rate(monkeypatch: pyt
         def cpu(self) -> float:
             return 1.0
 
-    monkeypatch.setattr(plane_http, "loaded", none_in_time)
+    monkeypatch.setattr(plane_http, "measure_load", none_in_time)
     side = plane_http.MeasuredServer(Idle(), [], b"")  # type: ignore[arg-type]
     await side.round(0.1)
     assert side.rates == [10.0]
