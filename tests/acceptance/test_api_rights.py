@@ -18,8 +18,7 @@ from hostler.entry.server.table import table
 from hostler.keys.families import BRAKE, COMMAND, FENCING, RETAINED
 from hostler.model.access import Role
 from hostler.model.access_api import QuotaSet, TokenCreate
-from hostler.model.node import BrakeRecord, Lifecycle, VmCommand
-from hostler.model.retained import Retained
+from hostler.model.node import BrakeRecord, Lifecycle, Retained, VmCommand
 from hostler.model.vm import VmSpec
 from hostler.model.vm_api import VmCreate
 from hostler.model.workload_api import WorkloadApply

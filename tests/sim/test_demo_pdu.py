@@ -17,8 +17,8 @@ from hostler.model.lab import ORG, LabRequest
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec
 from hostler.model.vm_api import VmCreate
 from hostler.sim.fault import PowerFault
-from hostler.sim.log import LogEntry
 from hostler.sim.world import World, WorldConfig, run_world
+from hostler.sim.world.event_log import LogEntry
 
 RACKS = """
 racks:

@@ -22,7 +22,7 @@ from .test_plane_nodes import created, operator, plane_of, reaches, shown, until
 
 if TYPE_CHECKING:
     from hostler.keys.entry import Entry
-    from hostler.model.retained import Retained
+    from hostler.model.node import Retained
 
 A, B = "rack1-b1", "rack1-b2"
 AT = {"org": ORG, "project": PROJECT}

@@ -16,8 +16,8 @@ import pytest
 
 from hostler.entry.cli.app import app
 from hostler.entry.cli.failure import run
-from hostler.sim.log import read_log
 from hostler.sim.scenario import library
+from hostler.sim.world.event_log import read_log
 
 FINE = """
 name: fine

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostler.model.vm import VmHandle
-    from hostler.sim.log import LogEntry
     from hostler.sim.world import ReplicaServices, World
+    from hostler.sim.world.event_log import LogEntry
 
 TWO_RACKS = read_inventory("""
 racks:

@@ -31,8 +31,7 @@ from hostler.keys.mirror import Mirror
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.lab import LabCatalogue
-from hostler.model.node import ClockReading, Heartbeat
-from hostler.model.retained import Retained
+from hostler.model.node import ClockReading, Heartbeat, Retained
 from hostler.model.vm import VmSpec
 from hostler.ports.machine_driver import Level
 

@@ -11,7 +11,7 @@ from hostler.drivers.machines.seed import Identity, new_host_key, nocloud_files
 from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.settings.catalogue import MAX_CLOUD_INIT, load_catalogue
-from hostler.settings.quantity import mebibytes_of, seconds_of
+from hostler.settings.value import mebibytes_of, seconds_of
 
 
 def loaded(folder: Path, text: str) -> LabCatalogue:

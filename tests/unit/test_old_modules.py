@@ -10,6 +10,7 @@ import pytest
 from hostler.model.control_api import EventView, Overview, TraceView
 from hostler.model.inventory_api import NodeView
 from hostler.model.name import check_line
+from hostler.model.node import Retained
 from hostler.model.slice_api import Arguments, ArtifactView
 from hostler.model.trace import Reason
 from hostler.model.vm import architecture
@@ -27,6 +28,7 @@ OLD = {
     ("node_label", "architecture"): architecture,
     ("overview_api", "Overview"): Overview,
     ("reason", "Reason"): Reason,
+    ("retained", "Retained"): Retained,
     ("retained_api", "RetainedView"): RetainedView,
     ("text_line", "check_line"): check_line,
     ("trace_api", "TraceView"): TraceView,

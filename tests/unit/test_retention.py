@@ -18,8 +18,7 @@ from hostler.engine.vms import VmService
 from hostler.entry.doctor.records import retained as doctor
 from hostler.keys.families import AUDIT, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM, WORKLOAD
 from hostler.model.inventory import Capacity
-from hostler.model.node import Lifecycle, NodeRecord
-from hostler.model.retained import Retained, RetainedRequest
+from hostler.model.node import Lifecycle, NodeRecord, Retained, RetainedRequest
 from hostler.model.vm import MachineState, OnNodeLoss, Reinstatement, VmSpec
 from hostler.model.vm_api import RetainedRestore
 from hostler.model.workload import Workload

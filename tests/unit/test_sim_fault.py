@@ -6,7 +6,7 @@ import pytest
 
 from hostler.errors import Invalid
 from hostler.sim.fault import FAULTS, Partition, PowerFault, fault_of, fields_of
-from hostler.sim.log import Log, LogEntry, read_log
+from hostler.sim.world.event_log import Log, LogEntry, read_log
 
 NAMES = """power network cable_stuck pdu_stuck tor_stuck blade_crash slow_disk store_unavailable store_slow answer_lost
     watch_lost partition leader_paused leader_killed replica_killed clock_rate provider_errors agent_killed

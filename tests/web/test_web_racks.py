@@ -16,8 +16,7 @@ from web_type import Check, Enter, Shot
 
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, RETAINED, VM
 from hostler.model.inventory import Capacity
-from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand
-from hostler.model.retained import Retained
+from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, Retained, VmCommand
 from hostler.model.vm import MachineState, Snapshot, SnapshotState, VmHandle, VmSpec
 
 VMS = "/v1/orgs/acme/projects/web/vms"

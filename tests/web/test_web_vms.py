@@ -14,8 +14,7 @@ from web_type import Check, Enter, NewPage, Shot
 
 from hostler.keys.families import ALIVE, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM
 from hostler.model.inventory import Capacity
-from hostler.model.node import Heartbeat, ImageNeeds, Lifecycle, NodeRecord
-from hostler.model.retained import Retained
+from hostler.model.node import Heartbeat, ImageNeeds, Lifecycle, NodeRecord, Retained
 from hostler.model.vm import MachineState, Readiness, Reinstatement, Step, VmHandle, VmSpec
 
 PROJECT = "/v1/orgs/acme/projects/web"

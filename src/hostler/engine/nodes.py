@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.inventory_api import Drain
-    from hostler.model.node import BrakeRecord
-    from hostler.model.retained import Retained
+    from hostler.model.node import BrakeRecord, Retained
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
 NAMED = 5

@@ -13,7 +13,7 @@ from hostler.engine.controllers.retention import RETENTION, kept_for, lost, own_
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
 from hostler.keys.families import MEMBER, RETAINED, RETAINED_REQUEST, VM
-from hostler.model.retained import RetainedRequest
+from hostler.model.node import RetainedRequest
 from hostler.model.vm import Reinstatement, VirtualMachine, has_disk
 from hostler.model.vm_api import RetainedPage, RetainedView, VmView
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
     from hostler.keys.entry import Entry
-    from hostler.model.retained import Retained
+    from hostler.model.node import Retained
     from hostler.model.vm import VmHandle
     from hostler.model.vm_api import RetainedRestore
     from hostler.ports.store import Comparison, Store

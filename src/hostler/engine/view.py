@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.node import Arrival, VmCommand
-    from hostler.model.retained import Retained
+    from hostler.model.node import Arrival, Retained, VmCommand
     from hostler.ports.store import Store
 
 PROBE_EVERY = 1.0

@@ -19,10 +19,11 @@ from hostler.model.node import (
     Epoch,
     Heartbeat,
     NodeRecord,
+    Retained,
+    RetainedRequest,
     VmCommand,
 )
 from hostler.model.replica import LeaderRecord, ReplicaRecord, Takeover, Tally
-from hostler.model.retained import Retained, RetainedRequest
 from hostler.model.rollout import (
     Alert,
     ArtifactRecord,

@@ -14,6 +14,7 @@ keep_old_modules(
         "node_label": ("vm",),
         "overview_api": ("control_api",),
         "reason": ("trace",),
+        "retained": ("node",),
         "retained_api": ("vm_api",),
         "text_line": ("name",),
         "trace_api": ("control_api",),

@@ -23,8 +23,8 @@ import msgspec
 from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.settings.driver import lab_refusal, machine_kinds, nearest_kind
-from hostler.settings.quantity import mebibytes_of, seconds_of
 from hostler.settings.toml import parse_toml
+from hostler.settings.value import mebibytes_of, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

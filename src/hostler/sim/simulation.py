@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from hostler.sim.fault import Fault
     from hostler.sim.hardware import Event, Proposal
     from hostler.sim.journal import Act, Saved, WorldAct
-    from hostler.sim.log import LogEntry
     from hostler.sim.time_control import EventPosition, Step
     from hostler.sim.world import WorldConfig
+    from hostler.sim.world.event_log import LogEntry
 
 T = TypeVar("T")
 

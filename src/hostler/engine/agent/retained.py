@@ -13,7 +13,7 @@ from hostler.keys.families import RETAINED, RETAINED_REQUEST
 from hostler.keys.mirror import Mirror
 from hostler.kit.plural import counted
 from hostler.model.name import fold
-from hostler.model.retained import Retained
+from hostler.model.node import Retained
 from hostler.model.vm import MachineState, has_disk
 from hostler.ports.machines import Retention, ability, required
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.node import VmCommand
-    from hostler.model.retained import RetainedRequest
+    from hostler.model.node import RetainedRequest, VmCommand
     from hostler.model.vm import VmHandle
     from hostler.ports.machines import Label, Machine, MachinePlan, Machines, RetainedMachine
     from hostler.ports.store import Operation, Store

@@ -36,8 +36,7 @@ from hostler.kit.plural import counted
 from hostler.kit.rate_limit import Backoff
 from hostler.model.access import Audit, AuditFile
 from hostler.model.lab import utc_time
-from hostler.model.node import ClockDispute, ClockReading
-from hostler.model.retained import RetainedRequest
+from hostler.model.node import ClockDispute, ClockReading, RetainedRequest
 from hostler.ports.store import Delete, DeletePrefix, Put
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.model.retained import Retained
+    from hostler.model.node import Retained
     from hostler.model.vm import VirtualMachine
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.store import Comparison, KeyValue, Operation

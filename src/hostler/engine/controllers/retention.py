@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
-    from hostler.model.node import NodeRecord
-    from hostler.model.retained import Retained
+    from hostler.model.node import NodeRecord, Retained
     from hostler.model.vm import VirtualMachine, VmHandle
 
 RETENTION = 7 * 86400.0

@@ -32,7 +32,7 @@ from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER
 from hostler.model.name import fold
 from hostler.model.node import node_id
 from hostler.model.vm import hardware_labels
-from hostler.settings.quantity import mebibytes_of
+from hostler.settings.value import mebibytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

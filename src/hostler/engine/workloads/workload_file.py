@@ -15,7 +15,7 @@ from hostler.kit.yaml import Doubts, read
 from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec, architecture
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import MAX_NAME, WorkloadApply, WorkloadRule
-from hostler.settings.quantity import mebibytes_of
+from hostler.settings.value import mebibytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

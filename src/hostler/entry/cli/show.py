@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hostler.settings.quantity import mebibytes_of, seconds_of
+from hostler.settings.value import mebibytes_of, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -87,15 +87,11 @@ class PduState(Switch, frozen=True, kw_only=True):
 
     @property
     def word(self) -> Literal["working", "off", "stuck"]:
-        if self.stuck:
-            return "stuck"
-        return "working" if self.carries else "off"
+        return _device_word(self)
 
     @property
     def text(self) -> str:
-        if not self.joined:
-            return "stuck, no feed" if self.stuck else "no feed"
-        return f"stuck at {'on' if self.on else 'off'}" if self.stuck else self.word
+        return _position_text(self, self.word, "no feed")
 
 
 class TorState(Switch, frozen=True, kw_only=True):
@@ -113,9 +109,7 @@ class TorState(Switch, frozen=True, kw_only=True):
 
     @property
     def word(self) -> Literal["working", "off", "stuck"]:
-        if self.stuck:
-            return "stuck"
-        return "working" if self.carries else "off"
+        return _device_word(self)
 
     @property
     def text(self) -> str:
@@ -143,6 +137,16 @@ class CableState(Switch, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        if not self.joined:
-            return "stuck, unplugged" if self.stuck else "unplugged"
-        return f"stuck at {'on' if self.on else 'off'}" if self.stuck else self.word
+        return _position_text(self, self.word, "unplugged")
+
+
+def _device_word(device: Switch) -> Literal["working", "off", "stuck"]:
+    if device.stuck:
+        return "stuck"
+    return "working" if device.carries else "off"
+
+
+def _position_text(state: Switch, word: str, unjoined: str) -> str:
+    if not state.joined:
+        return f"stuck, {unjoined}" if state.stuck else unjoined
+    return f"stuck at {'on' if state.on else 'off'}" if state.stuck else word

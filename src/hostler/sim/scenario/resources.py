@@ -16,7 +16,7 @@ from hostler.model.lab import LabCatalogue
 from hostler.model.rollout import BLUEPRINT_NAME
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
 from hostler.model.vm_api import MAX_NAME, VmCreate
-from hostler.settings.quantity import mebibytes_of, seconds_of
+from hostler.settings.value import mebibytes_of, seconds_of
 from hostler.sim.scenario.actions import RequestedLab, RequestedVm
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hostler.sim.invariants.converged import Unmet
-    from hostler.sim.log import LogEntry
     from hostler.sim.scenario.scenario import Moment, Scenario
+    from hostler.sim.world.event_log import LogEntry
 
 
 ALWAYS = ("requests_answered", "nothing_broke")

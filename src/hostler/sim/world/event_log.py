@@ -1,6 +1,7 @@
-"""Log of a world, from the store's events: in order of their revisions, with the causes that the decisions name.
+"""Log of a world, in order. The same seed gives the same bytes.
 
-Listeners also get the events: each once, in order, at the virtual instant at which it happened.
+Entries come from the world itself, and from the events of its store: in order of their revisions, with the causes that
+the decisions name. Listeners also get the events: each once, in order, at the virtual instant at which it happened.
 """
 
 from __future__ import annotations
@@ -27,12 +28,79 @@ from hostler.keys.families import (
 from hostler.keys.lab import LAB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hostler.ports.store import Event, KeyValue
     from hostler.sim.world.world import World
 
     Telling: TypeAlias = Callable[[str, Event], None]
+
+
+class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One log entry."""
+
+    number: int
+    """Counts from 1."""
+    at: float
+    """Virtual seconds, to the microsecond."""
+    kind: str
+    """`hardware`, `fault`, `lifted`, `started`, `killed`, `paused`, `woken`, `leader`, `node`, `silent`, `returned`,
+    `placed`, `taken`, `machine`, `workload`, `lab`, `decision`, `step`."""
+    component: str
+    """The affected component: `r1/pdu1`, `replica-1`, `node r1-b3`, `vm acme/shop/web-1`, …"""
+    text: str
+    cause: str = ""
+    """The id of a fault, the component whose change led to the entry, or the id of a trace; empty: unknown."""
+    id: str = ""
+    """The id of a fault or trace, which other entries name as their cause."""
+
+
+class Log:
+    """A log in memory; `tell` is called with each new entry."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        tell: Callable[[LogEntry], None] = lambda _: None,
+        kept: bool = True,
+    ) -> None:
+        """With `kept` False, entries are passed to `tell` and counted, but not stored."""
+        self._now, self._tell, self._kept = now, tell, kept
+        self._count = 0
+        self.entries: list[LogEntry] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        return iter(self.entries)
+
+    def add(
+        self,
+        kind: str,
+        component: str,
+        text: str,
+        cause: str = "",
+        id: str = "",  # noqa: A002 - the name of the field
+    ) -> LogEntry:
+        """Append an entry with the current time."""
+        self._count += 1
+        entry = LogEntry(self._count, round(self._now(), 6), kind, component, text, cause, id)
+        if self._kept:
+            self.entries.append(entry)
+        self._tell(entry)
+        return entry
+
+    def lines(self) -> bytes:
+        """Return all entries as JSON lines."""
+        return b"".join(msgspec.json.encode(entry) + b"\n" for entry in self.entries)
+
+
+def read_log(lines: bytes) -> list[LogEntry]:
+    """Parse the output of `Log.lines`."""
+    return [msgspec.json.decode(line, type=LogEntry) for line in lines.splitlines() if line.strip()]
+
 
 R = TypeVar("R", bound=msgspec.Struct)
 _TRACES = TRACE.prefix()

@@ -14,10 +14,9 @@ from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, outside, run_vir
 from hostler.model.name import fold
 from hostler.ports.store import Put, pieces
 from hostler.sim.hardware import Repair, Replace
-from hostler.sim.log import Log
 from hostler.sim.world.blade import BladeHost
 from hostler.sim.world.config import Factories, blade_plans
-from hostler.sim.world.event_log import EventLog
+from hostler.sim.world.event_log import EventLog, Log
 from hostler.sim.world.fast_blade import Exchange, LightBlade
 from hostler.sim.world.hardware import Disks, Hardware, RackPower
 from hostler.sim.world.host import chance
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from hostler.sim.fault import Fault
     from hostler.sim.hardware import Change, Racks
     from hostler.sim.hardware import Event as HardwareEvent
-    from hostler.sim.log import LogEntry
     from hostler.sim.world.config import BladeConfig, WorldConfig
+    from hostler.sim.world.event_log import LogEntry
     from hostler.sim.world.host import Host
     from hostler.sim.world.replica import ReplicaServices
 

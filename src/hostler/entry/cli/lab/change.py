@@ -18,7 +18,7 @@ from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Unavailable
 from hostler.model.lab import ORG, LabEvent, lab_project
 from hostler.settings import load
-from hostler.settings.quantity import seconds_of
+from hostler.settings.value import seconds_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.entry.cli.sim.parallel_runs import Ran
-    from hostler.sim.log import LogEntry
     from hostler.sim.scenario.run import Outcome
     from hostler.sim.scenario.scenario import Scenario
     from hostler.sim.scenario.shrink import Smallest
+    from hostler.sim.world.event_log import LogEntry
 
 FAILED = 1
 MOST = 1_000_000
