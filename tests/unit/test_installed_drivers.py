@@ -16,7 +16,7 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.entry.backend import is_cluster
 from hostler.errors import Invalid
 from hostler.ports.machine_driver import MachineDriver
-from hostler.ports.url_driver import PowerDriver, StoreDriver, TtlDriver
+from hostler.ports.url import PowerDriver, StoreDriver, TtlDriver
 from hostler.settings import load
 from hostler.settings.driver import GROUPS, MACHINES, POWER, STORES, TTL, Driver, broken_drivers, forget, installed
 from hostler.wiring import is_store, machine_driver, open_power
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MODULE = """
 from hostler.drivers.store.memory import MemoryStore
-from hostler.ports.url_driver import PowerDriver, StoreDriver, TtlDriver
+from hostler.ports.url import PowerDriver, StoreDriver, TtlDriver
 
 class Switch:
     def __init__(self, name):

@@ -16,7 +16,9 @@ from hostler.model.trace import Reason
 from hostler.model.vm import architecture
 from hostler.model.vm_api import RetainedView, VmCreate, VmPhase
 from hostler.ports.machine_driver import Finding, Images
+from hostler.ports.machines import Peers
 from hostler.ports.slices import Artifacts
+from hostler.ports.url import StoreDriver
 
 OLD = {
     ("api", "VmCreate"): VmCreate,
@@ -35,7 +37,13 @@ OLD = {
 }
 
 
-PORTS = {("artifacts", "Artifacts"): Artifacts, ("finding", "Finding"): Finding, ("images", "Images"): Images}
+PORTS = {
+    ("artifacts", "Artifacts"): Artifacts,
+    ("finding", "Finding"): Finding,
+    ("images", "Images"): Images,
+    ("peers", "Peers"): Peers,
+    ("url_driver", "StoreDriver"): StoreDriver,
+}
 
 
 @pytest.mark.parametrize(("module", "name"), PORTS)

@@ -12,6 +12,7 @@ import os
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 from redis.asyncio import Connection, SSLConnection
@@ -27,11 +28,14 @@ from redis.exceptions import (
 
 from hostler.drivers.deadline import Calls
 from hostler.errors import Forbidden, HostlerError, Invalid, Refused, Unavailable
+from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, address, password_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from urllib.parse import SplitResult
 
     from hostler.drivers.deadline import Call
+    from hostler.ports.url import Options
 
 CONNECTIONS = 16
 """Maximum number of connections; further calls wait."""
@@ -278,3 +282,27 @@ def _stands(connection: Connection) -> bool:
     """Return whether it was not reset: the client itself notices only when it writes."""
     reader, writer = connection._reader, connection._writer
     return reader is not None and reader.exception() is None and writer is not None and not writer.is_closing()
+
+
+MAX_DIGITS = 9
+"""Maximum length of a database number."""
+
+
+def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fenced: bool = False) -> RedisLink:
+    """Return connections to the server at `redis://user:password@host:port/db?timeout=…` or `rediss://…?ca=…`."""
+
+    host, port = address(url, 6379, what)
+    db = unquote(url.path).strip("/") or "0"
+    if not db.isdecimal() or len(db) > MAX_DIGITS:
+        raise Invalid(f"{what} {url.scheme}://…: needs a database number after host:port, as in …/0; {ESCAPE}")
+    tls = url.scheme == "rediss"
+    server = RedisAddress(
+        host,
+        port,
+        db=int(db),
+        user=user_of(url, options),
+        password=password_of(url, options),
+        tls=RedisTls(options.text("ca"), options.text("cert"), options.text("key")) if tls else None,
+    )
+    timeout = options.number("timeout", DEFAULT_TIMEOUT, least=0.01)
+    return RedisLink(server, timeout=timeout, opener=opener, fenced=fenced)

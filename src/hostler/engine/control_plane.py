@@ -69,8 +69,7 @@ if TYPE_CHECKING:
     from hostler.ports.calls import Questions
     from hostler.ports.hasher import Hasher
     from hostler.ports.inbox import Inbox, LabRecords, QueueName
-    from hostler.ports.machines import Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Machines, Peers
     from hostler.ports.power import Power
     from hostler.ports.slices import Artifacts, Slices
     from hostler.ports.store import Store

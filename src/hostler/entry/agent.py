@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
     from hostler.ports.machine_driver import MachineDriver
-    from hostler.ports.machines import Machines
-    from hostler.ports.peers import NodeChannels, Peers
+    from hostler.ports.machines import Machines, NodeChannels, Peers
     from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
     from hostler.settings import Settings

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hostler.entry.data_dir import DataFolder
     from hostler.entry.labs import LabQueueService
     from hostler.kit.clock import Clock
-    from hostler.ports.peers import NodeChannels
+    from hostler.ports.machines import NodeChannels
     from hostler.ports.power import Power
     from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store

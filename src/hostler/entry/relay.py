@@ -51,8 +51,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.tickets import PeerTickets
     from hostler.kit.clock import Clock
-    from hostler.ports.machines import Channel
-    from hostler.ports.peers import NodeChannels
+    from hostler.ports.machines import Channel, NodeChannels
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -66,7 +65,7 @@ SCHEME = "Ticket"
 
 
 class ProcessPeers:
-    """Implements `hostler.ports.peers.Peers`.
+    """Implements `hostler.ports.machines.Peers`.
 
     `machines_of` returns the channels of this process's nodes, by folded node name.
     """

@@ -5,4 +5,13 @@ Not here: code that does I/O, or that knows which driver implements a port.
 
 from hostler.kit.lazy_import import keep_old_modules
 
-keep_old_modules(__name__, {"artifacts": ("slices",), "finding": ("machine_driver",), "images": ("machine_driver",)})
+keep_old_modules(
+    __name__,
+    {
+        "artifacts": ("slices",),
+        "finding": ("machine_driver",),
+        "images": ("machine_driver",),
+        "peers": ("machines",),
+        "url_driver": ("url",),
+    },
+)

@@ -29,7 +29,12 @@ from hostler.errors import Refused
 from hostler.kit.lazy_import import old_names
 from hostler.model.inventory import Capacity  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.model.node import ImageNeeds  # noqa: TC001 - as above
-from hostler.model.vm import Access, MachineState, Readiness, VmSpec  # noqa: TC001 - as above
+from hostler.model.vm import (
+    Access,  # noqa: TC001 - as above
+    MachineState,  # noqa: TC001 - as above
+    Readiness,  # noqa: TC001 - as above
+    VmSpec,  # noqa: TC001 - as above
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -402,3 +407,20 @@ def fencing_of(machines: Machines) -> Fencing | None:
 
 if not TYPE_CHECKING:  # the checker accepts the new names only
     __getattr__ = old_names(__name__, {"Door": "ChannelKind"})
+
+
+class NodeChannels(Protocol):
+    """The part of `Machines` that other nodes can reach: its `channel`."""
+
+    def channel(self, vm: str, kind: ChannelKind) -> Channel:
+        """Return a channel, to be entered; for `ChannelKind.SLICE_LOG`, `vm` is an artifact."""
+
+
+class Peers(Protocol):
+    """The `NodeChannels` of all nodes."""
+
+    def channel(self, node: str, vm: str, kind: ChannelKind) -> Channel:
+        """Return a channel into a machine of that node, to be entered.
+
+        On entering as `Machines.channel`; Unavailable also: the node, or its agent, cannot be reached at present.
+        """

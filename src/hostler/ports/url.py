@@ -1,4 +1,9 @@
-"""What the URLs of stores, storages and power switches have in common."""
+"""What the URLs of stores, storages and power switches have in common, and the descriptors of their drivers.
+
+The name of the entry point is the scheme. A driver with several schemes has an entry point for each. The module of a
+descriptor must be quick to import: the driver itself is imported by `open`, which takes the options that it knows out
+of the URL; what remains is an error.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from hostler.errors import Invalid
+from hostler.settings.driver import Driver
 from hostler.settings.password import read_password
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from hostler.ports.power import Power
+    from hostler.ports.store import Store
+    from hostler.ports.ttl import TtlStorage
 
 DEFAULT_TIMEOUT = 5.0
 ESCAPE = "if the password contains / ? # @ or %, write them %2F %3F %23 %40 %25"
@@ -151,3 +161,30 @@ def extra(name: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == "hostler":
             raise
         raise Invalid(f"{name}: its client is not installed; run: pip install 'hostler[{name}]'") from None
+
+
+class StoreDriver(Driver, frozen=True, kw_only=True):
+    """A store: entry points in the group `hostler.stores`. Every store is a TTL storage too."""
+
+    open: Callable[[SplitResult, Options], Store]
+    """Return the store, to be entered. Nothing is touched before that."""
+    shared: bool = False
+    """Several hosts can use one store."""
+
+
+class TtlDriver(Driver, frozen=True, kw_only=True):
+    """A TTL storage that is not a store: entry points in the group `hostler.ttl`."""
+
+    open: Callable[[SplitResult, Options], TtlStorage]
+    """Return the storage, to be entered. Nothing is touched before that."""
+
+
+class PowerDriver(Driver, frozen=True, kw_only=True):
+    """A kind of power switch: entry points in the group `hostler.power`."""
+
+    open: Callable[[SplitResult, Options, float, Callable[[str], None]], Power | None]
+    """Return the switch at a URL in which the name of the node is already inserted.
+
+    Takes a time limit in seconds, and a receiver of messages. None: the URL's host is not a host name,
+    because of the name of the node.
+    """

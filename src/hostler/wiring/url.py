@@ -7,12 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
 
-from hostler.drivers.redis_url import redis_link
 from hostler.errors import Invalid
 from hostler.keys.lab import LabNames
 from hostler.ports.power import OneSystem
-from hostler.ports.url import ESCAPE, Options, extra
-from hostler.ports.url_driver import PowerDriver, StoreDriver, TtlDriver
+from hostler.ports.url import ESCAPE, Options, PowerDriver, StoreDriver, TtlDriver, extra
 from hostler.settings.driver import POWER, STORES, TO_ADD, TTL, Driver, installed
 from hostler.settings.value import COMMAND, NODE, read_power_command
 
@@ -161,6 +159,8 @@ def open_board(url: str, *, names: LabNames | None = None) -> LabRecords:
 
 
 def _link(url: str, opener: str) -> RedisLink:
+    from hostler.drivers.redis_client import redis_link
+
     def linked(parts: SplitResult, options: Options) -> RedisLink:
         return redis_link(parts, options, _WHAT, opener=opener, fenced=True)
 

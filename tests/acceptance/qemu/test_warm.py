@@ -140,7 +140,7 @@ import asyncio, sys
 sys.path[:0] = {paths!r}
 from warm_image import FOLDER, OPTIONS
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
-from hostler.drivers.machines.qemu.template import warmer
+from hostler.drivers.machines.qemu.saved_state import warmer
 images = ImageFolder(FOLDER, warmer=warmer(FOLDER, accelerator=OPTIONS.accelerator))
 asyncio.run(images.warm("tiny", cpus=1, memory_mib=130, progress=lambda what, *_: print(what, flush=True)))
 """

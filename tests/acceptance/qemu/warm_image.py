@@ -13,7 +13,7 @@ import tiny_image
 
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.machines.qemu.node_context import QemuOptions
-from hostler.drivers.machines.qemu.template import warmer
+from hostler.drivers.machines.qemu.saved_state import warmer
 
 FOLDER = tiny_image.FOLDER.parent / "images-warm"
 OPTIONS = QemuOptions(accelerator="tcg")

@@ -8,8 +8,7 @@ from urllib.parse import unquote
 
 from hostler.errors import Invalid
 from hostler.kit.host import is_loopback
-from hostler.ports.url import address
-from hostler.ports.url_driver import PowerDriver
+from hostler.ports.url import PowerDriver, address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid
-from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, extra, local_path
-from hostler.ports.url_driver import StoreDriver
+from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, StoreDriver, extra, local_path
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult

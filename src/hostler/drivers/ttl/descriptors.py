@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from hostler.errors import Invalid
-from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, address, extra, password_of, user_of
-from hostler.ports.url_driver import TtlDriver
+from hostler.ports.url import DEFAULT_TIMEOUT, ESCAPE, TtlDriver, address, extra, password_of, user_of
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 def _open_redis(url: SplitResult, options: Options) -> TtlStorage:
     with extra("redis"):
-        from hostler.drivers.redis_url import redis_link
+        from hostler.drivers.redis_client import redis_link
         from hostler.drivers.ttl.redis import RedisTtlStorage
 
         return RedisTtlStorage(redis_link(url, options, "ttl storage URL", opener="hostler.open_ttl_storage"))

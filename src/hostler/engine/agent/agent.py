@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from hostler.engine.cluster_id import Memory
     from hostler.engine.deployments.state_machine import Limits
     from hostler.kit.clock import Clock
-    from hostler.ports.machines import Machine, Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Machine, Machines, Peers
     from hostler.ports.slices import Slices
     from hostler.ports.store import Store
 

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, Departure, NodeRecord, VmCommand
     from hostler.model.vm import VmHandle, VmSpec
-    from hostler.ports.machines import Channel, ChannelKind, Machine, Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Channel, ChannelKind, Machine, Machines, Peers
     from hostler.ports.store import Comparison, Operation, Store
 
 

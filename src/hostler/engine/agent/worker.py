@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, VmCommand
-    from hostler.ports.machines import Machine, Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Machine, Machines, Peers
     from hostler.ports.store import Store
 
 STEADY = 60.0

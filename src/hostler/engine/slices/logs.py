@@ -19,8 +19,7 @@ from hostler.ports.slices import Printed  # noqa: TC001 - msgspec reads annotati
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from hostler.ports.machines import Channel, Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Channel, Machines, Peers
     from hostler.ports.slices import Slices
 
 WITHIN = 15.0
@@ -47,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeDoors:
-    """`hostler.ports.peers.NodeChannels` of one node: channels to its machines and to the logs of its slices."""
+    """`hostler.ports.machines.NodeChannels` of one node: channels to its machines and to the logs of its slices."""
 
     def __init__(self, machines: Machines, slices: Slices) -> None:
         self._machines, self._slices = machines, slices

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hostler.engine.workloads.service import WorkloadService
     from hostler.kit.clock import Clock
     from hostler.ports.audit_files import AuditFiles
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Peers
     from hostler.ports.slices import Artifacts
     from hostler.ports.store import Store
     from hostler.sim.simulation import Simulation

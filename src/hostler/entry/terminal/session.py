@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hostler.entry.terminal.machine import LabRoute, LabTerminalStatus, Shell
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Peers
 
 T = TypeVar("T")
 

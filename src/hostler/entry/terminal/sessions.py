@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.entry.terminal.session import Screen
     from hostler.kit.clock import Clock
-    from hostler.ports.peers import Peers
+    from hostler.ports.machines import Peers
     from hostler.ports.store import Store
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Body = Callable[["SliceTrial"], Awaitable[None]]
 
-_CHAPTERS = ("basics", "lifetime")
+_CHAPTERS = ("basics",)
 
 
 class OpenSlices(Slices, Protocol):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import requests
 
     from hostler.drivers.machines.hetzner.api_types import Action, Kind, Server, Snapshot
-    from hostler.drivers.machines.hetzner.options import HetznerOptions
+    from hostler.drivers.machines.hetzner.descriptor import HetznerOptions
     from hostler.kit.clock import Clock
 
 T = TypeVar("T")

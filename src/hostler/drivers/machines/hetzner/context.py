@@ -26,7 +26,7 @@ from hostler.model.vm import VmSpec
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.hetzner.api_types import Server
-    from hostler.drivers.machines.hetzner.options import HetznerOptions
+    from hostler.drivers.machines.hetzner.descriptor import HetznerOptions
     from hostler.kit.clock import Clock
 
 _log = logging.getLogger("hostler.machines")

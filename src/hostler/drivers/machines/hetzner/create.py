@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.hetzner.api_types import Action, Kind, Server
     from hostler.drivers.machines.hetzner.context import HetznerContext
-    from hostler.drivers.machines.hetzner.options import HetznerOptions
+    from hostler.drivers.machines.hetzner.descriptor import HetznerOptions
     from hostler.model.vm import VmSpec
     from hostler.ports.machines import MachinePlan
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.drivers.machines.hetzner.api_types import Server
+    from hostler.drivers.machines.hetzner.descriptor import HetznerOptions
     from hostler.drivers.machines.hetzner.labels import Card
-    from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Channel, Machine, MachinePlan, RetainedMachine
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.hetzner.api_types import Server
     from hostler.drivers.machines.hetzner.context import HetznerContext, LocalState
+    from hostler.drivers.machines.hetzner.descriptor import HetznerOptions
     from hostler.drivers.machines.hetzner.labels import Card
-    from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.drivers.machines.hetzner.power import Power
     from hostler.kit.clock import Clock
 

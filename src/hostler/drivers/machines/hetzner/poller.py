@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.hetzner.api import Api
     from hostler.drivers.machines.hetzner.api_types import Server
-    from hostler.drivers.machines.hetzner.options import Pace
+    from hostler.drivers.machines.hetzner.descriptor import Pace
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machine
 

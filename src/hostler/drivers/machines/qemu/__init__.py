@@ -11,7 +11,7 @@ process           a machine's process: started with least `privileges`, found ag
 command           its command line; `qmp` the protocol with QEMU, `serial` the guest's output
 disk              operations of `qemu-img` on its disk
 network           how it is reached: `bridge` (`default_bridge`), `firewall`
-images            images of machines; `acceleration` KVM or TCG, `saved_state` and `template` for a faster start
+images            images of machines; `acceleration` KVM or TCG, `saved_state` for a faster start
 migration         moves to another node: `outgoing`, `send`, `incoming`
 
 Shared with other drivers, in the package above: `channel`, `readiness`, `seed`, `validation`.

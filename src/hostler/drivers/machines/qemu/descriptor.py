@@ -55,7 +55,7 @@ def _open_images(
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
     async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
-        from hostler.drivers.machines.qemu.template import warmer
+        from hostler.drivers.machines.qemu.saved_state import warmer
 
         given = {} if settings is None else settings.driver_options
         options = {} if settings is None else {"accelerator": given["accelerator"], "uids": given["qemu_uids"]}

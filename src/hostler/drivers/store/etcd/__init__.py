@@ -1,12 +1,11 @@
 """The store on etcd (3.4 or newer): a thin layer over its gRPC API.
 
-    store        the verbs of the port
+    store        the verbs of the port, and requests to single members
     cluster      chooses a member, repeats calls, reports lost answers
-    stream       one long-lived stream, reopened when it breaks; `watching` and `leasing` each have one
+    stream       one long-lived stream, reopened when it breaks: that of the leases; `watching` has another
     errors       translates etcd's errors, and says what a full database proves
     codec        the gRPC methods, and the conversion of values to and from etcd's messages
     auth         certificates, user and password
-    maintenance  requests to single members
     rpc.proto    the part of etcd's API that is used; the stubs next to it are generated
 
 Not here: retries of a write whose outcome is unknown. The caller gets `Uncertain`.
