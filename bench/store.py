@@ -1,4 +1,4 @@
-"""`python -m bench store`: a store beside the engine below its driver, and a store of a million keys.
+"""`python -m bench store`: a store compared with the engine below its driver, and a store of a million keys.
 
 `python -m bench store` measures the same operations without these two.
 """

@@ -16,6 +16,8 @@ from hostler.entry.cli.app import app
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERYWHERE = {"--help", "--debug", "--version"}
+OF_THE_PAST = {"found-bugs.md", "deprecations.md", "CHANGELOG.md"}
+"""Pages that name modules as they were."""
 ENDS = re.compile(r"\s+#|;| && | \| |\\\|| > ")
 """Where a command ends: a remark, or the shell."""
 SAID_TO_HOSTLER = re.compile(r"`hostler (?:booted|failed|ready|template)\b")
@@ -56,6 +58,31 @@ def test_every_page_is_linked_from_another() -> None:
         for name in re.findall(r"\]\(([^)\s:]+)\)", page.read_text(encoding="utf-8"))
     }
     assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page not in linked] == []
+
+
+def test_every_module_that_is_named_is_there() -> None:
+    package = ROOT / "src" / "hostler"
+    pages = [page for page in PAGES if page.parent.name != "decisions" and page.name not in OF_THE_PAST]
+    named = [
+        (page.name, path)
+        for page in pages
+        for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", page.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 20
+    assert [
+        one for one in named if not any((root / one[1]).is_file() for root in (ROOT, package, ROOT / "tests"))
+    ] == []
+
+
+def test_the_figure_of_the_architecture_shows_every_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    figure = page.split("```")[1]
+    package = ROOT / "src" / "hostler"
+    rooms = [path.name for path in (package / "engine").iterdir() if (path / "__init__.py").is_file()]
+    assert [room for room in rooms if not re.search(rf"(?<![\w/]){room}/", figure)] == []
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    packages = [path.name for path in package.iterdir() if (path / "__init__.py").is_file()]
+    assert [name for name in packages if name not in rows] == []
 
 
 def shown(text: str, program: str = "hostler") -> Iterator[str]:
