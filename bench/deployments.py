@@ -28,7 +28,7 @@ from bench.plane_fill import fill_nodes, node
 from bench.plane_http import until
 from bench.report import Row, report
 from hostler.engine.deployments.call_metrics import Measured
-from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.state_machine import changed_record
 from hostler.entry.cli.progress import Ticker
 from hostler.errors import Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.families import ALIVE, BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
@@ -354,7 +354,7 @@ class _Asked:
         changes = {number: _with_state(one, _ANSWERS[one.state][step]) for number, one in self._instances.items()}
         then: list[Operation] = _endpoints(self._parts, changes) if step == 1 else []
         if self._record is not None:
-            self._following = moved(self._record, changes, at=int(time()))
+            self._following = changed_record(self._record, changes, at=int(time()))
         following = self._following
         then.append(Delete(self.key) if following is None else Put(self.key, SLICE.encode(following)))
         return then

@@ -133,7 +133,7 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
     """Return the records of a running lab, as the services would write them."""
     template, now, vm = catalogue.default, time.time(), uuid.uuid4().hex
     record = state_machine.start(None, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
-    record = state_machine.admitted(record, vm, template, now)
+    record = state_machine.admit(record, vm, template, now)
     handle = VmHandle(
         id=vm,
         node="r0-0",
@@ -143,12 +143,12 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
         readiness=Readiness(step=Step.AVAILABLE, since=now),
         seen_at=now,
     )
-    record = state_machine.seen(record, handle, now)
+    record = state_machine.observe(record, handle, now)
     for _ in range(AGED):
         record = state_machine.start(record, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
     assert record.lab is not None  # noqa: S101 - it has just begun
     name = f"lab-{LAB_ID}"
-    machine = transactions.created(user, record.lab, template, shape_of(template, ()), vm=vm, name=name, at=now)
+    machine = transactions.new_vm(user, record.lab, template, shape_of(template, ()), vm=vm, name=name, at=now)
     place: dict[str, Any] = {"org": machine.org, "project": user}
     return [
         LAB.put(record, user=user),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.decision import ordered, told
+from hostler.engine.controllers.decision import assigned_handle, first_command
 from hostler.engine.placement import Cluster, node_state, place, wanted_of
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, NAME, VM
 from hostler.model.inventory import Capacity
@@ -114,8 +114,8 @@ def _machines(machines: int, nodes: int, tell: Callable[[str], None]) -> Iterato
         if number % 1000 == 0:
             tell(f"writing {number:,} of {machines:,} machines")
         vm, where = machine(number), names[number % nodes]
-        command = ordered(vm, None, fence=1, reasons=reasons)
-        handle = told(vm, None, node=where, driver="simulated", at=vm.created_at)
+        command = first_command(vm, None, fence=1, reasons=reasons)
+        handle = assigned_handle(vm, None, node=where, driver="simulated", at=vm.created_at)
         handle = msgspec.structs.replace(handle, state=MachineState.RUNNING, address="10.0.0.1")
         yield [
             *_spec_operations(vm),

@@ -15,7 +15,7 @@ from bench.plane_http import until
 from bench.report import Row
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
-from hostler.engine.controllers.decision import ordered
+from hostler.engine.controllers.decision import first_command
 from hostler.errors import Unavailable
 from hostler.keys.families import COMMAND
 from hostler.kit.clock import SystemClock
@@ -69,7 +69,7 @@ async def measure(
 async def _time_wake(store: Store, node: str, number: int, woken: list[str]) -> float:
     """Write a command. Return the seconds until an agent receives it."""
     vm = machine(number)
-    put = COMMAND.put(ordered(vm, None, fence=1, reasons=()), node=node, vm=vm.id)
+    put = COMMAND.put(first_command(vm, None, fence=1, reasons=()), node=node, vm=vm.id)
     began = perf_counter()
     await store.txn([], [put])
     while node not in woken:

@@ -244,8 +244,8 @@ def destroyed_without_a_command() -> Factories:
 
 
 class _Twice(MachineController):
-    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
-        step = super()._decided(seen, duty)
+    def _decide(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
+        step = super()._decide(seen, duty)
         handle, command = seen.handle, seen.command
         if step.act is not Act.NOTHING or handle is None or command is None or handle.value.node != seen.node:
             return step
@@ -260,11 +260,11 @@ def double_adoption() -> Factories:
 
 
 class _Released(MachineController):
-    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
+    def _decide(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
         vm, command = seen.vm, seen.command
         if vm is not None and command is not None and command.value.deleting and not vm.value.deleting:
             return Step(Act.RELEASE)
-        return super()._decided(seen, duty)
+        return super()._decide(seen, duty)
 
 
 @found_by("drain-by-making-anew", "no_vm_twice")
@@ -274,8 +274,8 @@ def placed_before_it_is_gone() -> Factories:
 
 
 class _Careless(MachineController):
-    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
-        step = super()._decided(seen, duty)
+    def _decide(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
+        step = super()._decide(seen, duty)
         return Step(Act.FORGET_LOST) if step.act is Act.TAKE else step
 
 
@@ -286,8 +286,8 @@ def forgotten_with_its_node() -> Factories:
 
 
 class _Silent(MachineController):
-    def _chosen(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
-        found = super()._chosen(seen, vm, wanted)
+    def _choose_node(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
+        found = super()._choose_node(seen, vm, wanted)
         return found if found.node is not None else Decision(node=None, score=0.0)
 
 
@@ -465,11 +465,11 @@ def ended_before_its_time() -> Factories:
 
 
 class _Generous(LabController):
-    def _decided(self, record: LabUser, seen: LabSeen) -> labs.Step:
+    def _decide(self, record: LabUser, seen: LabSeen) -> labs.Step:
         lab = record.lab
         if lab is not None and lab.phase is LabPhase.STOPPING and seen.vm is not None and seen.vm.value.deleting:
             return labs.Step(labs.Act.WRITE, state_machine.gone(record, self._clock.wall(), self._catalogue()))
-        return super()._decided(record, seen)
+        return super()._decide(record, seen)
 
 
 class _NoStrays(LabCache):
@@ -484,8 +484,8 @@ def lab_given_twice() -> Factories:
 
 
 class _Proud(LabController):
-    def _decided(self, record: LabUser, seen: LabSeen) -> labs.Step:
-        return super()._decided(record, replace(seen, silent=False))
+    def _decide(self, record: LabUser, seen: LabSeen) -> labs.Step:
+        return super()._decide(record, replace(seen, silent=False))
 
 
 @found_by("labs-behind-a-dead-tor", "no_unreachable_endpoint")

@@ -20,7 +20,7 @@ from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.config import AgentConfig
-from hostler.engine.deployments.state_machine import Limits, moved
+from hostler.engine.deployments.state_machine import Limits, changed_record
 from hostler.keys.families import ALIVE, ENDPOINT, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import SliceInstance, SliceSettings, SliceState, may_move
@@ -178,7 +178,7 @@ class Scene:
                 else SliceInstance(state=state, **fields)
                 for number in numbers or (1,)
             }
-            new = moved(record, changes, at=self.clock.wall(), settings=settings)
+            new = changed_record(record, changes, at=self.clock.wall(), settings=settings)
             assert new is not None
             parts = {"node": NODE, "artifact": artifact}
             when = [SLICE.absent(**parts)] if entry is None else [SLICE.unchanged(entry)]

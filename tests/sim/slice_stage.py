@@ -16,7 +16,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.controller import DeploymentController
-from hostler.engine.deployments.state_machine import Limits, moved
+from hostler.engine.deployments.state_machine import Limits, changed_record
 from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.keys.families import (
@@ -256,7 +256,7 @@ class Stage:
                 then.append(ENDPOINT.put(end, **ids) if state is S.ACTIVE else ENDPOINT.delete(**ids))
         if not changes:
             return False
-        record = moved(entry.value, changes, at=self.clock.wall(), methods=METHODS)
+        record = changed_record(entry.value, changes, at=self.clock.wall(), methods=METHODS)
         put = SLICE.delete(**entry.parts) if record is None else SLICE.put(record, **entry.parts)
         await self.store.txn([SLICE.unchanged(entry), ALIVE.exists(node=node)], [*then, put])
         return record is not None
@@ -265,7 +265,7 @@ class Stage:
         entry = await SLICE.get(self.store, node=node, artifact=artifact)
         assert entry is not None
         failed = msgspec.structs.replace(entry.value.each()[number], state=S.FAILED, why=why)
-        record = moved(entry.value, {number: failed}, at=self.clock.wall())
+        record = changed_record(entry.value, {number: failed}, at=self.clock.wall())
         assert record is not None
         ends = [ENDPOINT.delete(artifact=artifact, method=method, instance=number) for method in METHODS]
         await self.store.txn([SLICE.unchanged(entry)], [*ends, Put(entry.key, SLICE.encode(record))])

@@ -13,7 +13,7 @@ from dose import seeds
 
 from hostler.engine.deployments.decide import NO_NEED, UNTAKEN
 from hostler.engine.deployments.instance_index import Numbers
-from hostler.engine.deployments.state_machine import Limits, moved
+from hostler.engine.deployments.state_machine import Limits, changed_record
 from hostler.engine.slices.decide import LEFT
 from hostler.keys.families import BLUEPRINT, ENDPOINT, MEMBER, RETRIES, SLICE
 from hostler.model.deployment import Blueprint, SliceState, Strategy
@@ -395,7 +395,7 @@ def test_what_is_not_ready_for_long_and_nobody_tends_to_it_is_replaced() -> None
             entry = await SLICE.get(stage.store, node=node, artifact="org:web:1")
             assert entry is not None
             down = msgspec.structs.replace(entry.value.each()[number], ready=False, restarts=restarts)
-            record = moved(entry.value, {number: down}, at=stage.clock.wall())
+            record = changed_record(entry.value, {number: down}, at=stage.clock.wall())
             assert record is not None
             await SLICE.replace(stage.store, entry, record)
 
@@ -428,7 +428,7 @@ def test_more_endpoints_than_fit_into_a_transaction_are_withdrawn_all(monkeypatc
         failed = {
             number: msgspec.structs.replace(one, state=S.FAILED, why="x") for number, one in entry.value.each().items()
         }
-        record = moved(entry.value, failed, at=stage.clock.wall())
+        record = changed_record(entry.value, failed, at=stage.clock.wall())
         assert record is not None
         await SLICE.replace(stage.store, entry, record)
 

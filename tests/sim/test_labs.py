@@ -85,7 +85,7 @@ def test_l48_a_lab_ends_with_its_terminal_and_a_new_leader_waits_as_long_again()
         async def at_terminal(user: str) -> None:
             entry, now = await LAB.get(plane.store, user=user), plane.clock.wall()
             assert entry is not None
-            await LAB.replace(plane.store, entry, state_machine.attended(entry.value, 1, now, now))
+            await LAB.replace(plane.store, entry, state_machine.record_attendance(entry.value, 1, now, now))
 
         for user in ("ada", "bob", "cleo"):
             await plane.start(user, 5)

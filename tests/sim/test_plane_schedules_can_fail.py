@@ -73,13 +73,13 @@ def taken_early(patch: pytest.MonkeyPatch) -> None:
 
 def handed_over_blindly(patch: pytest.MonkeyPatch) -> None:
     """A machine is handed over whatever became of command, arrival and handle meanwhile."""
-    given = Migrations._given
+    given = Migrations._commit_handover
 
     async def blind(self: Any, when: list[Any], then: list[Any], target: Any) -> Any:
         kept = [self._session.guard(), ALIVE.exists(node=target.parts["node"])]
         return await given(self, kept, then, target)
 
-    patch.setattr(Migrations, "_given", blind)
+    patch.setattr(Migrations, "_commit_handover", blind)
 
 
 def hopeful(patch: pytest.MonkeyPatch) -> None:

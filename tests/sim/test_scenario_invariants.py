@@ -79,33 +79,33 @@ def lab_ended_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def scale_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changes, "scaled", lambda old, *_: old)
+    patch.setattr(changes, "scale", lambda old, *_: old)
 
 
 def apply_ignored(patch: pytest.MonkeyPatch) -> None:
     """A workload that is there stays as it is."""
-    patch.setattr(changes, "applied", lambda old, *_: old)
+    patch.setattr(changes, "apply", lambda old, *_: old)
 
 
 def workload_deletion_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changes, "deleted", lambda old: old)
+    patch.setattr(changes, "delete", lambda old: old)
 
 
 def instance_gone_without_its_machine(patch: pytest.MonkeyPatch) -> None:
     """Instances that are too many go, and nobody ends their machines."""
 
     def removed(one: Any) -> Any:
-        return Txn([INSTANCE.unchanged(one.instance)], transactions._gone(one.instance.parts))
+        return Txn([INSTANCE.unchanged(one.instance)], transactions._deletions(one.instance.parts))
 
     async def blind(*_: Any) -> bool:
         return False
 
-    patch.setattr(transactions, "removed", removed)
+    patch.setattr(transactions, "remove", removed)
     patch.setattr(WorkloadController, "_remove_strays", blind)
 
 
 def machine_deletion_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(machine_wish, "deleted", lambda vm: vm)
+    patch.setattr(machine_wish, "delete", lambda vm: vm)
 
 
 def _ignored(patch: pytest.MonkeyPatch, ignored: str) -> None:
@@ -170,14 +170,14 @@ def update_makes_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def ended_too_early(patch: pytest.MonkeyPatch) -> None:
     """Machines go half a minute before their time is over."""
-    expired, expire = janitor._expired, janitor.Janitor._expire_machines
+    expired, expire = janitor._is_expired, janitor.Janitor._expire_machines
 
     async def early(self: Any) -> None:
         due, self._ends = self._ends, [(end - 30.0, key) for end, key in self._ends]
         await expire(self)
         self._ends = due
 
-    patch.setattr(janitor, "_expired", lambda vm, now: expired(vm, now + 30.0))
+    patch.setattr(janitor, "_is_expired", lambda vm, now: expired(vm, now + 30.0))
     patch.setattr(janitor.Janitor, "_expire_machines", early)
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hostler.engine.control_plane import ControlPlane
-from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.state_machine import changed_record
 from hostler.keys.families import BLUEPRINT, ENDPOINT, SLICE
 from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceRecord, SliceState
 from hostler.ports.slices import Life
@@ -53,7 +53,7 @@ async def tell(world: World, state: SliceState, *numbers: int, node: str = NODE,
     record = None if entry is None else entry.value
     old = {} if record is None else record.each()
     changes = {n: replace(old[n], state=state) if n in old else SliceInstance(state=state) for n in numbers}
-    after = moved(record, changes, at=world.clock.wall())
+    after = changed_record(record, changes, at=world.clock.wall())
     assert after is not None
     await world.store.txn([], [SLICE.put(after, node=node, artifact=artifact)])
 

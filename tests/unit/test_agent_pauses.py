@@ -20,7 +20,7 @@ def last_pause(error: HostlerError, failures: int) -> tuple[float, int]:
     command = VmCommand(org="o", project="p", vm="v", name="n", spec=VmSpec(cpus=1, memory_mib=256), generation=1)
     known, rng = ReportedMachine(Entry(command, {}, "k", 1, 1, 1)), random.Random(1)
     for _ in range(failures):
-        known.failed(STEP, "why", 100.0, rng, error=error)
+        known.record_failure(STEP, "why", 100.0, rng, error=error)
     return known.put_off[STEP].until - 100.0, known.failures
 
 

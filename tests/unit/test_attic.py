@@ -130,7 +130,7 @@ def test_what_was_counted_is_not_counted_again(most: int) -> None:
         assert await attic.count(wall) == 50, "older ones may yet come between these"
         assert await attic.count(wall + 2 * SETTLED) == 55
         assert bool((await attic.oldest(world.clock.wall()))[0]) == (most < 55)
-        attic.removed(45)
+        attic.record_removal(45)
         assert await attic.count(wall) == 10
 
     play(story)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from strategy_model import V1, V2, running, slice_spec
 
-from hostler.engine.deployments.autoscale import EVERY, scaled, wished
+from hostler.engine.deployments.autoscale import EVERY, desired_count, scaled_deployment
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.model.deployment import SliceSettings, SliceSpec
 from hostler.model.rollout import Deployment, Phase
@@ -26,16 +26,16 @@ def deployment(**more: object) -> Deployment:
 
 def after(spec: SliceSpec, standing: Deployment, in_flight: float, *, now: float = 10_000.0, p95: float = 0.0) -> int:
     seen = Measured(calls=1, in_flight=in_flight, p95_ms=p95, since=LONG_AGO)
-    return wished(spec, scaled(spec, standing, lambda _: seen, now).scale)
+    return desired_count(spec, scaled_deployment(spec, standing, lambda _: seen, now).scale)
 
 
 def test_it_is_off_unless_asked_for() -> None:
     spec = slice_spec(V1, 4)
     standing = deployment()
-    assert scaled(spec, standing, lambda _: Measured(in_flight=9999), 10_000.0) is standing
+    assert scaled_deployment(spec, standing, lambda _: Measured(in_flight=9999), 10_000.0) is standing
     # No longer asked for: the blueprint's number again.
-    assert scaled(spec, deployment(scale=9), lambda _: NOTHING, 10_000.0).scale is None
-    assert wished(spec, 9) == 4
+    assert scaled_deployment(spec, deployment(scale=9), lambda _: NOTHING, 10_000.0).scale is None
+    assert desired_count(spec, 9) == 4
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_never_beyond_its_bounds() -> None:
     assert after(auto(15), deployment(), 9999.0) == 20
     assert after(auto(3), deployment(), 0.0) == 2
     assert after(auto(4, min_available=3), deployment(), 0.0) == 3
-    assert wished(auto(1), None) == 2
-    assert wished(auto(50), None) == 20
+    assert desired_count(auto(1), None) == 2
+    assert desired_count(auto(50), None) == 20
 
 
 def test_slow_answers_ask_for_more() -> None:
@@ -73,7 +73,7 @@ def test_there_are_fewer_only_when_fewer_were_enough_for_long() -> None:
     busy, calm = (Measured(calls=1, in_flight=load, since=LONG_AGO) for load in (80.0, 20.0))
     now, writes = 10_000.0, 0
     for _ in range(300):
-        found = scaled(spec, standing, lambda _: busy, now)
+        found = scaled_deployment(spec, standing, lambda _: busy, now)
         writes += found != standing
         standing, now = found, now + EVERY
     # That all are needed is written now and then, not at each look.
@@ -81,26 +81,26 @@ def test_there_are_fewer_only_when_fewer_were_enough_for_long() -> None:
     assert 15 <= writes <= 25
     ended = now
     while standing.scale == 8:
-        standing, now = scaled(spec, standing, lambda _: calm, now), now + EVERY
+        standing, now = scaled_deployment(spec, standing, lambda _: calm, now), now + EVERY
     assert standing.scale == 4
     assert 120.0 * 0.7 <= now - ended <= 120.0 + 2 * EVERY
     # One busy look in between, and it must be calm for as long again.
-    standing = scaled(spec, deployment(scale=8, needed_at=now - 100), lambda _: busy, now)
-    assert scaled(spec, standing, lambda _: calm, now + 60).scale == 8
+    standing = scaled_deployment(spec, deployment(scale=8, needed_at=now - 100), lambda _: busy, now)
+    assert scaled_deployment(spec, standing, lambda _: calm, now + 60).scale == 8
 
 
 def test_a_new_leader_that_has_not_measured_yet_takes_none_away() -> None:
     spec, standing = auto(), deployment(scale=8)
-    assert scaled(spec, standing, lambda _: NOTHING, 10_000.0).scale == 8
-    assert scaled(spec, standing, lambda _: Measured(since=9_990.0), 10_000.0).scale == 8
-    assert scaled(spec, standing, lambda _: Measured(since=9_880.0), 10_000.0).scale == 4
+    assert scaled_deployment(spec, standing, lambda _: NOTHING, 10_000.0).scale == 8
+    assert scaled_deployment(spec, standing, lambda _: Measured(since=9_990.0), 10_000.0).scale == 8
+    assert scaled_deployment(spec, standing, lambda _: Measured(since=9_880.0), 10_000.0).scale == 4
 
 
 def test_both_versions_count_while_there_are_two() -> None:
     standing = deployment(artifact=V2, previous=V1, phase=Phase.CANARY)
     spec = msgspec.structs.replace(auto(), artifact=V2)
     loads = {V1: 50.0, V2: 20.0}
-    found = scaled(spec, standing, lambda artifact: Measured(in_flight=loads[artifact], since=1.0), 10_000.0)
+    found = scaled_deployment(spec, standing, lambda artifact: Measured(in_flight=loads[artifact], since=1.0), 10_000.0)
     assert found.scale == 7
 
 
@@ -131,7 +131,7 @@ def test_an_upgrade_keeps_the_number() -> None:
 
 def given(spec: SliceSpec, **measured: object) -> int:
     seen = msgspec.structs.replace(Measured(calls=1, since=LONG_AGO), **measured)
-    return wished(spec, scaled(spec, deployment(needed_at=LONG_AGO), lambda _: seen, 10_000.0).scale)
+    return desired_count(spec, scaled_deployment(spec, deployment(needed_at=LONG_AGO), lambda _: seen, 10_000.0).scale)
 
 
 def test_d37_the_processors_in_use_decide_if_asked_for() -> None:
@@ -160,4 +160,4 @@ def test_d37_while_calls_fail_there_are_no_more_unless_asked_for() -> None:
 def test_d37_both_versions_count() -> None:
     spec, standing = auto(4, cpu=0.5), deployment(needed_at=LONG_AGO, artifact=V2, previous=V1)
     seen = {V1: Measured(cpu=1.0, since=LONG_AGO), V2: Measured(cpu=2.0, since=LONG_AGO)}
-    assert wished(spec, scaled(spec, standing, seen.__getitem__, 10_000.0).scale) == 6
+    assert desired_count(spec, scaled_deployment(spec, standing, seen.__getitem__, 10_000.0).scale) == 6

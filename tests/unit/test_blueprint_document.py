@@ -18,8 +18,8 @@ from hostler.engine.deployments.blueprint_file import (
     check_name,
     dependents,
     faults,
-    linked,
-    reached,
+    link_faults,
+    needed_blueprints,
     read_blueprint,
     write_blueprint,
 )
@@ -213,16 +213,18 @@ def test_a_blueprint_that_would_not_fit_into_a_transaction_is_refused() -> None:
 def test_needs_across_blueprints() -> None:
     base, above = blueprint(spec("db:1")), blueprint(spec("api:1", 2, "db"))
     top = blueprint(spec("web:1", 1, "api"))
-    assert not linked("top", top, {"above": above, "base": base})
-    assert reached(top, {"above": above, "base": base, "else": blueprint(spec("x:1"))}) == ["above", "base"]
-    assert not reached(base, {"above": above})
-    [missing] = linked("top", top, {"base": base})
+    assert not link_faults("top", top, {"above": above, "base": base})
+    assert needed_blueprints(top, {"above": above, "base": base, "else": blueprint(spec("x:1"))}) == ["above", "base"]
+    assert not needed_blueprints(base, {"above": above})
+    [missing] = link_faults("top", top, {"base": base})
     assert missing.place == "slices[0].needs[0]"
     assert missing.what.startswith("org:api: no blueprint has such a slice")
-    [circle] = linked("base", blueprint(spec("db:1", 1, "web")), {"above": above, "top": top})
+    [circle] = link_faults("base", blueprint(spec("db:1", 1, "web")), {"above": above, "top": top})
     assert circle.place == "slices[0].needs[0]"
     assert "org:db → org:web → org:api → org:db" in circle.what
-    assert not linked("base", blueprint(changed(base.slices[0], artifact="org:db:2")), {"above": above, "top": top})
+    assert not link_faults(
+        "base", blueprint(changed(base.slices[0], artifact="org:db:2")), {"above": above, "top": top}
+    )
     assert dependents(["org:db", "org:x"], {"above": above, "top": top}) == [("org:db", "above", "org:api")]
 
 

@@ -351,7 +351,7 @@ def test_what_follows_the_calls_is_planned_as_the_leader_goes_by_it() -> None:
             drained=frozenset(),
         )
         plan = slice_plan(known, changed(A1, autoscale=auto), Rows("n1", "n2"))
-        assert plan.instances == autoscale.wished(one, scale)
+        assert plan.instances == autoscale.desired_count(one, scale)
 
 
 def test_nodes_that_are_a_guess_are_said_to_be() -> None:

@@ -212,7 +212,7 @@ def test_alone_a_jump_of_the_calendar_is_believed_after_an_hour() -> None:
 
 def test_a_lab_does_not_end_by_a_calendar_that_is_in_doubt() -> None:
     catalogue = LabCatalogue()
-    record = state_machine.admitted(
+    record = state_machine.admit(
         state_machine.start(None, "ada", 5, catalogue=catalogue, now=0.0, switch=False), "v", catalogue.default, 0.0
     )
     late = DAY * 30

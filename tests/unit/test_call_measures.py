@@ -67,26 +67,26 @@ def test_seconds_are_told_once_complete_and_kept_for_a_while() -> None:
     measures.begin(OLD)
     measures.count(OLD, 0.01, error=False)
     measures.count(OLD, 0.02, error=True)
-    assert measures.told("r", 0).seconds == ()  # the second is not over
+    assert measures.seconds_after("r", 0).seconds == ()  # the second is not over
     clock.at = 1001.5
     measures.count(NEW, 0.03, error=False)
-    told = measures.told("r", 0)
+    told = measures.seconds_after("r", 0)
     assert [(second.at, [(t.artifact, t.calls, t.errors) for t in second.tallies]) for second in told.seconds] == [
         (1000, [(OLD, 2, 1)])
     ]
     assert (told.now, told.in_flight) == (1001, {OLD: 1})
     measures.end(OLD)
     clock.at = 1002.0
-    assert [second.at for second in measures.told("r", 1000).seconds] == [1001]
-    assert measures.told("r", 0).in_flight == {}
+    assert [second.at for second in measures.seconds_after("r", 1000).seconds] == [1001]
+    assert measures.seconds_after("r", 0).in_flight == {}
     clock.at = 1000.0 + KEPT + 5
     measures.count(OLD, 0.01, error=False)
     clock.at += 1
-    assert [second.at for second in measures.told("r", 0).seconds] == [1000 + KEPT + 5]
+    assert [second.at for second in measures.seconds_after("r", 0).seconds] == [1000 + KEPT + 5]
     clock.at = 500.0  # the calendar went back
     measures.count(OLD, 0.01, error=False)
     clock.at = 501.0
-    assert [second.at for second in measures.told("r", 0).seconds] == [500]
+    assert [second.at for second in measures.seconds_after("r", 0).seconds] == [500]
 
 
 class Routers:
@@ -119,7 +119,7 @@ class Routers:
             await asyncio.sleep(1000)
         if name in self.dead or name not in self.measures:
             raise Unreachable(f"{address}: nobody there")
-        return self.measures[name].told(name, question.after)
+        return self.measures[name].seconds_after(name, question.after)
 
     async def aclose(self) -> None:
         return
@@ -156,20 +156,20 @@ def test_the_leader_sums_what_routers_tell_whatever_their_calendars_and_dead_one
             for _ in range(3):
                 measures.begin(NEW)
         await asyncio.sleep(12)
-        found = collector.measured(NEW)
+        found = collector.metrics_of(NEW)
         assert (found.calls, found.errors, found.in_flight) == (20, 3, 6.0)
         assert 10 <= found.p95_ms <= 12.5
-        assert collector.measured(OLD).calls == 2
-        assert collector.measured("acme:other:1").calls == 0
+        assert collector.metrics_of(OLD).calls == 2
+        assert collector.metrics_of("acme:other:1").calls == 0
         await asyncio.sleep(30)  # nothing is counted twice
-        assert collector.measured(NEW).calls == 20
+        assert collector.metrics_of(NEW).calls == 20
         routers.dead.add("one")  # what it has under way is not known any more
         await asyncio.sleep(15)
-        assert collector.measured(NEW).in_flight == 3.0
-        assert collector.measured(NEW).calls == 20
+        assert collector.metrics_of(NEW).in_flight == 3.0
+        assert collector.metrics_of(NEW).calls == 20
         await scene.raw.delete(ROUTER.fill(router="two"))
         await asyncio.sleep(15)
-        assert collector.measured(NEW).in_flight == 0.0
+        assert collector.metrics_of(NEW).in_flight == 0.0
         running.cancel()
         await asyncio.wait((running,))
 
@@ -187,21 +187,21 @@ def test_each_stage_is_counted_anew_and_latency_is_of_the_last_minute() -> None:
         await asyncio.sleep(4)
         one.count(NEW, 1.0, error=False)
         await asyncio.sleep(8)
-        assert (collector.measured(NEW).calls, collector.measured(NEW).errors) == (2, 1)
+        assert (collector.metrics_of(NEW).calls, collector.metrics_of(NEW).errors) == (2, 1)
         changed_at = scene.clock.wall()
         await deployment(scene, changed_at)
-        found = collector.measured(NEW)
+        found = collector.metrics_of(NEW)
         assert (found.calls, found.errors, found.p95_ms, found.since) == (0, 0, 0.0, changed_at)
         await asyncio.sleep(1.5)
         one.count(NEW, 0.005, error=False)
         await asyncio.sleep(8)
-        assert (collector.measured(NEW).calls, collector.measured(NEW).errors) == (1, 0)
-        assert collector.measured(NEW).p95_ms < 10
+        assert (collector.metrics_of(NEW).calls, collector.metrics_of(NEW).errors) == (1, 0)
+        assert collector.metrics_of(NEW).p95_ms < 10
         await asyncio.sleep(70)
-        assert collector.measured(NEW).calls == 1
-        assert collector.measured(NEW).p95_ms == 0.0
+        assert collector.metrics_of(NEW).calls == 1
+        assert collector.metrics_of(NEW).p95_ms == 0.0
         await asyncio.sleep(KEPT + 10)  # longer than seconds are remembered
-        assert collector.measured(NEW).calls == 1
+        assert collector.metrics_of(NEW).calls == 1
         running.cancel()
         await asyncio.wait((running,))
 
@@ -219,7 +219,7 @@ def test_a_new_leader_knows_the_last_minutes_at_once() -> None:
         await asyncio.sleep(2)
         collector, running = collected(scene, routers)
         await asyncio.sleep(1)
-        assert collector.measured(NEW).calls == 5
+        assert collector.metrics_of(NEW).calls == 5
         running.cancel()
         await asyncio.wait((running,))
 
@@ -278,7 +278,7 @@ async def test_over_tcp_only_routers_may_ask_and_a_lost_connection_is_made_anew(
     measures.begin(NEW)
 
     def told(after: int) -> Told:
-        return measures.told("r", after)
+        return measures.seconds_after("r", after)
 
     async with Listener("127.0.0.1", told, lambda shown: shown == sha) as listener:
         questions, stranger = TcpQuestions(token), TcpQuestions("another")
@@ -382,7 +382,7 @@ def test_d37_what_is_no_amount_of_processors_counts_as_nothing(rate: float) -> N
         await scene.settle()
         collector, running = collected(scene, routers)
         await asyncio.sleep(5)
-        assert collector.measured(OLD).cpu == 0.5
+        assert collector.metrics_of(OLD).cpu == 0.5
         running.cancel()
         await asyncio.wait((running,))
 
@@ -400,15 +400,15 @@ def test_d37_the_processors_in_use_and_the_errors_of_the_last_minute_are_gathere
         for number in range(20):
             routers.measures["one"].count(OLD, 0.010, error=number < 5)
         await asyncio.sleep(12)
-        found = collector.measured(OLD)
+        found = collector.metrics_of(OLD)
         assert (found.cpu, found.recent_calls, found.recent_errors) == (1.75, 20, 5)
-        assert collector.measured(NEW).cpu == 0.0
+        assert collector.metrics_of(NEW).cpu == 0.0
         await asyncio.sleep(70)
-        found = collector.measured(OLD)
+        found = collector.metrics_of(OLD)
         assert (found.calls, found.recent_calls, found.recent_errors) == (20, 0, 0), "a minute is over"
         routers.dead.add("two")  # what its nodes take is not known any more
         await asyncio.sleep(15)
-        assert collector.measured(OLD).cpu == 0.5
+        assert collector.metrics_of(OLD).cpu == 0.5
         running.cancel()
         await asyncio.wait((running,))
 

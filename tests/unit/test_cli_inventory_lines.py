@@ -7,7 +7,7 @@ from inventory_files import SMALL, rack
 
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.plan import plan
-from hostler.engine.inventory.service import _told
+from hostler.engine.inventory.service import _change_view
 from hostler.entry.cli.inventory import _counted, _lines
 from hostler.entry.cli.rack import runs, standing
 from hostler.model.inventory import Condition, Hardware
@@ -16,7 +16,7 @@ Records = dict[str, Hardware]
 
 
 def told(old: Records, new: Records) -> list[str]:
-    return [f"{what} {line}" for what, line in _lines([_told(step) for step in plan(old, new)])]
+    return [f"{what} {line}" for what, line in _lines([_change_view(step) for step in plan(old, new)])]
 
 
 def test_what_comes_and_goes_with_its_rack_is_told_with_the_rack() -> None:
@@ -31,7 +31,7 @@ def test_what_comes_and_goes_with_its_rack_is_told_with_the_rack() -> None:
     gone = told(records, {})
     assert gone[0] == "remove rack R2: 1 pdu, 1 tor, 2 blades"
     assert gone[-1] == "remove region EU"
-    steps = [_told(step) for step in plan({}, records)]
+    steps = [_change_view(step) for step in plan({}, records)]
     assert (_counted(steps), _counted(steps, done=True)) == ("20 to add", "20 added")
 
 

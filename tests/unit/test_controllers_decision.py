@@ -9,7 +9,16 @@ import msgspec
 import pytest
 from controller_world import vm
 
-from hostler.engine.controllers.decision import Act, Duty, NodeCase, chosen, decide, harmless, instructed, unplaced
+from hostler.engine.controllers.decision import (
+    Act,
+    Duty,
+    NodeCase,
+    assigned_node,
+    decide,
+    harmless,
+    unplaced_handle,
+    updated_command,
+)
 from hostler.model.node import VmCommand
 from hostler.model.trace import Reason
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmHandle, VmSpec
@@ -127,7 +136,7 @@ def test_a_fence_counts_from_the_first_command_or_from_the_answer_to_the_one_tha
 def test_a_fence_that_is_asked_for_later_is_never_confirmed_by_an_older_answer(answered: int) -> None:
     wish = vm("a", on_node_loss=OnNodeLoss.FENCE, generation=2)
     seen = handle(MachineState.RUNNING, generation=answered)
-    new = instructed(wish, command(), seen)
+    new = updated_command(wish, command(), seen)
     assert new.fenced
     assert not harmless(new, seen, NodeCase.LONG_SILENT)
     assert harmless(new, handle(MachineState.RUNNING, generation=new.fenced_since), NodeCase.LONG_SILENT)
@@ -136,9 +145,9 @@ def test_a_fence_that_is_asked_for_later_is_never_confirmed_by_an_older_answer(a
 def test_a_fence_that_was_given_up_and_asked_for_again_counts_anew() -> None:
     seen = handle(MachineState.RUNNING, generation=1)
     first = command(fenced=True)
-    without = instructed(vm("a", generation=2), first, seen)
+    without = updated_command(vm("a", generation=2), first, seen)
     assert not without.fenced
-    again = instructed(vm("a", generation=3, on_node_loss=OnNodeLoss.FENCE), without, seen)
+    again = updated_command(vm("a", generation=3, on_node_loss=OnNodeLoss.FENCE), without, seen)
     assert again.fenced_since == 3
 
 
@@ -147,7 +156,7 @@ def test_what_was_never_taken_is_not_lost() -> None:
     taken = Snapshot(state=SnapshotState.READY, taken_at=5.0)
     seen = handle(MachineState.RUNNING, snapshots={"taken": taken, "dropped": taken})
     told = command(snapshots=("taken", "told", "dropped"))
-    after = unplaced(wish, seen, told, node=HERE, why="node n1 was lost", at=9.0)
+    after = unplaced_handle(wish, seen, told, node=HERE, why="node n1 was lost", at=9.0)
     assert set(after.snapshots) == {"taken", "told"}
     assert after.snapshots["taken"] == Snapshot(state=SnapshotState.FAILED, taken_at=5.0, detail="lost with node n1")
     assert (after.node, after.state) == ("", MachineState.PENDING)
@@ -157,17 +166,17 @@ def test_reasons_of_a_drain_go_when_the_node_is_on_duty_again() -> None:
     kept = Reason(subject="n1", why="score 80")
     before = command(reasons=(kept, Reason(subject="drain", why="no other node")))
     seen = handle(MachineState.RUNNING)
-    assert instructed(vm("a"), before, seen, Duty.LEAVE).reasons == before.reasons
-    assert instructed(vm("a"), before, seen, Duty.SERVE).reasons == (kept,)
+    assert updated_command(vm("a"), before, seen, Duty.LEAVE).reasons == before.reasons
+    assert updated_command(vm("a"), before, seen, Duty.SERVE).reasons == (kept,)
 
 
 def test_of_several_commands_the_handles_counts() -> None:
-    assert chosen(handle(MachineState.RUNNING, "n2"), ["n1", "n2"]) == "n2"
-    assert chosen(handle(MachineState.PENDING, ""), ["n2", "n1"]) == "n1"
-    assert chosen(None, []) is None
+    assert assigned_node(handle(MachineState.RUNNING, "n2"), ["n1", "n2"]) == "n2"
+    assert assigned_node(handle(MachineState.PENDING, ""), ["n2", "n1"]) == "n1"
+    assert assigned_node(None, []) is None
 
 
 def test_what_a_wish_says_is_in_the_command() -> None:
     wish = vm("a", generation=4, resets=2, snapshots=("s",), spec=msgspec.structs.replace(SPEC, cpus=3))
-    new = instructed(wish, command(lost=("s", "old")), handle(MachineState.RUNNING))
+    new = updated_command(wish, command(lost=("s", "old")), handle(MachineState.RUNNING))
     assert (new.generation, new.resets, new.snapshots, new.spec.cpus, new.lost) == (4, 2, ("s",), 3, ("s",))

@@ -427,7 +427,7 @@ def test_a_lost_snapshot_of_a_machine_without_a_node_can_be_dropped_and_its_name
         assert handle.snapshots.keys() == {"t"}
         entry = await VM.get(world.raw, **ids("a"))
         assert entry is not None
-        assert vm_changes.snapshotted(entry.value, handle, "s").snapshots == ("t", "s")
+        assert vm_changes.add_snapshot(entry.value, handle, "s").snapshots == ("t", "s")
 
     play(story)
 

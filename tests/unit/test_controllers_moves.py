@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from controller_world import World, ids, play
 
-from hostler.engine.controllers.decision import Act, NodeCase, decide, ordered
-from hostler.engine.controllers.migration import Way, arrival, begun, blocked, stayed, unfit
+from hostler.engine.controllers.decision import Act, NodeCase, decide, first_command
+from hostler.engine.controllers.migration import Way, arrival, end_reason, handle_after_end, handover_command, unfit
 from hostler.keys.families import ARRIVAL
 from hostler.keys.families import HANDLE as HANDLE_KEY
 from hostler.model.inventory import Capacity
@@ -42,7 +42,7 @@ VM = VirtualMachine(
 HANDLE = VmHandle(
     id="v", node="a", state=MachineState.RUNNING, generation=1, moved=2, attempt=6, machine="m", seen_at=1.0
 )
-COMMAND = ordered(VM, HANDLE, fence=1, reasons=())
+COMMAND = first_command(VM, HANDLE, fence=1, reasons=())
 DEPARTING = Departure(to="b", number=7, wish=3)
 LEAVING = replace(COMMAND, departing=DEPARTING)
 B = NodeRecord(
@@ -76,7 +76,7 @@ def test_a_move_waits_for_the_first_word_of_the_node() -> None:
 
 
 def test_every_attempt_has_a_number_above_all_before() -> None:
-    assert begun(COMMAND, HANDLE, "b", wish=3, stop=True).departing == replace(DEPARTING, stop=True)
+    assert handover_command(COMMAND, HANDLE, "b", wish=3, stop=True).departing == replace(DEPARTING, stop=True)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_what_cannot_arrive_stays_and_says_why(way: Way, handle: dict[str, Any],
     step = decided(replace(VM, **vm), way=way, **handle)
     assert step.act is Act.STAY
     assert says in step.why
-    kept = stayed(replace(HANDLE, **handle), DEPARTING, step.why, at=2.0)
+    kept = handle_after_end(replace(HANDLE, **handle), DEPARTING, step.why, at=2.0)
     assert (kept.attempt, says in kept.unmoved) == (7, True)
     assert kept.moved == 3 or handle
 
 
 def test_a_node_that_is_restarted_still_takes_what_comes() -> None:
-    assert blocked(VM, HANDLE, DEPARTING, replace(OPEN, target=replace(B, lifecycle=Lifecycle.JOINING))) is None
+    assert end_reason(VM, HANDLE, DEPARTING, replace(OPEN, target=replace(B, lifecycle=Lifecycle.JOINING))) is None
 
 
 def test_a_machine_that_is_deleted_departs_no_more() -> None:
@@ -121,7 +121,7 @@ def test_other_wishes_reach_the_node_that_has_it() -> None:
 
 def test_snapshots_stay_behind_and_what_it_is_there_it_is_from_the_beginning() -> None:
     seen = replace(HANDLE, snapshots={"old": Snapshot(state=SnapshotState.READY, taken_at=1.0)})
-    first = ordered(VM, seen, fence=2, reasons=())
+    first = first_command(VM, seen, fence=2, reasons=())
     told = arrival(first, replace(LEAVING, fenced=True, fenced_since=5), seen, DEPARTING, source="a", place="there")
     assert told.command.lost == ("old",)
     assert (told.command.departing, told.command.fenced_since) == (None, 0)

@@ -262,7 +262,7 @@ def test_a_silence_is_unbroken_or_none() -> None:
                 silence.look("n1")
                 entry = view.members.get(node="n1")
                 assert entry is not None
-                return silence.lasted(entry)
+                return silence.unreachable_for(entry)
 
             first = await MEMBER.create(store, node("n1"), node="n1")
             assert await looked() == 0.0
@@ -277,11 +277,11 @@ def test_a_silence_is_unbroken_or_none() -> None:
             assert await looked() == 5.0
             # It came and went, and nobody saw it; but it wrote its record.
             await MEMBER.replace(store, first, node("n1"))
-            assert silence.lasted(first) == 5.0
+            assert silence.unreachable_for(first) == 5.0
             assert await looked() == 0.0
             await asyncio.sleep(3)
             assert await looked() == 3.0
-            assert silence.lasted(first) == 0.0, "a count holds for the record that it was begun under"
+            assert silence.unreachable_for(first) == 0.0, "a count holds for the record that it was begun under"
 
     run_virtual(main)
 

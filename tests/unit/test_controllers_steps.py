@@ -9,7 +9,12 @@ from controller_world import node, vm
 
 from hostler.engine.controllers.decision import Act, Step
 from hostler.engine.controllers.snapshot import VmSnapshot
-from hostler.engine.controllers.transactions import pending, placed, trimmed, written
+from hostler.engine.controllers.transactions import (
+    pending,
+    placement_transaction,
+    step_transaction,
+    trimming_transaction,
+)
 from hostler.engine.placement import Decision
 from hostler.keys.entry import Entry
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER, VM
@@ -72,7 +77,7 @@ CASES: list[tuple[Act, VmSnapshot, list[Any]]] = [
 
 @pytest.mark.parametrize(("act", "seen", "compared"), CASES, ids=lambda value: getattr(value, "name", ""))
 def test_a_step_compares_what_it_was_decided_from(act: Act, seen: VmSnapshot, compared: list[Any]) -> None:
-    txn = written(Step(act, COMMANDED if act is Act.INSTRUCT else None), seen, FENCE, 0.0)
+    txn = step_transaction(Step(act, COMMANDED if act is Act.INSTRUCT else None), seen, FENCE, 0.0)
     assert txn.then
     for condition in compared:
         assert condition in txn.when
@@ -80,16 +85,16 @@ def test_a_step_compares_what_it_was_decided_from(act: Act, seen: VmSnapshot, co
 
 def test_a_fence_is_asked_for_only_under_the_handle_that_was_seen() -> None:
     fenced = VmCommand(org="o", project="p", vm="a", spec=COMMANDED.spec, fenced=True)
-    assert HANDLED in written(Step(Act.INSTRUCT, fenced), SEEN, FENCE, 0.0).when
+    assert HANDLED in step_transaction(Step(Act.INSTRUCT, fenced), SEEN, FENCE, 0.0).when
 
 
 def test_a_machine_is_drained_away_only_under_the_handle_that_was_seen() -> None:
     going = VmCommand(org="o", project="p", vm="a", spec=COMMANDED.spec, deleting=True)
-    assert HANDLED in written(Step(Act.INSTRUCT, going), SEEN, FENCE, 0.0).when
+    assert HANDLED in step_transaction(Step(Act.INSTRUCT, going), SEEN, FENCE, 0.0).when
 
 
 def test_who_is_told_again_is_not_told_how_it_came_to_be_there() -> None:
-    txn = written(Step(Act.TELL_AGAIN), without(command=None), FENCE, 0.0)
+    txn = step_transaction(Step(Act.TELL_AGAIN), without(command=None), FENCE, 0.0)
     (told,) = [COMMAND.decode(put.value, where=put.key) for put in txn.then if "/vms/" in put.key]  # type: ignore[union-attr]
     assert told.arrived is None
 
@@ -99,7 +104,7 @@ def test_a_node_is_told_only_as_it_was_chosen_and_alive() -> None:
     decision = Decision(node="n1", score=1.0, reasons=(), summary="")
     assert SEEN.vm is not None
     assert SEEN.member is not None
-    txn = placed(seen, SEEN.vm, SEEN.member, decision, fence=FENCE, at=0.0)
+    txn = placement_transaction(seen, SEEN.vm, SEEN.member, decision, fence=FENCE, at=0.0)
     for condition in (
         *(WISH, RECORD, Version(HANDLE.fill(**IDS)) == 0),
         *(Version(COMMAND.fill(node="n1", vm="a")) == 0, Version(ALIVE.fill(node="n1")) > 0),
@@ -113,7 +118,7 @@ def test_a_node_is_told_only_as_it_was_chosen_and_alive() -> None:
 def test_what_was_told_wrongly_is_deleted_as_it_was_seen() -> None:
     other = entry(COMMAND.fill(node="n2", vm="a"), COMMANDED, 20)
     seen = VmSnapshot(**{**{name: getattr(SEEN, name) for name in SEEN.__struct_fields__}, "extra": (other,)})
-    txn = trimmed(seen)
+    txn = trimming_transaction(seen)
     assert HANDLED in txn.when
     assert (ModRevision(other.key) == 20) in txn.when
     assert [operation.key for operation in txn.then] == [other.key]  # type: ignore[union-attr]

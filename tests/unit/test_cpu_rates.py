@@ -29,19 +29,21 @@ def test_d37_rates_are_by_artifact_over_all_instances_of_the_node() -> None:
     clock = Hand()
     measures = Measures(clock)
     used = {"a:b:1#1": 10.0, "a:b:1#2": 0.0, "a:c:1#1": 5.0}
-    assert measures.told("r", 0).cpu == {}, "a process without slices"
+    assert measures.seconds_after("r", 0).cpu == {}, "a process without slices"
     with measures.cpu.counting(lambda: dict(used)):
-        assert measures.told("r", 0).cpu == {}, "one sample is no rate"
+        assert measures.seconds_after("r", 0).cpu == {}, "one sample is no rate"
         clock.at += 2
         used.update({"a:b:1#1": 11.0, "a:b:1#2": 1.0, "a:b:1#3": 77.0})
-        assert measures.told("r", 0).cpu == {"a:b:1": 1.0}, "half a processor each; a new instance has no rate yet"
+        assert measures.seconds_after("r", 0).cpu == {"a:b:1": 1.0}, (
+            "half a processor each; a new instance has no rate yet"
+        )
         clock.at += 8
         used.update({"a:b:1#1": 0.5})  # started again
-        assert measures.told("r", 0).cpu == {}
+        assert measures.seconds_after("r", 0).cpu == {}
         clock.at += 8
         used.update({"a:b:1#1": 8.5, "a:c:1#1": 9.0})
-        assert measures.told("r", 0).cpu == {"a:b:1": 1.0, "a:c:1": 0.5}
-    assert measures.told("r", 0).cpu == {}
+        assert measures.seconds_after("r", 0).cpu == {"a:b:1": 1.0, "a:c:1": 0.5}
+    assert measures.seconds_after("r", 0).cpu == {}
 
 
 def test_d37_a_process_is_measured_by_its_group_else_by_proc(tmp_path: Path) -> None:

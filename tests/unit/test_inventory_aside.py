@@ -45,7 +45,7 @@ async def test_plans_loads_and_what_is_shown_are_worked_out_in_a_thread(
     services: tuple[InventoryService, InventoryService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where: list[bool] = []
-    for name in ("settled", "plan", "_digest", "_told", "document_of"):
+    for name in ("desired_records", "plan", "_digest", "_change_view", "document_of"):
         monkeypatch.setattr(module, name, _noted(where, getattr(module, name)))
     aside, plain = services
     small = racks(1, 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inventory_files import SMALL, documents, rack
 
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
-from hostler.engine.inventory.plan import applied, batches, plan, settled
+from hostler.engine.inventory.plan import batches, desired_records, plan, records_after
 from hostler.keys.families import BLADE, IN_RACKS, RACK, REGION, ZONE
 from hostler.model.inventory import Blade, Condition, Hardware, Rack, Zone
 from hostler.model.name import fold
@@ -47,12 +47,12 @@ def test_applying_a_plan_to_the_old_gives_the_new_and_nothing_dangles_on_the_way
 ) -> None:
     old, new = records_of(before), records_of(after)
     steps = plan(old, new)
-    assert applied(old, steps) == new
+    assert records_after(old, steps) == new
     assert [step for batch in batches(steps, most) for step in batch] == list(steps)
     now = old
     for batch in batches(steps, most):
         assert 1 <= len(batch) <= most
-        now = applied(now, batch)
+        now = records_after(now, batch)
         assert nothing_dangles(now)
     assert now == new
     assert all(step.fields() for step in steps if step.before is not None and step.after is not None)
@@ -63,14 +63,14 @@ def test_applying_a_plan_to_the_old_gives_the_new_and_nothing_dangles_on_the_way
 def test_the_plan_of_the_same_is_empty(document: dict[str, Any]) -> None:
     records = records_of(document)
     assert plan(records, dict(reversed(records.items()))) == ()
-    assert settled(inventory_in(document), records) == records
+    assert desired_records(inventory_in(document), records) == records
 
 
 @settings(max_examples=dose(test=20, full=500), deadline=None)
 @given(documents(), documents())
 def test_loading_twice_is_loading_once(before: dict[str, Any], after: dict[str, Any]) -> None:
-    once = settled(inventory_in(after), records_of(before))
-    assert plan(once, settled(inventory_in(after), once)) == ()
+    once = desired_records(inventory_in(after), records_of(before))
+    assert plan(once, desired_records(inventory_in(after), once)) == ()
 
 
 def test_a_step_says_what_changes_in_words() -> None:
@@ -100,11 +100,11 @@ def test_what_the_file_does_not_say_stays_as_somebody_set_it() -> None:
     for name in ("b1", "b2"):
         key = BLADE.fill(rack="r1", blade=name)
         old[key] = msgspec.structs.replace(old[key], enabled=False, condition=Condition.OUT_FOR_REPAIR)
-    new = settled(inventory, old)
+    new = desired_records(inventory, old)
     b1, b2 = (new[BLADE.fill(rack="r1", blade=name)] for name in ("b1", "b2"))
     assert (b1.enabled, b1.condition) == (False, Condition.OPERATIONAL)
     assert (b2.enabled, b2.condition) == (False, Condition.OUT_FOR_REPAIR)
-    renamed = settled(inventory_in({"racks": [rack(pdus=[{"name": "other", "ports": 4}])]}), _off(old))
+    renamed = desired_records(inventory_in({"racks": [rack(pdus=[{"name": "other", "ports": 4}])]}), _off(old))
     assert {fold(each.name): each.enabled for each in renamed.values()} == {
         "r1": False,
         "tor1": False,
@@ -123,8 +123,8 @@ def test_what_a_later_release_wrote_is_kept() -> None:
     old = inventory.records()
     key = BLADE.fill(rack="r1", blade="b1")
     old[key] = Blade.decode(old[key].encode()[:-1] + b',"colour":"red"}')
-    assert b"colour" in settled(inventory, old)[key].encode()
-    assert plan(old, settled(inventory, old)) == ()
+    assert b"colour" in desired_records(inventory, old)[key].encode()
+    assert plan(old, desired_records(inventory, old)) == ()
 
 
 def test_a_rack_is_written_at_once_where_it_fits() -> None:

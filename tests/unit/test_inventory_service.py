@@ -213,13 +213,13 @@ def test_somebody_who_writes_meanwhile_is_not_overwritten() -> None:
         inventory, key = service(scene), BLADE.fill(rack="r1", blade="b1")
         taken = await scene.raw.get(key)
         assert taken is not None
-        refused = inventory._refused
+        refused = inventory._blades_in_use
 
         async def interrupted(steps: Any) -> list[str]:
             await scene.raw.put(key, taken.value)
             return await refused(steps)
 
-        inventory._refused = interrupted  # type: ignore[method-assign]
+        inventory._blades_in_use = interrupted  # type: ignore[method-assign]
         with pytest.raises(Conflict, match="0 of 4 changes are written"):
             await inventory.load(asked(ADMIN), read_inventory(SMALL.replace("cpus: 16", "cpus: 15")))
 

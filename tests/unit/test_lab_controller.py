@@ -41,7 +41,7 @@ RUNNING, STOPPING, WAITING = LabPhase.RUNNING, LabPhase.STOPPING, LabPhase.WAITI
 
 def provisioned(at: float = 0.0) -> LabUser:
     record = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=at, switch=False)
-    return state_machine.admitted(record, "v", CATALOGUE.default, at)
+    return state_machine.admit(record, "v", CATALOGUE.default, at)
 
 
 def machine(**changes: Any) -> VirtualMachine:
@@ -71,11 +71,11 @@ def test_what_is_seen_is_written_once() -> None:
 def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
     """L48: five minutes after the last terminal; not where nobody was there, nor before this leader has waited."""
     ends = LabCatalogue(default=replace(CATALOGUE.default, end_with_terminal=True))
-    record = state_machine.seen(provisioned(), handle(), 1.0)
+    record = state_machine.observe(provisioned(), handle(), 1.0)
     assert decide(record, machine(), handle(), catalogue=ends, now=700.0).act is Act.NOTHING, "nobody was there yet"
-    record = state_machine.attended(record, 1, 100.0, 101.0)
-    assert state_machine.attended(record, 1, 99.0, 102.0) is record, "an older note came late"
-    assert state_machine.attended(record, 2, 200.0, 201.0) is record, "it is about another lab"
+    record = state_machine.record_attendance(record, 1, 100.0, 101.0)
+    assert state_machine.record_attendance(record, 1, 99.0, 102.0) is record, "an older note came late"
+    assert state_machine.record_attendance(record, 2, 200.0, 201.0) is record, "it is about another lab"
     step = decide(record, machine(), handle(), catalogue=ends, now=399.0)
     assert (step.act, step.until) == (Act.NOTHING, 400.0)
     over = decide(record, machine(), handle(), catalogue=ends, now=400.0)
@@ -84,7 +84,7 @@ def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
     assert over.record.lab is not None
     assert over.record.lab.ending is LabEvent.STOPPED
     assert "terminal" in over.record.lab.ending_reason
-    back = state_machine.attended(record, 1, 390.0, 390.0)
+    back = state_machine.record_attendance(record, 1, 390.0, 390.0)
     assert decide(back, machine(), handle(), catalogue=ends, now=400.0).until == 690.0
     restarted = decide(record, machine(), handle(), catalogue=ends, now=400.0, since=350.0)
     assert (restarted.act, restarted.until) == (Act.NOTHING, 650.0)
@@ -92,7 +92,7 @@ def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
 
 
 def test_it_is_warned_once_and_ends_after_its_grace() -> None:
-    record = state_machine.seen(provisioned(), handle(), 1.0)
+    record = state_machine.observe(provisioned(), handle(), 1.0)
     step = decided(record, machine(), handle(), 800.0)
     assert (step.act, step.record.news[-1].event) == (Act.WRITE, LabEvent.EXPIRES_SOON)
     again = decided(step.record, machine(), handle(), 801.0)
@@ -103,7 +103,7 @@ def test_it_is_warned_once_and_ends_after_its_grace() -> None:
 
 def test_it_is_warned_in_the_second_half_of_its_life_at_the_earliest() -> None:
     early = LabCatalogue(default=replace(CATALOGUE.default, warn=5000.0))
-    record = state_machine.seen(provisioned(), handle(), 1.0)
+    record = state_machine.observe(provisioned(), handle(), 1.0)
     step = decide(record, machine(), handle(), catalogue=early, now=2.0)
     assert (step.act, step.until) == (Act.NOTHING, 500.0)
     step = decide(record, machine(), handle(), catalogue=early, now=500.0)
@@ -111,7 +111,7 @@ def test_it_is_warned_in_the_second_half_of_its_life_at_the_earliest() -> None:
 
 
 def test_an_extension_prolongs_its_machine() -> None:
-    record = state_machine.extend(state_machine.seen(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
+    record = state_machine.extend(state_machine.observe(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
     assert decided(record, machine(), handle(), 3.0).act is Act.KEEP
     assert decided(record, machine(expires_at=1700.0 + SPARE), handle(), 3.0).act is Act.NOTHING
 
@@ -442,7 +442,7 @@ class Shelf:
         when = VM.exists(org="labs-pool", project="5", vm="warm")
         return Claim("warm", [] if self.there else [when], [NAME.put("warm", org=ORG, project="ada", name="w")])
 
-    def settled(self, _: Any, *, written: bool) -> None:
+    def settle(self, _: Any, *, written: bool) -> None:
         self.told.append(written)
 
     def make_room(self, *_: Any) -> None:

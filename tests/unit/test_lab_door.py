@@ -25,7 +25,7 @@ def asked(record: LabUser | None = None, lab_id: int = 5, door: str = REDIS_DOOR
 
 
 def provisioned(door: str) -> LabUser:
-    return state_machine.admitted(asked(door=door), "v", CATALOGUE.default, 0.0)
+    return state_machine.admit(asked(door=door), "v", CATALOGUE.default, 0.0)
 
 
 def door_of(record: LabUser) -> tuple[int, str]:
@@ -52,7 +52,7 @@ def test_a_lab_from_redis_whose_machine_has_a_forwarded_port_fails_with_that_rea
 
 def test_the_door_stays_with_what_was_asked_for_through_it() -> None:
     taken = Taken(queue="provision", token="t", raw=b'{"webuserid": "ada", "labId": 5}')
-    change = Rules(lambda: CATALOGUE).understood(taken).change
+    change = Rules(lambda: CATALOGUE).decode(taken).change
     assert door_of(change(None, 0.0)) == (5, REDIS_DOOR)
     for first, then in ((REDIS_DOOR, ""), ("", REDIS_DOOR)):
         stops = state_machine.stopping(provisioned(first), LabEvent.STOPPED, "", 1.0)

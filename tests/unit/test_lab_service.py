@@ -60,7 +60,7 @@ async def put(scene: Scene, changed: LabUser) -> None:
 
 async def runs(scene: Scene, user: str) -> None:
     """The user's lab has a machine."""
-    await put(scene, state_machine.admitted(await record(scene, user), f"vm-{user}", LabTemplate(), scene.clock.wall()))
+    await put(scene, state_machine.admit(await record(scene, user), f"vm-{user}", LabTemplate(), scene.clock.wall()))
 
 
 def test_a_lab_is_asked_for_and_seen_and_stopped() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.catalogue import shape_of
-from hostler.engine.labs.transactions import Claim, LabSnapshot, created
+from hostler.engine.labs.transactions import Claim, LabSnapshot, new_vm
 from hostler.keys.entry import Entry
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 CATALOGUE = LabCatalogue()
 WAITS = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=0.0, switch=False)
-RECORD = state_machine.admitted(WAITS, "v", CATALOGUE.default, 0.0)
+RECORD = state_machine.admit(WAITS, "v", CATALOGUE.default, 0.0)
 AT: dict[str, Any] = {"org": ORG, "project": "ada", "vm": "v"}
 assert RECORD.lab is not None
-MACHINE = created("ada", RECORD.lab, CATALOGUE.default, shape_of(CATALOGUE.default, ()), vm="v", name="n", at=0.0)
+MACHINE = new_vm("ada", RECORD.lab, CATALOGUE.default, shape_of(CATALOGUE.default, ()), vm="v", name="n", at=0.0)
 SEEN = VmHandle(id="v", state=MachineState.RUNNING, seen_at=0.0)
 KEYS = {"lab": LAB.fill(user="ada"), "vm": VM.fill(**AT), "handle": HANDLE.fill(**AT)}
 KEYS["name"] = NAME.fill(org=ORG, project="ada", name="n")
@@ -37,39 +37,39 @@ VALUES = {"lab": LAB.encode(RECORD), "vm": VM.encode(MACHINE), "handle": HANDLE.
 
 def entered(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
-    return transactions.entered(seen.entry, RECORD, MACHINE)
+    return transactions.admit_with_new_vm(seen.entry, RECORD, MACHINE)
 
 
 def claimed(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
-    return transactions.claimed(seen.entry, RECORD, Claim("v", [VM.absent(**AT)], []))
+    return transactions.admit_with_pool_vm(seen.entry, RECORD, Claim("v", [VM.absent(**AT)], []))
 
 
 def rewritten(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
-    return transactions.rewritten(seen, seen.entry, WAITS)
+    return transactions.write_record(seen, seen.entry, WAITS)
 
 
 def deleted(seen: LabSnapshot) -> Txn:
     assert seen.vm is not None
-    return transactions.deleted(seen.entry, "ada", seen.vm, WAITS)
+    return transactions.delete_vm(seen.entry, "ada", seen.vm, WAITS)
 
 
 def kept(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
     assert seen.vm is not None
     assert RECORD.lab is not None
-    return transactions.kept(seen.entry, RECORD.lab, seen.vm)
+    return transactions.keep_vm(seen.entry, RECORD.lab, seen.vm)
 
 
 def gone(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
-    return transactions.gone(seen.entry, WAITS, "v")
+    return transactions.end_lab(seen.entry, WAITS, "v")
 
 
 def forgotten(seen: LabSnapshot) -> Txn:
     assert seen.entry is not None
-    return transactions.forgotten(seen.entry)
+    return transactions.forget_user(seen.entry)
 
 
 CASES: list[tuple[Callable[[LabSnapshot], Txn], tuple[str, ...], tuple[str, ...]]] = [
@@ -110,7 +110,7 @@ def test_each_step_is_written_only_if_nothing_that_it_was_decided_from_has_chang
 def test_the_disk_of_a_machine_whose_lab_has_no_record_is_retained(has_record: bool) -> None:
     lab = Entry(RECORD, {"user": "ada"}, KEYS["lab"], 1, 1, 1) if has_record else None
     machine = Entry(MACHINE, AT, KEYS["vm"], 1, 1, 1)
-    (put,) = transactions.deleted(lab, "ada", machine, None).then
+    (put,) = transactions.delete_vm(lab, "ada", machine, None).then
     assert isinstance(put, Put)
     gone = VM.decode(put.value)
     assert (gone.deleting, gone.keep_disk) == (True, not has_record)

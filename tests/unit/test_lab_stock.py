@@ -24,9 +24,9 @@ from hostler.engine.labs.pool_decide import (
     PoolState,
     Stocked,
     in_the_way,
-    judged,
     kind_of,
     kinds_of,
+    pool_state,
     project_of,
     work,
 )
@@ -112,7 +112,7 @@ def test_each_lab_has_machines_of_its_own_or_all_share_the_default() -> None:
 )
 def test_what_a_machine_is(changes: dict[str, Any], condition: PoolState) -> None:
     seen: dict[str, Any] = {"vm": MADE, "handle": HANDLED, "kind": KIND, "ready": True, "away": False, "waited": 0.0}
-    assert judged(**seen | changes) is condition
+    assert pool_state(**seen | changes) is condition
 
 
 def test_what_is_missing_is_made_in_turn_and_no_more_than_can_be() -> None:
@@ -269,10 +269,10 @@ def test_one_that_is_offered_is_offered_to_nobody_else_until_that_is_settled() -
         first = await pool.claim(ada, TEMPLATE, 0.0)
         assert first is not None
         assert await pool.claim(bob, TEMPLATE, 0.0) is None
-        pool.settled(first, written=False)
+        pool.settle(first, written=False)
         second = await pool.claim(bob, TEMPLATE, 0.0)
         assert second is not None
-        pool.settled(second, written=True)
+        pool.settle(second, written=True)
         assert await pool.claim(ada, TEMPLATE, 0.0) is None
         assert pool.counters == {"missed": 2, "claimed": 1}
 

@@ -203,19 +203,19 @@ def test_asking_again_for_what_shall_follow_changes_nothing() -> None:
 
 
 def test_an_extension_takes_the_warning_back() -> None:
-    warned = state_machine.warned(having(RUNNING), NOW)
+    warned = state_machine.warn(having(RUNNING), NOW)
     assert last(warned) == (E.EXPIRES_SOON, 3, "it ends at 1970-01-01T00:33:20Z")
-    assert state_machine.warned(warned, NOW + 1) is warned
+    assert state_machine.warn(warned, NOW + 1) is warned
     longer = state_machine.extend(warned, "mia", 2.0, None, now=NOW)
     assert longer.lab is not None
     assert not longer.lab.warned
-    assert last(state_machine.warned(longer, NOW))[0] is E.EXPIRES_SOON
+    assert last(state_machine.warn(longer, NOW))[0] is E.EXPIRES_SOON
 
 
 @pytest.mark.parametrize("phase", [None, WAITING, STOPPING])
 def test_who_waits_or_stops_is_not_warned(phase: LabPhase | None) -> None:
     record = having(phase)
-    assert state_machine.warned(record, NOW) is record
+    assert state_machine.warn(record, NOW) is record
 
 
 # What the controller does, and sees
@@ -232,13 +232,13 @@ def test_it_is_told_once_that_a_lab_waits() -> None:
 @pytest.mark.parametrize("phase", [None, PROVISIONING, RUNNING, STOPPING])
 def test_only_who_waits_is_admitted_or_put_off(phase: LabPhase | None) -> None:
     record = having(phase)
-    assert state_machine.admitted(record, "vm-9", LabTemplate(), NOW) is record
+    assert state_machine.admit(record, "vm-9", LabTemplate(), NOW) is record
     assert state_machine.put_off(record, 1, "full", NOW) is record
 
 
 def test_its_time_begins_with_its_machine() -> None:
     waits = state_machine.put_off(having(WAITING), 1, "full", NOW)
-    after = state_machine.admitted(waits, "vm-9", LabTemplate(life=50.0, grace=5.0, user="root"), NOW)
+    after = state_machine.admit(waits, "vm-9", LabTemplate(life=50.0, grace=5.0, user="root"), NOW)
     assert after.lab == lab(
         PROVISIONING, vm="vm-9", life=50.0, grace=5.0, user="root", expires_at=NOW + 50, provisioned_by=NOW + 600
     )
@@ -248,7 +248,7 @@ def test_its_time_begins_with_its_machine() -> None:
 def test_what_is_seen_of_a_machine() -> None:
     access = Access(host="fd00::5", port=2222, user="x")
     here = handle(step=Step.AVAILABLE, machine="m-1", cloud_status="up", access=access)
-    running = state_machine.seen(having(PROVISIONING, provisioned_by=NOW), here, NOW)
+    running = state_machine.observe(having(PROVISIONING, provisioned_by=NOW), here, NOW)
     assert last(running)[0] is E.AVAILABLE
     assert running.lab == lab(
         RUNNING,
@@ -260,56 +260,56 @@ def test_what_is_seen_of_a_machine() -> None:
         address="fd00::5",
         port=2222,
     )
-    assert state_machine.seen(running, here, NOW + 1) is running
-    lost = state_machine.seen(running, handle(step=Step.SSH, address="fd00::6", detail="no answer"), NOW + 1)
+    assert state_machine.observe(running, here, NOW + 1) is running
+    lost = state_machine.observe(running, handle(step=Step.SSH, address="fd00::6", detail="no answer"), NOW + 1)
     assert (lost.news, lost.changed_at) == (running.news, NOW + 1)
     assert lost.lab is not None
     assert (lost.lab.phase, lost.lab.available, lost.lab.address, lost.lab.port) == (RUNNING, False, "fd00::6", 22)
     assert (lost.lab.cloud_status, lost.lab.detail) == ("running", "no answer")
-    back = state_machine.seen(lost, here, NOW + 2)
+    back = state_machine.observe(lost, here, NOW + 2)
     assert len(back.news) == len(running.news), "that it is available is told once"
 
 
 def test_only_a_machine_that_runs_is_available() -> None:
-    after = state_machine.seen(having(PROVISIONING), handle(MachineState.STOPPED, Step.AVAILABLE), NOW)
+    after = state_machine.observe(having(PROVISIONING), handle(MachineState.STOPPED, Step.AVAILABLE), NOW)
     assert after.lab is not None
     assert (after.lab.available, after.lab.phase, after.lab.machine_runs) == (False, PROVISIONING, False)
 
 
 def test_the_limit_counts_from_when_a_node_has_room() -> None:
-    pending = state_machine.seen(
+    pending = state_machine.observe(
         having(PROVISIONING, provisioned_by=1500.0), handle(MachineState.PENDING, node=""), NOW
     )
     assert pending.lab is not None
     assert pending.lab.provisioned_by is None
-    placed = state_machine.seen(pending, handle(MachineState.PLACED), NOW + 900)
+    placed = state_machine.observe(pending, handle(MachineState.PLACED), NOW + 900)
     assert placed.lab is not None
     assert placed.lab.provisioned_by == NOW + 900 + state_machine.PROVISIONED_WITHIN
-    on = state_machine.seen(placed, handle(MachineState.CREATING), NOW + 950)
+    on = state_machine.observe(placed, handle(MachineState.CREATING), NOW + 950)
     assert on.lab is not None
     assert on.lab.provisioned_by == placed.lab.provisioned_by
 
 
 def test_the_end_moves_on_while_no_node_has_room_and_all_of_its_life_is_left_then() -> None:
     pending = handle(MachineState.PENDING, node="")
-    first = state_machine.seen(
+    first = state_machine.observe(
         having(PROVISIONING, provisioned_by=NOW + 600, life=1000.0, expires_at=NOW + 1000), pending, NOW
     )
     assert first.lab is not None
     assert first.lab.expires_at == NOW + 1000
-    assert state_machine.seen(first, pending, NOW + 499) is first, "it is not written at every look"
-    later = state_machine.seen(first, pending, NOW + 500)
+    assert state_machine.observe(first, pending, NOW + 499) is first, "it is not written at every look"
+    later = state_machine.observe(first, pending, NOW + 500)
     assert later.lab is not None
     assert later.lab.expires_at == NOW + 1500
-    placed = state_machine.seen(later, handle(MachineState.PLACED), NOW + 700)
+    placed = state_machine.observe(later, handle(MachineState.PLACED), NOW + 700)
     assert placed.lab is not None
     assert placed.lab.expires_at == NOW + 1700
-    longer = state_machine.seen(
+    longer = state_machine.observe(
         state_machine.extend(later, "mia", 60, None, now=NOW), handle(MachineState.PLACED), NOW + 700
     )
     assert longer.lab is not None
     assert longer.lab.expires_at == NOW + 1500 + 3600
-    on = state_machine.seen(placed, handle(MachineState.CREATING), NOW + 800)
+    on = state_machine.observe(placed, handle(MachineState.CREATING), NOW + 800)
     assert on.lab is not None
     assert on.lab.expires_at == NOW + 1700
 
@@ -317,19 +317,19 @@ def test_the_end_moves_on_while_no_node_has_room_and_all_of_its_life_is_left_the
 def test_another_machine_tells_nothing() -> None:
     for phase in LabPhase:
         record = having(phase)
-        assert state_machine.seen(record, handle(id="vm-3", step=Step.AVAILABLE), NOW) is record
-    assert state_machine.seen(having(None), handle(id=""), NOW) == having(None)
+        assert state_machine.observe(record, handle(id="vm-3", step=Step.AVAILABLE), NOW) is record
+    assert state_machine.observe(having(None), handle(id=""), NOW) == having(None)
 
 
 def test_a_lab_that_stops_is_not_available_whatever_is_seen() -> None:
     running = having(RUNNING, available=True, address="fd00::1", server_id="s-1")
     stops = state_machine.stopping(running, E.EXPIRED, "its time is over", NOW)
     assert last(stops) == (E.STOPPING, 3, "its time is over")
-    after = state_machine.seen(stops, handle(step=Step.AVAILABLE), NOW)
+    after = state_machine.observe(stops, handle(step=Step.AVAILABLE), NOW)
     assert after.lab is not None
     assert (after.lab.phase, after.lab.available) == (STOPPING, False)
-    assert state_machine.seen(after, handle(step=Step.AVAILABLE), NOW) is after
-    stopped = state_machine.seen(after, handle(MachineState.STOPPED, machine="", address="", access=None), NOW)
+    assert state_machine.observe(after, handle(step=Step.AVAILABLE), NOW) is after
+    stopped = state_machine.observe(after, handle(MachineState.STOPPED, machine="", address="", access=None), NOW)
     assert stopped.lab is not None
     assert stopped.lab == replace(after.lab, machine_runs=False, cloud_status="stopped")
     assert state_machine.stopping(stops, E.FAILED, "late", NOW) is stops
@@ -355,15 +355,17 @@ def test_a_machine_that_goes_by_itself_is_a_failure() -> None:
 
 
 def test_tokens_are_kept_by_queue() -> None:
-    record = state_machine.worked(state_machine.worked(having(None), "provision", "a"), "decommission", "b")
-    assert state_machine.worked(record, "provision", "c").worked == {"provision": "c", "decommission": "b"}
+    record = state_machine.mark_processed(
+        state_machine.mark_processed(having(None), "provision", "a"), "decommission", "b"
+    )
+    assert state_machine.mark_processed(record, "provision", "c").worked == {"provision": "c", "decommission": "b"}
     assert record.worked == {"provision": "a", "decommission": "b"}
 
 
 def test_the_last_news_are_kept_and_their_numbers_go_on() -> None:
     record = having(None)
     for _ in range(2 * NEWS_KEPT + 3):
-        record = state_machine.told(record, E.IGNORED, NOW)
+        record = state_machine.add_event(record, E.IGNORED, NOW)
     assert [news.number for news in record.news] == list(range(NEWS_KEPT + 4, 2 * NEWS_KEPT + 4))
 
 
@@ -409,13 +411,13 @@ def stepped(record: LabUser | None, step: tuple[Any, ...], now: float) -> LabUse
         return None
     match step:
         case ("admitted",):
-            return state_machine.admitted(record, f"vm-{record.generation}", LabTemplate(), now)
+            return state_machine.admit(record, f"vm-{record.generation}", LabTemplate(), now)
         case ("put_off",):
             return state_machine.put_off(record, 1, f"full at {now}", now)
         case ("seen", back, state, ready):
-            return state_machine.seen(record, handle(state, ready, id=f"vm-{record.generation - back}"), now)
+            return state_machine.observe(record, handle(state, ready, id=f"vm-{record.generation - back}"), now)
         case ("warned",):
-            return state_machine.warned(record, now)
+            return state_machine.warn(record, now)
         case ("stopping",):
             return state_machine.stopping(record, E.EXPIRED, "over", now)
     return state_machine.gone(record, now, CATALOGUE)
@@ -480,7 +482,7 @@ def own_start(record: LabUser | None, now: float, lab_id: int = 3) -> LabUser:
 
 def admit(record: LabUser, now: float, **more: Any) -> LabUser:
     template = replace(CATALOGUE.find(3) or LabTemplate(), **more)
-    return state_machine.admitted(record, "vm-1", template, now)
+    return state_machine.admit(record, "vm-1", template, now)
 
 
 def had(record: LabUser, now: float, seconds: float) -> LabUser:

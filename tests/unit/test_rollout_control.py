@@ -27,7 +27,7 @@ def upgrade(strategy: dict[str, object], instances: int = 4) -> Model:
 def order(model: Model, verb: RolloutVerb, *, everything: bool = False, force: bool = False) -> None:
     now = at(model)
     assert rollout.refusal(verb, now) == ""
-    model.deployment = rollout.ordered(verb, now, by="ada", at=model.now, everything=everything, force=force)
+    model.deployment = rollout.apply_command(verb, now, by="ada", at=model.now, everything=everything, force=force)
 
 
 def at(model: Model) -> Deployment:

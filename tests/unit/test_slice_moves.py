@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.engine.deployments.state_machine import AT_REST, LEAVING, WAY_OUT, Limits, moved, since
+from hostler.engine.deployments.state_machine import AT_REST, LEAVING, WAY_OUT, Limits, changed_record, since
 from hostler.errors import Invalid
 from hostler.keys.families import SLICE
 from hostler.model.deployment import (
@@ -26,7 +26,7 @@ STATES = st.sampled_from([None, *SliceState])
 
 def loaded(*numbers: int, at: float = 100.0, template: int = 0) -> SliceRecord:
     new = {number: SliceInstance(state=S.LOAD, template=template) for number in numbers}
-    record = moved(None, new, at=at, settings={template: SliceSettings(memory_mib=64)} if template else None)
+    record = changed_record(None, new, at=at, settings={template: SliceSettings(memory_mib=64)} if template else None)
     assert record is not None
     return record
 
@@ -49,9 +49,9 @@ def test_no_illegal_move_is_ever_stored(story: list[tuple[dict[int, SliceState |
         )
         if not legal:
             with pytest.raises(Invalid, match="cannot go from"):
-                moved(record, changes, at=at, node_dead=dead)
+                changed_record(record, changes, at=at, node_dead=dead)
             continue
-        after = moved(record, changes, at=at, node_dead=dead)
+        after = changed_record(record, changes, at=at, node_dead=dead)
         left = {} if after is None else dict(after.each())
         assert {n: one.state for n, one in left.items()} == {
             n: state for n, state in ({n: one.state for n, one in before.items()} | wishes).items() if state is not None
@@ -72,11 +72,11 @@ def test_what_a_record_takes_is_what_the_table_says(old: SliceState | None, new:
     record = None if old is None else SliceRecord(state=old, timestamp=5)  # as another program wrote it
     change = {1: None if new is None else SliceInstance(state=new)}
     if old is new or new in MOVES[old]:
-        after = moved(record, change, at=9)
+        after = changed_record(record, change, at=9)
         assert (None if after is None else after.each()[1].state) is new
     else:
         with pytest.raises(Invalid):
-            moved(record, change, at=9)
+            changed_record(record, change, at=9)
 
 
 def test_every_state_has_a_limit_and_a_way_out() -> None:
@@ -109,21 +109,23 @@ def test_limits_are_as_they_are_set() -> None:
 def test_settings_that_nobody_is_run_with_go() -> None:
     record = loaded(1, template=1)
     assert list(record.settings) == [1]
-    more = moved(record, {2: SliceInstance(state=S.LOAD, template=2)}, at=101, settings={2: SliceSettings(cpus=1)})
+    more = changed_record(
+        record, {2: SliceInstance(state=S.LOAD, template=2)}, at=101, settings={2: SliceSettings(cpus=1)}
+    )
     assert more is not None
     assert sorted(more.settings) == [1, 2]
-    gone = moved(more, {1: None}, at=102, node_dead=True)
+    gone = changed_record(more, {1: None}, at=102, node_dead=True)
     assert gone is not None
     assert list(gone.settings) == [2]
 
 
 def test_methods_and_what_later_releases_wrote_stay() -> None:
     record = msgspec.structs.replace(loaded(1), unknown={"later": msgspec.Raw(b"1")})
-    told = moved(record, {1: SliceInstance(state=S.LOADING)}, at=101, methods=("a", "b"))
+    told = changed_record(record, {1: SliceInstance(state=S.LOADING)}, at=101, methods=("a", "b"))
     assert told is not None
     assert told.methods == ("a", "b")
     assert told.unknown
-    again = moved(told, {1: SliceInstance(state=S.LOADED)}, at=102)
+    again = changed_record(told, {1: SliceInstance(state=S.LOADED)}, at=102)
     assert again is not None
     assert again.methods == ("a", "b")
 
@@ -131,12 +133,12 @@ def test_methods_and_what_later_releases_wrote_stay() -> None:
 def test_an_instance_that_is_not_ready_is_active() -> None:
     record = loaded(1)
     for state in (S.LOADING, S.LOADED, S.ACTIVATE, S.ACTIVATING, S.ACTIVE):
-        record = moved(record, {1: SliceInstance(state=state)}, at=101) or record
-    down = moved(record, {1: SliceInstance(state=S.ACTIVE, ready=False, restarts=1)}, at=150)
+        record = changed_record(record, {1: SliceInstance(state=state)}, at=101) or record
+    down = changed_record(record, {1: SliceInstance(state=S.ACTIVE, ready=False, restarts=1)}, at=150)
     assert down is not None
     assert not down.each()[1].ready
     assert down.timestamp == 101, "no move"
-    failed = moved(down, {1: SliceInstance(state=S.FAILED, ready=False, why="it crashed")}, at=160)
+    failed = changed_record(down, {1: SliceInstance(state=S.FAILED, ready=False, why="it crashed")}, at=160)
     assert failed is not None
     assert failed.each()[1].ready
     assert failed.timestamp == 160
@@ -145,17 +147,17 @@ def test_an_instance_that_is_not_ready_is_active() -> None:
 def test_who_was_told_to_leave_is_known_to_leave_until_it_is_gone() -> None:
     record = loaded(1)
     for state in (S.LOADING, S.LOADED, S.ACTIVATE, S.ACTIVATING, S.ACTIVE):
-        record = moved(record, {1: SliceInstance(state=state)}, at=101) or record
-    record = moved(record, {1: SliceInstance(state=S.DEACTIVATE, why=f"{LEAVING}upgraded")}, at=102) or record
+        record = changed_record(record, {1: SliceInstance(state=state)}, at=101) or record
+    record = changed_record(record, {1: SliceInstance(state=S.DEACTIVATE, why=f"{LEAVING}upgraded")}, at=102) or record
     for state in (S.DEACTIVATING, S.LOADED):
-        record = moved(record, {1: SliceInstance(state=state)}, at=103) or record
+        record = changed_record(record, {1: SliceInstance(state=state)}, at=103) or record
         assert record.each()[1].why == f"{LEAVING}upgraded"
-    failed = moved(record, {1: SliceInstance(state=S.UNLOAD, why="x")}, at=103)
+    failed = changed_record(record, {1: SliceInstance(state=S.UNLOAD, why="x")}, at=103)
     assert failed is not None
     assert failed.each()[1].why == "x"
 
 
 def test_a_clock_that_is_behind_makes_nothing_older() -> None:
-    record = moved(loaded(1, at=1000.0), {1: SliceInstance(state=S.LOADING)}, at=400.0)
+    record = changed_record(loaded(1, at=1000.0), {1: SliceInstance(state=S.LOADING)}, at=400.0)
     assert record is not None
     assert since(record, record.each()[1]) == 1000

@@ -133,7 +133,7 @@ def order(model: Model, rng: random.Random, *verbs: RolloutVerb) -> None:
     can = [] if now is None else [verb for verb in rollout.possible(now) if not verbs or verb in verbs]
     if can and now is not None:
         far = {"everything": rng.random() < 0.3, "force": rng.random() < 0.3}
-        model.deployment = rollout.ordered(rng.choice(can), now, by="ada", at=model.now, **far)
+        model.deployment = rollout.apply_command(rng.choice(can), now, by="ada", at=model.now, **far)
 
 
 @pytest.mark.parametrize("part", range(4))

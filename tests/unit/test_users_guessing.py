@@ -275,14 +275,14 @@ async def test_an_unrelated_change_while_it_is_checked_does_no_harm() -> None:
 async def test_memory_is_bounded_and_time_forgives() -> None:
     slowing = Slowing("login", clock=VirtualClock(), free=2, capacity=100)
     for n in range(1000):
-        slowing.failed(f"name {n}")
+        slowing.record_failure(f"name {n}")
     assert len(slowing) == 100
     for _ in range(3):
-        slowing.failed("x")
+        slowing.record_failure("x")
     assert slowing.wait("x") == 2.0
     await asyncio.sleep(61)
     assert slowing.wait("x") == 0.0
-    slowing.failed("x")
+    slowing.record_failure("x")
     assert slowing.wait("x") == 2.0
     await asyncio.sleep(1000)
     slowing.begin("x")
@@ -295,7 +295,7 @@ async def test_memory_is_bounded_and_time_forgives() -> None:
 async def test_years_of_failures_wait_a_minute() -> None:
     slowing = Slowing("login", clock=VirtualClock(), free=5)
     for _ in range(10_000):
-        slowing.failed("x")
+        slowing.record_failure("x")
     assert slowing.wait("x") == 60.0
 
 

@@ -168,7 +168,7 @@ def test_a_call_that_reads_the_state_late_covers_what_was_added_before() -> None
 
     async def work(name: str) -> None:
         await asyncio.sleep(5)
-        queues[0].taken(name)
+        queues[0].take(name)
         log.append(asyncio.get_running_loop().time())
 
     async def known(queue: WorkQueue, running: asyncio.Task[None]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hostler.engine.workloads.decide import WorkloadSteps, can_have, decide
 from hostler.engine.workloads.instance_index import Condition, WorkloadInstances, WorkloadInstanceState
-from hostler.engine.workloads.vm_template import made, same_template, tune_of, tune_of_machine
+from hostler.engine.workloads.vm_template import same_template, tune_of, tune_of_machine, vm_of_instance
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, RestartPolicy, VmSpec
 from hostler.model.workload import Rollout, Workload
 
@@ -362,14 +362,14 @@ def test_the_machine_of_an_instance() -> None:
         Affinity(together=True, level=Level.RACK, labels={"app": "db"}, required=False),
     )
     wish = web(affinity=rules, node_labels={"disk": "ssd"}, labels={"tier": "a"}, enabled=False, org="acme")
-    vm = made(wish, 7, vm="id-1", name="Web-7", at=5.0)
+    vm = vm_of_instance(wish, 7, vm="id-1", name="Web-7", at=5.0)
     assert (vm.org, vm.project, vm.name, vm.instance) == ("acme", "web", "Web-7", "web/7")
     assert vm.labels == {"tier": "a", "workload": "web"}
     assert [rule.labels for rule in vm.affinity] == [{"workload": "web"}, {"app": "db"}]
     assert (vm.power, vm.on_node_loss, vm.node_labels) == (Power.OFF, OnNodeLoss.FENCE, {"disk": "ssd"})
     assert tune_of_machine(vm) == tune_of(wish)
     assert WEB.home == ("workloads", "web")
-    assert made(WEB, 1, vm="i", name="n", at=0.0).org == "workloads"
+    assert vm_of_instance(WEB, 1, vm="i", name="n", at=0.0).org == "workloads"
 
 
 def test_what_is_replaced_and_what_is_not() -> None:

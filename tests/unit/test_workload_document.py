@@ -51,17 +51,17 @@ def test_a_workload_that_does_not_say_waits_for_a_lost_node_and_a_stored_one_kee
 
 
 def test_a_fence_that_is_asked_for_now_returns_and_an_older_one_is_shown_as_what_it_does() -> None:
-    from hostler.engine.workloads.changes import applied, wished
-    from hostler.engine.workloads.vm_template import made
+    from hostler.engine.workloads.changes import apply, new_workload
+    from hostler.engine.workloads.vm_template import vm_of_instance
 
     wanted = read_workload(SMALL + "on_node_loss: fence\n")
-    new = wished(wanted, 5.0)
+    new = new_workload(wanted, 5.0)
     assert (new.loss, apply_of(new).on_node_loss) == (OnNodeLoss.FENCE, OnNodeLoss.FENCE)
-    assert not made(new, 1, vm="i", name="n", at=0.0).recreates
+    assert not vm_of_instance(new, 1, vm="i", name="n", at=0.0).recreates
     old = msgspec.structs.replace(new, returns=False)
-    assert made(old, 1, vm="i", name="n", at=0.0).recreates
+    assert vm_of_instance(old, 1, vm="i", name="n", at=0.0).recreates
     assert apply_of(old).on_node_loss is OnNodeLoss.RECREATE
-    assert applied(old, new, wanted).returns, "applied again, it means what it means now"
+    assert apply(old, new, wanted).returns, "applied again, it means what it means now"
 
 
 def test_a_small_file_and_a_whole_one() -> None:
@@ -137,7 +137,7 @@ def test_everything_that_is_wrong_is_told_with_its_line(text: str, told: list[st
 
 
 def test_a_record_can_be_asked_for_as_it_is() -> None:
-    from hostler.engine.workloads.changes import wished
+    from hostler.engine.workloads.changes import new_workload
 
     wanted = read_workload(WHOLE)
-    assert apply_of(wished(wanted, 5.0)) == wanted
+    assert apply_of(new_workload(wanted, 5.0)) == wanted

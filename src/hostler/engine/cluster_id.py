@@ -164,7 +164,7 @@ def is_older(last: LastControlPlane | None, identity: Identity) -> bool:
     return last.went_back or identity.fence < last.fence or identity.revision < last.revision
 
 
-async def remembered(memory: Memory) -> LastControlPlane | None:
+async def read_memory(memory: Memory) -> LastControlPlane | None:
     """Return what the memory holds.
 
     Unavailable: it is damaged, so an operator has to check before anything is obeyed.
@@ -262,12 +262,12 @@ class StoreGuard:
     async def check(self) -> None:
         """Check the store, and give it an identity if it has none. Refused: this process must not use it."""
         if self._memory is not None and not self._accept:
-            self._last = await remembered(self._memory)
+            self._last = await read_memory(self._memory)
         identity = await read_identity(self._store)
         if not self._why_not(identity) and identity.cluster is None:
             await cluster_id(self._store, self._clock, self._new_id)
             identity = await read_identity(self._store)
-        await self._looked(identity)
+        await self._check(identity)
 
     async def run(self) -> None:
         """Check repeatedly until cancelled. Refused: the store is no longer the one that this process started with.
@@ -281,9 +281,9 @@ class StoreGuard:
                     identity = await read_identity(self._store)
             except (Unavailable, Uncertain, TimeoutError):
                 continue
-            await self._looked(identity)
+            await self._check(identity)
 
-    async def _looked(self, identity: Identity) -> None:
+    async def _check(self, identity: Identity) -> None:
         why = self._why_not(identity)
         if why:
             self._last = await remember_refusal(self._memory, identity, self._reached())

@@ -264,7 +264,7 @@ class ControlPlane:
         """
         brake = self.brake()
         collector = None if ports.routers is None else self.collector(ports.routers)
-        measured = ports.measured if collector is None else collector.measured
+        measured = ports.measured if collector is None else collector.metrics_of
         return (
             *(() if collector is None else (collector,)),
             brake,

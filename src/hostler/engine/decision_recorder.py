@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.idempotent_writer import instants
-from hostler.engine.text import clipped
+from hostler.engine.text import clip
 from hostler.keys.entry import Entry
 from hostler.keys.families import ANSWERED, AUDIT, TRACE
 from hostler.model.trace import Impact, Reason, Touch, Trace
@@ -68,13 +68,13 @@ class Tracer:
             actor=self.actor,
             what=why.what,
             subject=subject,
-            why=clipped(why.why, MAX_WHY),
+            why=clip(why.why, MAX_WHY),
             reasons=tuple(map(_short, why.reasons[:MAX_REASONS])),
             touches=_touches(subject, (*why.read, cause) if isinstance(cause, Entry) else why.read, then),
             fence=fence,
             at=at,
         )
-        return Put(_TRACES + id_, _encoded(trace))
+        return Put(_TRACES + id_, _encode(trace))
 
     def _instant(self, at: float) -> str:
         """Return `2026-11-15/10:15:30.123456`.
@@ -122,7 +122,7 @@ def _revision(touch: Touch) -> int:
     return touch.revision
 
 
-def _encoded(trace: Trace) -> bytes:
+def _encode(trace: Trace) -> bytes:
     """Return the record, shortened to the size limit.
 
     Its parts were validated when it was built; it is not decoded again.
@@ -133,7 +133,7 @@ def _encoded(trace: Trace) -> bytes:
         data = msgspec.json.encode(trace)
     if len(data) > MAX_BYTES:
         newest = (max(trace.touches, key=_revision),) if trace.touches else ()
-        trace = msgspec.structs.replace(trace, reasons=(), touches=newest, why=clipped(trace.why, MAX_REASON))
+        trace = msgspec.structs.replace(trace, reasons=(), touches=newest, why=clip(trace.why, MAX_REASON))
         data = msgspec.json.encode(trace)
     return data
 
@@ -141,4 +141,4 @@ def _encoded(trace: Trace) -> bytes:
 def _short(reason: Reason) -> Reason:
     if len(reason.subject) <= MAX_REASON and len(reason.why) <= MAX_REASON and reason.unknown is msgspec.UNSET:
         return reason
-    return Reason(subject=clipped(reason.subject, MAX_REASON), why=clipped(reason.why, MAX_REASON))
+    return Reason(subject=clip(reason.subject, MAX_REASON), why=clip(reason.why, MAX_REASON))

@@ -83,7 +83,7 @@ class Elections:
         if not isinstance(value, str) or not value:
             raise Invalid(f"election {key!r}: the value must be a text that is not empty, for example an address")
         if self._closed:
-            raise _closed()
+            raise _closed_error()
         if key in self._held or key in self._acquiring:
             return None
         self._acquiring[key] = asyncio.get_running_loop().create_future()
@@ -131,7 +131,7 @@ class Elections:
 
         If that fails, the records expire.
         """
-        tidying = self._tidied(key, [record for record in records if record])
+        tidying = self._tidy(key, [record for record in records if record])
         with suppress(HostlerError):
             await asyncio.shield(self.spawn(tidying, f"elections: tidying {key}"))
 
@@ -156,7 +156,7 @@ class Elections:
             self._note(key, fence)
             record = self._record(value, self.holder, fence)
             started = self.clock.now()
-            confirming = self._confirmed(key, claim, record, ttl, ends_at)
+            confirming = self._confirm_fence(key, claim, record, ttl, ends_at)
             confirmed = await self._within(ends_at - self.clock.now(), confirming, unless=closing)
         except BaseException:
             await self.tidy(key, claim, record)
@@ -164,13 +164,13 @@ class Elections:
         if not confirmed or self._closed or self.clock.now() >= started + ttl:
             await self.tidy(key, record)
             if self._closed:
-                raise _closed()
+                raise _closed_error()
             return None
         leadership = self._held[key] = Leadership(self, key, record, fence=fence, ttl=ttl, deadline=started + ttl)
         return leadership
 
-    async def _tidied(self, key: str, records: list[str]) -> None:
-        await self._within(PATIENCE, self._removed(key, records, self.clock.now() + PATIENCE))
+    async def _tidy(self, key: str, records: list[str]) -> None:
+        await self._within(PATIENCE, self._remove(key, records, self.clock.now() + PATIENCE))
 
     # Steps. Each ends by itself, because a storage may swallow the cancellation that should end it.
 
@@ -178,7 +178,7 @@ class Elections:
         task = asyncio.current_task()
         return self.clock.now() < until and not (task is not None and task.cancelling())
 
-    async def _removed(self, key: str, records: list[str], until: float) -> None:
+    async def _remove(self, key: str, records: list[str], until: float) -> None:
         backoff = Backoff(rng=self.rng)
         for record in records:
             while self._goes_on(until):
@@ -207,15 +207,15 @@ class Elections:
                 return running.result()
             if alarm.done():
                 raise Uncertain(f"storage: no answer within {seconds:g} s")
-            raise _closed()
+            raise _closed_error()
         finally:
             try:
                 if not running.done():
-                    await _ended(running, alarm)
+                    await _wait_until_ended(running, alarm)
             finally:
                 alarm.cancel()
 
-    async def _confirmed(self, key: str, claim: str, record: str, ttl: float, until: float) -> bool:
+    async def _confirm_fence(self, key: str, claim: str, record: str, ttl: float, until: float) -> bool:
         """Put the fence into the record; False: the claim is gone."""
         backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
         while self._goes_on(until):
@@ -268,7 +268,7 @@ class Elections:
         return json.dumps({"address": address, "holder": holder, "fence": fence}, separators=(",", ":"))
 
 
-async def _ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
+async def _wait_until_ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
     """Wait until an abandoned step has ended, or PATIENCE is over.
 
     The step may finish while it has time: a request that is cancelled after it was sent may arrive after the tidying. A
@@ -281,7 +281,7 @@ async def _ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
     await asyncio.wait((step,), timeout=PATIENCE)
 
 
-def _closed() -> Closed:
+def _closed_error() -> Closed:
     return Closed("elections: closed; create new ones to run for leadership again")
 
 

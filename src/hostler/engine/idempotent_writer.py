@@ -178,7 +178,7 @@ class Writer:
                 return found.written(kind)
             raise
 
-    async def retried(
+    async def retry(
         self,
         subject: str,
         do: Callable[[], Awaitable[T]],

@@ -157,7 +157,7 @@ class _Run:
                 return found
             marker = MIGRATION.put(Migration(source=source, started_at=self._clock.wall()), cluster=self._cluster)
             when, then = await self._if_absent(LAB_CATALOGUE.fill(name="default"))
-            await self._tried([MIGRATION.absent(cluster=self._cluster), *when], [marker, *then])
+            await self._try([MIGRATION.absent(cluster=self._cluster), *when], [marker, *then])
         raise self._unanswered()
 
     async def step(self, entry: Entry[Migration], kv: KeyValue) -> Entry[Migration]:
@@ -165,13 +165,13 @@ class _Run:
 
         Return the progress record afterwards: of this run, or of a concurrent one that was faster.
         """
-        return await self._stepped(entry, kv, "after", self._moved)
+        return await self._step(entry, kv, "after", self._move)
 
     async def lab_step(self, entry: Entry[Migration], kv: KeyValue) -> Entry[Migration]:
         """Move one lab record. Return the progress record afterwards, as in `step`."""
-        return await self._stepped(entry, kv, "labs_after", self._lab_moved)
+        return await self._step(entry, kv, "labs_after", self._lab_moved)
 
-    async def _stepped(
+    async def _step(
         self,
         entry: Entry[Migration],
         kv: KeyValue,
@@ -184,7 +184,7 @@ class _Run:
                 return entry
             when, then, done = await move(entry.value, kv)
             done = msgspec.structs.replace(done, **{cursor: kv.key})
-            entry = await self._marked(entry, done, when, then)
+            entry = await self._mark(entry, done, when, then)
         if getattr(entry.value, cursor) >= kv.key:
             return entry
         raise self._unanswered()
@@ -220,7 +220,7 @@ class _Run:
                     then += more_then
             moved = entry.value.records + len(then)
             done = msgspec.structs.replace(entry.value, others_after=cursor, records=moved)
-            entry = await self._marked(entry, done, when, then)
+            entry = await self._mark(entry, done, when, then)
         if entry.value.others_after >= cursor:
             return entry
         raise self._unanswered()
@@ -288,7 +288,7 @@ class _Run:
                 if there is None or there.value.held != self._cluster:
                     break
                 free = msgspec.structs.replace(there.value, held="")
-                await self._tried([WORKLOAD.unchanged(there)], [WORKLOAD.put(free, workload=mine.parts["workload"])])
+                await self._try([WORKLOAD.unchanged(there)], [WORKLOAD.put(free, workload=mine.parts["workload"])])
             else:
                 raise self._unanswered()
 
@@ -299,7 +299,7 @@ class _Run:
             if entry.value.finished_at is not None:
                 return entry
             done = msgspec.structs.replace(entry.value, finished_at=self._clock.wall())
-            entry = await self._marked(entry, done, *await self._identity())
+            entry = await self._mark(entry, done, *await self._identity())
         if entry.value.finished_at is not None:
             return entry
         raise self._unanswered()
@@ -387,7 +387,7 @@ class _Run:
             )
         return [MEMBER.unchanged(theirs)], [MEMBER.put(theirs.value, node=node)]
 
-    async def _marked(
+    async def _mark(
         self, entry: Entry[Migration], done: Migration, when: list[Comparison], then: list[Operation]
     ) -> Entry[Migration]:
         """Commit a step with its progress; return the progress record afterwards.
@@ -395,19 +395,19 @@ class _Run:
         A delayed step finds a changed record.
         """
         put = MIGRATION.put(done, cluster=self._cluster)
-        await self._tried([MIGRATION.unchanged(entry), *when], [put, *then])
+        await self._try([MIGRATION.unchanged(entry), *when], [put, *then])
         found = await MIGRATION.get(self._new, cluster=self._cluster)
         if found is None:
             raise Damaged(f"{put.key}: deleted while machines were moved; start again to move the rest")
         return found
 
-    async def _tried(self, when: list[Comparison], then: list[Operation]) -> None:
+    async def _try(self, when: list[Comparison], then: list[Operation]) -> None:
         try:
             await self._new.txn(when, then)
         except Uncertain:
             return  # the progress record tells the outcome
 
-    async def _moved(self, done: Migration, kv: KeyValue) -> Pieces:
+    async def _move(self, done: Migration, kv: KeyValue) -> Pieces:
         """Return what moves this machine: nothing if the cluster has its key."""
         if await self._new.get(kv.key) is not None:
             return [], [], msgspec.structs.replace(done, present=done.present + 1)

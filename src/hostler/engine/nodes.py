@@ -120,7 +120,7 @@ class NodeService:
             )
             return Written(msgspec.structs.replace(view, revision=revision), revision, 200)
 
-        return await self._writer.once(request, BrakeView, lambda: self._writer.retried("brake", attempt))
+        return await self._writer.once(request, BrakeView, lambda: self._writer.retry("brake", attempt))
 
     async def drain(self, request: Request, node: str, how: Drain) -> Written[NodeView]:
         """Accept no more machines and move or stop the present ones, as `how` says. A drained node stays unchanged."""
@@ -170,7 +170,7 @@ class NodeService:
         async def attempt() -> Written[NodeView]:
             return await self._forget(request, node, forget_retained=forget_retained)
 
-        return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
+        return await self._writer.once(request, NodeView, lambda: self._writer.retry(f"node {node}", attempt))
 
     # Internal
 
@@ -202,7 +202,7 @@ class NodeService:
             )
             return Written(msgspec.structs.replace(view, revision=revision), revision, 200)
 
-        return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
+        return await self._writer.once(request, NodeView, lambda: self._writer.retry(f"node {node}", attempt))
 
     async def _make_known(self, node: str) -> None:
         """Create a record for a node that never registered but has machines, from a state file."""

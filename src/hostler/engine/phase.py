@@ -62,7 +62,7 @@ def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> VmPhase:
     return _PHASES.get(handle.state, VmPhase.UNKNOWN)
 
 
-def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
+def is_settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
     """Return whether the status matches the spec. Changes that wait for the next boot do not count."""
     if vm.deleting or handle is None or not alive or handle.generation < vm.generation:
         return False
@@ -76,7 +76,7 @@ def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
     )
 
 
-def booted(handle: VmHandle | None) -> bool:
+def may_run_older_spec(handle: VmHandle | None) -> bool:
     """Return whether a machine may be running with an older spec."""
     return handle is not None and handle.state not in _NOT_BOOTED
 
@@ -125,7 +125,7 @@ def view_of(
         disk_since=0.0 if handle is None else handle.disk_since,
         retained=retained,
         warnings=warnings,
-        settled=settled(vm, handle, alive),
+        settled=is_settled(vm, handle, alive),
         created_at=vm.created_at,
         expires_at=vm.expires_at,
         generation=vm.generation,

@@ -226,7 +226,7 @@ class QuotaService:
 
         subject = f"quota of {bound}"
         return await self._writer.once(
-            request, QuotaView, lambda: self._writer.retried(subject, lambda: self._set(request, bound, wanted))
+            request, QuotaView, lambda: self._writer.retry(subject, lambda: self._set(request, bound, wanted))
         )
 
     async def delete(self, request: Request, org: str, project: str) -> Written[QuotaView]:
@@ -235,7 +235,7 @@ class QuotaService:
         request.caller.require("manage_accounts", everywhere=True)
         subject = f"quota of {bound}"
         written = await self._writer.once(
-            request, QuotaView, lambda: self._writer.retried(subject, lambda: self._delete(request, bound))
+            request, QuotaView, lambda: self._writer.retry(subject, lambda: self._delete(request, bound))
         )
         return msgspec.structs.replace(written, value=msgspec.structs.replace(written.value, revision=0))
 

@@ -160,7 +160,7 @@ class Replica:
 
     async def _launch(self, ttl: float, within: float) -> None:
         keys = range(1, self._config.num_vvm + 1)
-        leadership = await self._acquired(keys, ttl, within)
+        leadership = await self._acquire(keys, ttl, within)
         if leadership is None:
             return
         self._hold(leadership)
@@ -193,9 +193,9 @@ class Replica:
             self._trouble(error)
             return
         self._hold(first)
-        self._promotion = asyncio.create_task(self._promoted(old), name="replica: promotion")
+        self._promotion = asyncio.create_task(self._promote(old), name="replica: promotion")
 
-    async def _promoted(self, old: Leadership) -> None:
+    async def _promote(self, old: Leadership) -> None:
         """Run the controllers under key 1, and release the old key."""
         releasing = asyncio.create_task(old.release(), name="replica: release of the old key")
         try:
@@ -204,7 +204,7 @@ class Replica:
             self._trouble(error)
         await releasing
 
-    async def _acquired(self, numbers: range, ttl: float, within: float) -> Leadership | None:
+    async def _acquire(self, numbers: range, ttl: float, within: float) -> Leadership | None:
         """Acquire any of the keys; None: shutdown was called first. Conflict, or the storage's error: none in time."""
         trouble = _Trouble()
         standing = asyncio.create_task(self._stand(numbers, ttl, trouble, within), name="replica: acquisition")

@@ -148,7 +148,7 @@ class LeaderHistory:
         backoff = Backoff(0.1, 10.0)
         while self._leadership is not None and self._written is None and self._leadership.held:
             try:
-                self._written = await self._begun(self._leadership)
+                self._written = await self._begin(self._leadership)
             except HostlerError:  # nothing depends on it, and the write may be repeated
                 await self._clock.sleep(backoff.next())
             else:
@@ -165,7 +165,7 @@ class LeaderHistory:
             async with asyncio.timeout(PATIENCE):
                 await self._store.txn([leadership.guard()], [TAKEOVER.put(over, fence=over.fence)])
 
-    async def _begun(self, leadership: Leadership) -> Takeover | None:
+    async def _begin(self, leadership: Leadership) -> Takeover | None:
         """Return what was written; None: another process leads already."""
         listing = await TAKEOVER.list(self._store, strict=False)
         known = sorted(listing.entries, key=_fence)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.retention import RETENTION, kept_for, lost, own_vm
+from hostler.engine.controllers.retention import RETENTION, kept_for, loss_reason, own_vm
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
 from hostler.keys.families import MEMBER, RETAINED, RETAINED_REQUEST, VM
@@ -84,7 +84,7 @@ class RetainedService:
         retained, node, name = entry.value, entry.parts["node"], entry.parts["name"]
         if await RETAINED_REQUEST.get(self._store, node=node, name=name) is not None:
             raise Conflict(f"retained machine {node}/{name}: its deletion was requested and waits for its node")
-        if why := lost(self._view, entry):
+        if why := loss_reason(self._view, entry):
             raise Conflict(f"retained machine {node}/{name}: {why}; start the agent of node {node} where its disk is")
         # The record is rewritten unchanged, so that a deletion decided from the older revision is refused.
         held: Pieces = (
@@ -160,7 +160,7 @@ class RetainedService:
             return Written(view, revision, ACCEPTED)
 
         return await self._writer.once(
-            request, RetainedView, lambda: self._writer.retried(f"retained machine {node}/{name}", attempt)
+            request, RetainedView, lambda: self._writer.retry(f"retained machine {node}/{name}", attempt)
         )
 
     # Internal
@@ -215,6 +215,6 @@ class RetainedService:
             kept_for=kept_for(self._view, entry),
             deleting=asked is not None,
             alive=self._view.alive.get(node=node) is not None,
-            lost=lost(self._view, entry),
+            lost=loss_reason(self._view, entry),
             revision=entry.mod_revision,
         )

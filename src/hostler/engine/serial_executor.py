@@ -64,7 +64,7 @@ class Turn:
                 await self._taken.acquire()
         except TimeoutError:
             raise Unavailable(f"{self._what}: {self._busy}; try again in a moment") from None
-        working = asyncio.ensure_future(asyncio.to_thread(_worked, lambda: work(*args, **kwargs)))
+        working = asyncio.ensure_future(asyncio.to_thread(_work, lambda: work(*args, **kwargs)))
         working.add_done_callback(self._done)  # a thread continues even if its caller no longer waits
         return await asyncio.shield(working)
 
@@ -74,6 +74,6 @@ class Turn:
             working.exception()  # retrieve it, even if no caller waits
 
 
-def _worked(work: Callable[[], T]) -> T:
+def _work(work: Callable[[], T]) -> T:
     with put_off():
         return work()

@@ -77,7 +77,7 @@ class Pipeline:
         try:
             await asyncio.wait((starting,))
         finally:
-            await _cancelled(starting)
+            await _cancel(starting)
         if not starting.cancelled():
             starting.result()
         elif self._stopping is None:
@@ -109,7 +109,7 @@ class Pipeline:
 
     async def _stop(self) -> None:
         if self._starting is not None:
-            await _cancelled(self._starting)
+            await _cancel(self._starting)
         while self._running:
             service, task = self._running.pop()
             task.cancel()
@@ -129,7 +129,7 @@ class Pipeline:
                 self._failed(ServiceFailed(f"service {service.name}: ended by itself"))
 
     async def _let_go(self, service: Service) -> None:
-        stopping = asyncio.create_task(_stopped(service), name=f"service {service.name}: stopping")
+        stopping = asyncio.create_task(_stop(service), name=f"service {service.name}: stopping")
         await asyncio.wait((stopping,))  # even if it fails, the others must be stopped
         if stopping.cancelled():
             self._failed(ServiceFailed(f"service {service.name}: failed to stop: cancelled"))
@@ -142,7 +142,7 @@ class Pipeline:
         self._failed(failure)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait until it has ended. It is cancelled once: a second time would interrupt its cleanup."""
     if not task.done():
         if not task.cancelling():
@@ -150,5 +150,5 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await asyncio.wait((task,))
 
 
-async def _stopped(service: Service) -> None:
+async def _stop(service: Service) -> None:
     await service.stop()

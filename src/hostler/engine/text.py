@@ -12,7 +12,7 @@ SHORT = 80
 _NAMED = 5
 
 
-def clipped(text: str, most: int = SHORT) -> str:
+def clip(text: str, most: int = SHORT) -> str:
     """Shorten the text to `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

@@ -78,7 +78,7 @@ class Seals:
         self._cluster = ""
         self._again_at = 0.0
 
-    async def sealed(self, ticket: str) -> str:
+    async def seal(self, ticket: str) -> str:
         """Return the ticket with its seal; unchanged if the cluster has no id yet."""
         seal = await self._of(ticket)
         return f"{ticket}.{seal}" if seal else ticket
@@ -114,20 +114,20 @@ class Tickets:
         `token` is the SHA-256 of the presented token: what the ticket opened closes when that token ends. `url` is
         where the ticket is accepted.
         """
-        ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
+        ticket = self._mint(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
         ticket = msgspec.structs.replace(ticket, name=vm.name, revision=vm.revision)
-        return await self._issued(ticket, url)
+        return await self._issue(ticket, url)
 
     async def issue_terminal(self, request: Request, user: str, token: str, url: str) -> Written[TicketView]:
         """Issue a ticket for the terminal of the user's labs, whether a lab exists now or not."""
-        return await self._issued(
-            self._minted("", LABS, lab_project(user), TERMINAL, by=request.caller.name, token=token), url
+        return await self._issue(
+            self._mint("", LABS, lab_project(user), TERMINAL, by=request.caller.name, token=token), url
         )
 
     async def issue_web(self, request: Request, token: str, url: str) -> Written[TicketView]:
         """Issue a ticket for the web page: its bearer is signed in as the caller."""
-        ticket = self._minted("", "", "", WEB, by=request.caller.name, token=token, life=WEB_LIFE)
-        return await self._issued(ticket, url, life=WEB_LIFE)
+        ticket = self._mint("", "", "", WEB, by=request.caller.name, token=token, life=WEB_LIFE)
+        return await self._issue(ticket, url, life=WEB_LIFE)
 
     async def read(self, shown: str, door: str) -> Entry[Ticket]:
         """Return an unused ticket of a user. Unauthenticated: it is invalid, or not for this relay.
@@ -163,9 +163,9 @@ class Tickets:
 
     # Internal
 
-    async def _issued(self, ticket: Ticket, url: str, *, life: float = LIFE) -> Written[TicketView]:
+    async def _issue(self, ticket: Ticket, url: str, *, life: float = LIFE) -> Written[TicketView]:
         """Store a ticket. It is audited when it is used, so unused tickets leave no records."""
-        lease, secret = await self._leased(life), await self.seals.sealed(PREFIX + self._secret())
+        lease, secret = await self._leased(life), await self.seals.seal(PREFIX + self._secret())
         digest = digest_of(secret)
         try:
             result = await self._store.txn(
@@ -175,7 +175,7 @@ class Tickets:
             raise _not_issued() from None
         return Written(TicketView(ticket=secret, url=url, expires_at=ticket.expires_at), result.revision, CREATED)
 
-    def _minted(self, vm: str, org: str, project: str, door: str, *, by: str, token: str, life: float = LIFE) -> Ticket:
+    def _mint(self, vm: str, org: str, project: str, door: str, *, by: str, token: str, life: float = LIFE) -> Ticket:
         expires_at = self._clock.wall() + life
         return Ticket(vm=vm, org=org, project=project, door=door, by=by, token=token, expires_at=expires_at)
 
@@ -202,7 +202,7 @@ class PeerTickets:
 
         Unavailable: the store did not accept it.
         """
-        secret = await self.seals.sealed(PREFIX + self._secret())
+        secret = await self.seals.seal(PREFIX + self._secret())
         ticket = Ticket(
             vm=vm, org="", project="", door=f"{node}/{door}", by=self._by, expires_at=self._clock.wall() + LIFE
         )

@@ -52,7 +52,7 @@ class UserService:
         hasher: Hasher,
     ) -> None:
         self._door = Authenticator(store, clock=env.clock, hasher=hasher)
-        self._known = AccountCache(view, self._door.changed)
+        self._known = AccountCache(view, self._door.forget)
         self._tokens = Tokens(store, writer, self._known, env)
         self._admin = Admin(store, writer, self._known, env)
         self._accounts = Accounts(
@@ -90,15 +90,15 @@ class UserService:
 
     async def issue(self, request: Request, user: str, asked: TokenCreate) -> Written[TokenIssued]:
         """Issue an API token. The secret is returned only once: a repeated request is a Conflict."""
-        return await self._tokens.issue(request, await self._accounts.touched(request.caller, user), asked)
+        return await self._tokens.issue(request, await self._accounts.manageable_user(request.caller, user), asked)
 
     async def tokens(self, caller: Caller, user: str) -> TokenPage:
         """Return the valid tokens and sessions of an account, without their secrets."""
-        return await self._tokens.all_of(await self._accounts.touched(caller, user))
+        return await self._tokens.all_of(await self._accounts.manageable_user(caller, user))
 
     async def revoke(self, request: Request, user: str, token_id: str) -> Written[TokenView]:
         """Revoke a token or session by its id."""
-        entry = await self._accounts.touched(request.caller, user)
+        entry = await self._accounts.manageable_user(request.caller, user)
         return await self._tokens.revoke(request, entry.parts["user"], token_id)
 
     # Authentication
@@ -113,7 +113,7 @@ class UserService:
 
     async def entered(self, issued: TokenIssued) -> UserView:
         """Return the account of a new session, and add it to the cache of this replica."""
-        entry = await self._accounts.seen(Caller(issued.user, Rights()), issued.user)
+        entry = await self._accounts.visible_user(Caller(issued.user, Rights()), issued.user)
         self._known.users.learned(entry)
         return view_of(entry)
 
@@ -148,9 +148,9 @@ class UserService:
         """Raise TooManyTries if too many invalid secrets came from this source."""
         self._door.check_guesses(source)
 
-    def guessed(self, source: str) -> None:
+    def count_guess(self, source: str) -> None:
         """Count an invalid secret from this source."""
-        self._door.guessed(source)
+        self._door.count_guess(source)
 
     def authenticate(self, token: str, source: str = "") -> Caller:
         """Return the caller of a token from the cache only, so that it works without the store."""

@@ -1,6 +1,6 @@
 """Changes of a VM record by each request. Pure: takes the record and returns the changed one, or raises the reason.
 
-A function that changes nothing returns the same record. `changed` returns the write of a record with its next
+A function that changes nothing returns the same record. `put_changed` returns the write of a record with its next
 `generation`; for the other functions the caller sets it.
 """
 
@@ -51,7 +51,7 @@ def check_name(name: str, what: str = "name") -> str:
     return name
 
 
-def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -> VirtualMachine:
+def create_vm(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -> VirtualMachine:
     """Return a new machine with the id `vm`. Invalid: the name, org or project is not allowed."""
     check_home(org, project)
     check_user_data(wanted.spec.user_data)
@@ -72,7 +72,7 @@ def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -
     )
 
 
-def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmSpec:
+def clone_spec(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmSpec:
     """Return the spec of a clone of `origin`, with defaults from it. Conflict: the snapshot is not ready.
 
     Nothing keeps the snapshot from now on. A clone that is not created before the snapshot is deleted reports that and
@@ -147,13 +147,13 @@ def changed_shape(old: VirtualMachine, new: VirtualMachine) -> tuple[str, ...]:
     return tuple(name for name in SHAPE if getattr(old.spec, name) != getattr(new.spec, name))
 
 
-def started(vm: VirtualMachine) -> VirtualMachine:
+def start(vm: VirtualMachine) -> VirtualMachine:
     """Set the desired power to on."""
     _check_kept(vm)
     return msgspec.structs.replace(vm, power=Power.ON)
 
 
-def stopped(vm: VirtualMachine) -> VirtualMachine:
+def stop(vm: VirtualMachine) -> VirtualMachine:
     """Set the desired power to off."""
     _check_kept(vm)
     return msgspec.structs.replace(vm, power=Power.OFF)
@@ -167,12 +167,12 @@ def reset(vm: VirtualMachine) -> VirtualMachine:
     return msgspec.structs.replace(vm, resets=vm.resets + 1)
 
 
-def deleted(vm: VirtualMachine) -> VirtualMachine:
+def delete(vm: VirtualMachine) -> VirtualMachine:
     """Mark the machine for deletion."""
     return vm if vm.deleting else msgspec.structs.replace(vm, deleting=True)
 
 
-def snapshotted(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
+def add_snapshot(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
     """Add a snapshot. Conflict: it has one of this name, or too many."""
     _check_kept(vm)
     check_name(name, "snapshot")
@@ -195,7 +195,7 @@ def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualM
     return msgspec.structs.replace(vm, restore=Restore(snapshot=name, number=number))
 
 
-def moved(
+def request_move(
     vm: VirtualMachine,
     handle: VmHandle | None,
     wanted: MoveRequest,
@@ -237,7 +237,7 @@ def moved(
     return msgspec.structs.replace(vm, move=Move(to=fold(target.node), number=number, stop=wanted.stop))
 
 
-def dropped(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
+def drop_snapshot(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
     """Delete a snapshot. Conflict: it is being restored, or too many deletions are in progress."""
     _check_kept(vm)
     _check_has(vm, name)
@@ -281,7 +281,7 @@ def _check_ready(vm: VirtualMachine, handle: VmHandle | None, name: str, done: s
         raise Conflict(f"vm {vm.name}: snapshot {name!r} has failed{why}; another one can be {done}")
 
 
-def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
+def put_changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
     """Return the write of a changed spec."""
     new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
     return Put(vm.key, VM.encode(new))

@@ -104,23 +104,23 @@ class VmReader:
         if stale:
             entry = self.find_stale(caller, org, project, vm)
             seen = self._view.handles.get(**_ids(entry))
-            return self.shown(caller, entry, None if seen is None else seen.value)
+            return self.view(caller, entry, None if seen is None else seen.value)
         self.check(caller, org, project, vm)
         tail = f"{org}/{project}/{vm}"
         both: list[Operation] = [Get(_WISHES + tail), Get(_HANDLES + tail)]
         record, handle = (await self._store.txn([], both)).responses
         if not isinstance(record, KeyValue):  # not found by id: try the name
             entry = await self.find(caller, org, project, vm)
-            return self.shown(caller, entry, await self.handle(entry))
+            return self.view(caller, entry, await self.handle(entry))
         seen = self._read(HANDLE, handle, self._view.handles) if isinstance(handle, KeyValue) else None
-        return self.shown(caller, self._read(VM, record, self._view.vms), None if seen is None else seen.value)
+        return self.view(caller, self._read(VM, record, self._view.vms), None if seen is None else seen.value)
 
     def _read(self, key: Key[T], kv: KeyValue, mirror: Mirror[T]) -> Entry[T]:
         """Return the entry read from the store. The cache usually holds the decoded record of the same revision."""
         known = mirror.entries.get(kv.key)
         return known if known is not None and known.mod_revision == kv.mod_revision else key.entry(kv)
 
-    def shown(
+    def view(
         self,
         caller: Caller,
         entry: Entry[VirtualMachine],
@@ -161,7 +161,7 @@ class VmReader:
 
     async def list(self, caller: Caller, query: VmQuery) -> VmPage:
         """Return a page, ordered by org, project and id."""
-        items, last, revision = await self._page(_Chosen(caller, query), functools.partial(self.shown, caller))
+        items, last, revision = await self._page(_Chosen(caller, query), functools.partial(self.view, caller))
         return VmPage(items=tuple(items), after=last, revision=revision)
 
     async def rows(self, caller: Caller, query: VmQuery) -> VmRowPage:

@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from hostler.engine import vm_changes
 from hostler.engine.idempotent_writer import Beaten
-from hostler.engine.phase import booted
+from hostler.engine.phase import may_run_older_spec
 from hostler.engine.projects import Projects
 from hostler.engine.quotas import Bound, Quotas, Share, Turns, claim, counted, share
 from hostler.engine.request import Written
@@ -99,13 +99,13 @@ class VmService:
         """Create a machine. Conflict: the project has one of that name. QuotaExceeded: its quota is exhausted."""
         self._reader.check(request.caller, org, project)
         request.caller.require(_RIGHT)
-        vm = vm_changes.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
+        vm = vm_changes.create_vm(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
         await self.projects.admit(request, org, project)
         if vm.spec.origin is None:
             return await self._writer.once(request, VmView, lambda: self._create(request, vm), ask_first=False)
 
         async def clone() -> Written[VmView]:
-            spec = await self._cloned(request, org, project, wanted.spec)
+            spec = await self._clone_spec(request, org, project, wanted.spec)
             return await self._create(request, msgspec.structs.replace(vm, spec=spec))
 
         return await self._writer.once(request, VmView, clone)
@@ -130,13 +130,13 @@ class VmService:
         return await self._change(request, org, project, vm, change)
 
     async def start(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
-        return await self._locked(
-            request, org, project, vm, _Change("vm.start", lambda found, _: vm_changes.started(found))
+        return await self._change_locked(
+            request, org, project, vm, _Change("vm.start", lambda found, _: vm_changes.start(found))
         )
 
     async def stop(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
         return await self._change(
-            request, org, project, vm, _Change("vm.stop", lambda found, _: vm_changes.stopped(found))
+            request, org, project, vm, _Change("vm.stop", lambda found, _: vm_changes.stop(found))
         )
 
     async def reset(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
@@ -147,22 +147,22 @@ class VmService:
 
     async def delete(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
         """Delete the machine. Repeated calls are allowed while it is being deleted."""
-        change = _Change("vm.delete", lambda found, _: vm_changes.deleted(found), status=ACCEPTED)
+        change = _Change("vm.delete", lambda found, _: vm_changes.delete(found), status=ACCEPTED)
         return await self._change(request, org, project, vm, change)
 
     async def snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """Take a snapshot with this name, once."""
-        change = _Change("vm.snapshot", lambda found, handle: vm_changes.snapshotted(found, handle, name))
-        return await self._locked(request, org, project, vm, change)
+        change = _Change("vm.snapshot", lambda found, handle: vm_changes.add_snapshot(found, handle, name))
+        return await self._change_locked(request, org, project, vm, change)
 
     async def restore(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """Restore the machine to the snapshot, once."""
         change = _Change("vm.restore", lambda found, handle: vm_changes.restored(found, handle, name))
-        return await self._locked(request, org, project, vm, change)
+        return await self._change_locked(request, org, project, vm, change)
 
     async def drop_snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """Delete a snapshot."""
-        change = _Change("vm.drop-snapshot", lambda found, handle: vm_changes.dropped(found, handle, name))
+        change = _Change("vm.drop-snapshot", lambda found, handle: vm_changes.drop_snapshot(found, handle, name))
         return await self._change(request, org, project, vm, change)
 
     async def move(self, request: Request, org: str, project: str, vm: str, wanted: MoveRequest) -> Written[VmView]:
@@ -173,7 +173,7 @@ class VmService:
 
         def move(found: VirtualMachine, handle: VmHandle | None) -> VirtualMachine:
             source = None if handle is None or not handle.node else self._view.members.get(node=handle.node)
-            return vm_changes.moved(
+            return vm_changes.request_move(
                 found,
                 handle,
                 wanted,
@@ -181,7 +181,7 @@ class VmService:
                 target=None if target is None else target.value,
             )
 
-        return await self._locked(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
+        return await self._change_locked(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
 
     async def tell_opened(self, request: Request, vm: VmView, door: str) -> None:
         """Write an audit log entry for an opened relay or shell of the machine. The calling code checks the right."""
@@ -190,12 +190,12 @@ class VmService:
 
     # Creating
 
-    async def _cloned(self, request: Request, org: str, project: str, spec: VmSpec) -> VmSpec:
+    async def _clone_spec(self, request: Request, org: str, project: str, spec: VmSpec) -> VmSpec:
         """Return the spec of a clone, with its origin's id. NotFound: there is no such machine or snapshot."""
         if spec.origin is None:
             return spec
         origin = await self._reader.find(request.caller, org, project, spec.origin.vm)
-        return vm_changes.cloned(spec, origin.value, await self._handle(origin))
+        return vm_changes.clone_spec(spec, origin.value, await self._handle(origin))
 
     async def _create(
         self, request: Request, vm: VirtualMachine, verb: str = "vm.create", more: Pieces = ([], [])
@@ -217,7 +217,7 @@ class VmService:
             return await self._enter(request, vm, quotas, verb, more)
 
         async with self._turn(vm.org, vm.project):
-            return await self._writer.retried(f"vm {vm.name}", attempt, rng=self._rng)
+            return await self._writer.retry(f"vm {vm.name}", attempt, rng=self._rng)
 
     def _turn(self, org: str, project: str) -> asyncio.Lock:
         """Return the lock of the org if it has a quota, else of the project."""
@@ -231,7 +231,7 @@ class VmService:
         place: dict[str, Any] = {"org": vm.org, "project": vm.project}
         when, then = claim(quotas, share(vm.spec))
         put, name = VM.put(vm, vm=vm.id, **place), NAME.put(vm.id, name=vm.name, **place)
-        view = self._reader.shown(request.caller, Entry(vm, {}, put.key, 0, 0, 0), None)
+        view = self._reader.view(request.caller, Entry(vm, {}, put.key, 0, 0, 0), None)
         try:
             revision = await self._writer.commit(
                 request,
@@ -250,7 +250,7 @@ class VmService:
             )
         except Beaten as beaten:
             if beaten.responses[0] is not None:
-                raise _taken(vm) from None
+                raise _name_taken(vm) from None
             raise
         return Written(msgspec.structs.replace(view, revision=revision), revision, CREATED)
 
@@ -263,7 +263,7 @@ class VmService:
 
         async def attempts() -> Written[VmView]:
             do = functools.partial(self._attempt, request, org, project, vm, change)
-            return await self._writer.retried(f"vm {vm}", do, rng=self._rng)
+            return await self._writer.retry(f"vm {vm}", do, rng=self._rng)
 
         async def once() -> Written[VmView]:
             if not change.sized:
@@ -273,7 +273,9 @@ class VmService:
 
         return await self._writer.once(request, VmView, once)
 
-    async def _locked(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
+    async def _change_locked(
+        self, request: Request, org: str, project: str, vm: str, change: _Change
+    ) -> Written[VmView]:
         """Change a machine under its lock, so that no other such change of this machine runs concurrently."""
         self._reader.check(request.caller, org, project, vm)
         request.caller.require(_RIGHT)
@@ -284,7 +286,7 @@ class VmService:
             async with self._hold(org, project, id_) as held:
                 under = msgspec.structs.replace(change, held=held)
                 do = functools.partial(self._attempt, request, org, project, id_, under)
-                return await self._writer.retried(f"vm {vm}", do, rng=self._rng)
+                return await self._writer.retry(f"vm {vm}", do, rng=self._rng)
 
         return await self._writer.once(request, VmView, once)
 
@@ -295,14 +297,14 @@ class VmService:
         held_when, held_then = change.held
         old, new = entry.value, change.wish(entry.value, handle)
         if new == old:
-            view, when = self._reader.shown(request.caller, entry, handle), [VM.unchanged(entry), *held_when]
+            view, when = self._reader.view(request.caller, entry, handle), [VM.unchanged(entry), *held_when]
             await self._writer.remember(request, when, held_then, status=change.status, answer=view)
             return Written(view, entry.mod_revision, change.status)
         new = msgspec.structs.replace(new, generation=old.generation + 1)
-        later = vm_changes.changed_shape(old, new) if booted(handle) else ()
-        view = self._reader.shown(request.caller, _with(entry, new), handle, at_next_boot=later)
-        name_when, name_then = await self._renamed(entry, new)
-        quota_when, quota_then = await self._resized(entry, new)
+        later = vm_changes.changed_shape(old, new) if may_run_older_spec(handle) else ()
+        view = self._reader.view(request.caller, _with(entry, new), handle, at_next_boot=later)
+        name_when, name_then = await self._rename_pieces(entry, new)
+        quota_when, quota_then = await self._resize_pieces(entry, new)
         revision = await self._writer.commit(
             request,
             change.verb,
@@ -321,7 +323,7 @@ class VmService:
             return await self._reader.handle(entry)
         return None
 
-    async def _renamed(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
+    async def _rename_pieces(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
         """Return the pieces for a new name: the new one is taken, the old one released."""
         old = entry.value
         if new.name == old.name:
@@ -330,7 +332,7 @@ class VmService:
         taken = await NAME.get(self._store, name=new.name, **place)
         if taken is not None:
             if taken.value != old.id:
-                raise _taken(new)
+                raise _name_taken(new)
             return [NAME.unchanged(taken)], []  # only its case changed
         when: list[Comparison] = [NAME.absent(name=new.name, **place)]
         then: list[Operation] = [NAME.put(new.id, name=new.name, **place)]
@@ -341,7 +343,7 @@ class VmService:
             return when, then
         return [*when, NAME.unchanged(before)], [*then, NAME.delete(name=old.name, **place)]
 
-    async def _resized(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
+    async def _resize_pieces(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
         """Return the pieces for a new size: the quota is charged with the difference."""
         more = share(new.spec).minus(share(entry.value.spec))
         if more == Share():
@@ -371,7 +373,7 @@ class VmService:
 
         try:
             try:
-                created = await self._writer.retried(
+                created = await self._writer.retry(
                     f"vm {vm}", take, rng=self._rng, conflict=lambda beaten: _lock_held(vm, beaten)
                 )
             except Uncertain:  # if the lock was written after all, it expires with its lease; the spec is unchanged
@@ -414,5 +416,5 @@ def _lock_held(vm: str, beaten: Beaten) -> LockHeld:
     return LockHeld(f"vm {vm}: its lock is held by {who} and has no lease, so it never expires; {advice}")
 
 
-def _taken(vm: VirtualMachine) -> Conflict:
+def _name_taken(vm: VirtualMachine) -> Conflict:
     return Conflict(f"vm {vm.name}: the project {vm.org}/{vm.project} has a machine of that name; choose another")

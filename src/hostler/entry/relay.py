@@ -214,7 +214,7 @@ class RelayApp:
                 self._guesses.check(source)
             await self._tickets.redeem(ticket, node, vm, door)
         except Unauthenticated:  # only failures count: many valid tickets may arrive at once
-            self._guesses.failed(source)
+            self._guesses.record_failure(source)
             raise
         connection = raw.scope.get("state", {}).get(CONNECTION)
         if connection is not None and not connection.prove(reserved=True):

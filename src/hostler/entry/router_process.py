@@ -60,7 +60,9 @@ class Calling:
             stack.push_async_callback(self._lines.aclose)
             stack.push_async_callback(self.questions.aclose)
             listener = await stack.enter_async_context(
-                telling(self._host, lambda after: self.router.measures.told(self._name, after), self._is_admitted)
+                telling(
+                    self._host, lambda after: self.router.measures.seconds_after(self._name, after), self._is_admitted
+                )
             )
             record = RouterRecord(
                 router=self._name,

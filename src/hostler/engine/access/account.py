@@ -87,14 +87,14 @@ class Accounts:
                 era=self._new_id(),
                 session_era=self._new_id(),
             )
-            return await self._created(request, user)
+            return await self._create(request, user)
 
         plain = msgspec.structs.replace(asked, password=None)
-        return await self._once(_sealed(request, key, plain.encode()), asked.name, asked.password, do)
+        return await self._once(_with_fingerprint(request, key, plain.encode()), asked.name, asked.password, do)
 
     async def get(self, caller: Caller, name: str, *, stale: bool = False) -> UserView:
         """Return the caller's own account; with manage_accounts, any whose memberships the caller has, too."""
-        return view_of(await self.seen(caller, name, stale=stale))
+        return view_of(await self.visible_user(caller, name, stale=stale))
 
     async def page(
         self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False
@@ -106,7 +106,7 @@ class Accounts:
             entries = sorted((e for e in entries if within_reach(caller, e.value)), key=lambda e: e.parts["user"])
             more, revision = len(entries) > limit, max((entry.mod_revision for entry in entries), default=0)
         else:
-            entries, more, revision = await self._listed(caller, limit, after)
+            entries, more, revision = await self._list(caller, limit, after)
         entries = entries[:limit]
         last = entries[-1].parts["user"] if more and entries else None
         return UserPage(items=tuple(map(view_of, entries)), after=last, revision=revision)
@@ -124,7 +124,7 @@ class Accounts:
 
         async def do(request: Request) -> Written[UserView]:
             kept = None if password is None else await self._hasher.hash(password)
-            return await self._updated(request, name, lambda user: self._changed(user, asked, kept), check)
+            return await self._update(request, name, lambda user: self._changed_user(user, asked, kept), check)
 
         proven = ""
 
@@ -139,15 +139,15 @@ class Accounts:
             proven = present
 
         plain = msgspec.structs.replace(asked, password=UNSET, old_password=UNSET)
-        seal = _sealed(request, USER.fill(user=name), plain.encode())
+        seal = _with_fingerprint(request, USER.fill(user=name), plain.encode())
         return await self._once(seal, name, password, do)
 
     async def delete(self, request: Request, name: str) -> Written[UserView]:
         """Delete an account with its tokens; return its last state."""
         request.caller.require("manage_accounts")
-        return await self._writer.once(request, UserView, lambda: self._deleted(request, name))
+        return await self._writer.once(request, UserView, lambda: self._delete(request, name))
 
-    async def seen(self, caller: Caller, name: str, *, stale: bool = False) -> Entry[User]:
+    async def visible_user(self, caller: Caller, name: str, *, stale: bool = False) -> Entry[User]:
         """Return an account that the caller may see. NotFound: there is none, or the caller may not see it."""
         own = fold(name) == caller.name
         if not own:
@@ -157,16 +157,16 @@ class Accounts:
             raise NotFound(f"user {name!r}: not found; list the users to see which exist")
         return entry
 
-    async def touched(self, caller: Caller, name: str) -> Entry[User]:
+    async def manageable_user(self, caller: Caller, name: str) -> Entry[User]:
         """Return an account that the caller may act for. Forbidden: it has rights that the caller lacks."""
-        entry = await self.seen(caller, name)
+        entry = await self.visible_user(caller, name)
         if entry.parts["user"] != caller.name:
             check_touch(caller, entry.value)
         return entry
 
     # Transactions
 
-    async def _created(self, request: Request, user: User) -> Written[UserView]:
+    async def _create(self, request: Request, user: User) -> Written[UserView]:
         key = USER.fill(user=user.name)
         answer = _shown(user, 0)
         try:
@@ -185,7 +185,7 @@ class Accounts:
         self._known.users.wrote(user, revision, user=user.name)
         return Written(_shown(user, revision), revision, 201)
 
-    async def _updated(
+    async def _update(
         self,
         request: Request,
         name: str,
@@ -193,7 +193,7 @@ class Accounts:
         check: Callable[[Entry[User]], Awaitable[None]],
     ) -> Written[UserView]:
         for _ in range(_TRIES):
-            entry = await self.touched(request.caller, name)
+            entry = await self.manageable_user(request.caller, name)
             _check_match(request, entry)
             await check(entry)
             before, after = entry.value, change(entry.value)
@@ -220,9 +220,9 @@ class Accounts:
             return Written(_shown(after, revision), revision, 200)
         raise Conflict(f"user {name!r}: others kept changing it; nothing was written, try again")
 
-    async def _deleted(self, request: Request, name: str) -> Written[UserView]:
+    async def _delete(self, request: Request, name: str) -> Written[UserView]:
         for _ in range(_TRIES):
-            entry = await self.touched(request.caller, name)
+            entry = await self.manageable_user(request.caller, name)
             _check_match(request, entry)
             if entry.value.protected:
                 raise Forbidden(f"user {entry.value.name}: is protected and cannot be deleted")
@@ -248,7 +248,7 @@ class Accounts:
 
     # Helpers
 
-    def _changed(self, user: User, asked: UserUpdate, kept: str | None) -> User:
+    def _changed_user(self, user: User, asked: UserUpdate, kept: str | None) -> User:
         fields: dict[str, object] = {}
         for name in ("full_name", "enabled"):
             if (value := getattr(asked, name)) is not UNSET:
@@ -290,7 +290,7 @@ class Accounts:
             )
         return [USER.unchanged(other)]
 
-    async def _listed(self, caller: Caller, limit: int, after: str | None) -> tuple[list[Entry[User]], bool, int]:
+    async def _list(self, caller: Caller, limit: int, after: str | None) -> tuple[list[Entry[User]], bool, int]:
         found: list[Entry[User]] = []
         position = None if after is None else USER.fill(user=after)
         revision: int | None = None
@@ -371,7 +371,7 @@ def _checked_full_name(name: str) -> str:
     return check_line(name, "full name") if name else name
 
 
-def _sealed(request: Request, key: str, plain: bytes) -> Request:
+def _with_fingerprint(request: Request, key: str, plain: bytes) -> Request:
     """Return the request with a fingerprint that excludes the password: a fast hash of a password could be guessed."""
     if request.key is None:
         return request

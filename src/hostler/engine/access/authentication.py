@@ -73,7 +73,7 @@ class Authenticator:
         self._familiar: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._by_token = Slowing("token", clock=clock, free=SOURCE_TRIES)
 
-    def changed(self, key: str) -> None:
+    def forget(self, key: str) -> None:
         """Drop cached callers after a change of a token or an account."""
         if key.startswith(self._prefix):
             self._holders.pop(key, None)
@@ -120,7 +120,7 @@ class Authenticator:
         A valid token is accepted however often others at the same source have guessed.
         """
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
-            raise self.guessed(source)
+            raise self.count_guess(source)
         return self.stood_for(known, digest_of(token), source)
 
     def stood_for(self, known: AccountCache, digest: str, source: str) -> Caller:
@@ -132,14 +132,14 @@ class Authenticator:
             self._holders[key] = holder
         elif holder.expires_at is not None and holder.expires_at <= self._clock.wall():
             del self._holders[key]
-            raise self.guessed(source)
+            raise self.count_guess(source)
         return Caller(holder.name, holder.rights, holder.memberships, source, holder.token, holder.life)
 
     def check_guesses(self, source: str) -> None:
         """Raise TooManyTries if the source has guessed too often for another read of the store."""
         self._by_token.check(origin(source))
 
-    def guessed(self, source: str) -> Unauthenticated | TooManyTries:
+    def count_guess(self, source: str) -> Unauthenticated | TooManyTries:
         """Count an invalid secret, and return the error for it."""
         where = origin(source)
         try:
@@ -158,7 +158,7 @@ class Authenticator:
         self._by_source.check(where)
         tried = f"{name} {where}" if (name, where) in self._familiar else name
         self._by_account.begin(tried)
-        self._by_source.failed(where)
+        self._by_source.record_failure(where)
         try:
             user = await self._account(name)
             right = await self._hasher.verify(_kept(user), asked.password)
@@ -173,7 +173,7 @@ class Authenticator:
         self._remember(name, where)
         # not forgotten: a caller's own password must not reset the count of guesses for others
         self._by_source.take_back(where)
-        return await self._begun(tokens, user, source)
+        return await self._issue_session(tokens, user, source)
 
     async def prove(self, user: Entry[User], password: str) -> None:
         """Raise Forbidden if this is not the password of the account. Tries are throttled like logins."""
@@ -194,7 +194,7 @@ class Authenticator:
             token = await self._token(digest)
             user = None if token is None else await self._account(token.value.user)
             if token is None or user is None or not counts(token.value, user.value, self._clock.wall()):
-                raise self.guessed(source)
+                raise self.count_guess(source)
             try:
                 return (await tokens.begin_session(Request(_caller(user, source)), user, token)).value
             except Beaten:
@@ -215,9 +215,9 @@ class Authenticator:
         if entry is None or user is None:
             if not (known.tokens.ready and known.users.ready):
                 raise Unavailable("token: this replica has not read the accounts yet; try again in a moment")
-            raise self.guessed(source)
+            raise self.count_guess(source)
         if not counts(entry.value, user.value, self._clock.wall()):
-            raise self.guessed(source)
+            raise self.count_guess(source)
         account, token = user.value, entry.value
         return _Holder(
             token.user, account.rights, account.memberships, token.id, user.create_revision, token.expires_at
@@ -235,7 +235,7 @@ class Authenticator:
         except Damaged:
             return None
 
-    async def _begun(self, tokens: Tokens, user: Entry[User], source: str) -> TokenIssued:
+    async def _issue_session(self, tokens: Tokens, user: Entry[User], source: str) -> TokenIssued:
         name, kept = user.parts["user"], user.value.password_hash
         for _ in range(_TRIES):
             try:

@@ -98,7 +98,7 @@ class Slowing:
     def begin(self, name: str) -> None:
         """Count a try. TooManyTries: it must wait, and is not counted."""
         self.check(name)
-        self.failed(name)
+        self.record_failure(name)
 
     def check(self, name: str) -> None:
         """Raise TooManyTries if a try must wait."""
@@ -106,7 +106,7 @@ class Slowing:
         if after > 0:
             raise TooManyTries(f"{self._what}: too many tries have failed; try again in {after:.0f} s", after)
 
-    def failed(self, name: str) -> None:
+    def record_failure(self, name: str) -> None:
         now = self._clock.now()
         failed, at = self._failures.pop(name, (0, now))
         self._failures[name] = (_left(failed, now - at) + 1, now)

@@ -69,7 +69,7 @@ class Tokens:
             raise Conflict(f"user {user.value.name}: is disabled, so its tokens are not valid; enable it first")
         if sum(1 for entry in self._live(user) if entry.value.purpose is TokenKind.API) >= MOST:
             raise QuotaExceeded(f"user {user.value.name}: has {MOST} API tokens already; revoke one first")
-        token = self.minted(user, TokenKind.API, name=asked.name, within=asked.expires_in)
+        token = self.new_token(user, TokenKind.API, name=asked.name, within=asked.expires_in)
         try:
             return await self.write(request, "token.issue", user, token, sweep=self._dead(user))
         except (Conflict, Refused) as error:
@@ -87,13 +87,13 @@ class Tokens:
         """
         sessions = [entry for entry in self._live(user) if entry.value.purpose is TokenKind.SESSION]
         too_many = sessions[: max(0, len(sessions) - MOST + 1)]
-        token = self.minted(user, TokenKind.SESSION, within=SESSION)
+        token = self.new_token(user, TokenKind.SESSION, within=SESSION)
         ends = [at for at in (token.expires_at, of.value.expires_at if of is not None else None) if at is not None]
         token = msgspec.structs.replace(token, expires_at=min(ends))
         sweep = [*too_many, *self._dead(user)]
         return await self.write(request, "session.begin", user, token, sweep=sweep, of=of)
 
-    def minted(self, user: Entry[User], purpose: TokenKind, *, name: str = "", within: float | None = None) -> Token:
+    def new_token(self, user: Entry[User], purpose: TokenKind, *, name: str = "", within: float | None = None) -> Token:
         """Return a token for the account in its current state, not written yet."""
         now = self._clock.wall()
         return Token(

@@ -88,7 +88,7 @@ class Agent:
             self.session,
             arrivals=self.arrivals,
             peers=peers,
-            keep=self.retained.changed,
+            keep=self.retained.schedule_check,
             clock=clock,
             rng=rng,
         )
@@ -201,7 +201,7 @@ class Agent:
         """Publish retained machines once per session: an earlier process may have failed to publish some."""
         if self.session.open and self.session.number != self._retained_told:
             self._retained_told = self.session.number
-            self.retained.changed()
+            self.retained.schedule_check()
 
     async def _prepare(self) -> None:
         """Prepare after each registration, before the fencing deadline is extended.

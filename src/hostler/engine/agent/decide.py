@@ -92,7 +92,7 @@ def decide(
     if ended:  # as if power off was requested: an arriving machine is not started, and a failed one stays as it is
         command = msgspec.structs.replace(command, power=Power.OFF)
     snapshot_waits = False
-    for step in _wanted(command, seen, settled, leftover, going):
+    for step in _wanted_steps(command, seen, settled, leftover, going):
         if ended and step.action is Action.STOP and seen is not None and seen.state is MachineState.FAILED:
             continue
         if snapshot_waits and step.action in (Action.SWITCH_OFF, Action.RESTORE):
@@ -104,7 +104,9 @@ def decide(
     return NOTHING
 
 
-def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bool, going: Going) -> Iterator[Step]:
+def _wanted_steps(
+    command: VmCommand, seen: Machine | None, settled: int, leftover: bool, going: Going
+) -> Iterator[Step]:
     """Yield the remaining steps, most urgent first. A step is not followed by steps that depend on it."""
     if command.deleting or (leftover and seen is not None):
         if seen is not None:
@@ -112,7 +114,7 @@ def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bo
     elif seen is None or seen.state is MachineState.CREATING:
         yield Step(Action.CREATE)
     elif seen.state in _HANDED:
-        yield from _handed(command, seen, going)
+        yield from _handover_steps(command, seen, going)
     elif seen.state is MachineState.STOPPING or (seen.state is MachineState.STARTING and command.power is Power.OFF):
         yield Step(Action.STOP)
     elif seen.state is MachineState.STARTING:
@@ -144,7 +146,7 @@ def _whole(command: VmCommand, seen: Machine, settled: int, going: Going) -> Ite
         yield Step(Action.SEND, number=command.departing.number)
 
 
-def _handed(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
+def _handover_steps(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
     """Yield the step that starts an arrived machine, or resumes a departed one if no other node has it."""
     departing = command.departing
     if seen.state is MachineState.DEPARTED and going.sends and departing is not None and departing.number == seen.moved:
@@ -340,15 +342,15 @@ def _told_snapshots(
         old = known.get(name)
         if name in command.lost:
             detail = old.detail if old is not None and old.detail else "lost with an earlier node"
-            told[name] = _kept(old, SnapshotState.FAILED, telling.at, detail)
+            told[name] = _unchanged_report(old, SnapshotState.FAILED, telling.at, detail)
         elif name in there:
-            told[name] = _kept(old, SnapshotState.READY, telling.at)
+            told[name] = _unchanged_report(old, SnapshotState.READY, telling.at)
         elif name in telling.broken:
-            told[name] = _kept(old, SnapshotState.FAILED, telling.at, telling.broken[name])
+            told[name] = _unchanged_report(old, SnapshotState.FAILED, telling.at, telling.broken[name])
     return told
 
 
-def _kept(old: Snapshot | None, state: SnapshotState, at: float, detail: str = "") -> Snapshot:
+def _unchanged_report(old: Snapshot | None, state: SnapshotState, at: float, detail: str = "") -> Snapshot:
     """Return the old report if it is still true. `taken_at` is when the snapshot reached its state."""
     if old is not None and old.state is state and (state is SnapshotState.READY or old.detail == detail):
         return old

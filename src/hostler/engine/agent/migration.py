@@ -87,7 +87,7 @@ class Migrations:
 
     # Outgoing
 
-    async def expected(self, vm: str, departing: Departure) -> Entry[Arrival] | None:
+    async def expected_arrival(self, vm: str, departing: Departure) -> Entry[Arrival] | None:
         """Return the arrival record of the other node if it still belongs to this migration."""
         async with asyncio.timeout(PATIENCE):
             arrival = await ARRIVAL.get(self._store, node=departing.to, vm=vm)
@@ -130,7 +130,7 @@ class Migrations:
             return Given.KEPT
         to, vm = departing.to, command.vm
         ids: dict[str, Any] = {"org": command.org, "project": command.project, "vm": vm}
-        handed = _handed(handle, departing, at=self._clock.wall())
+        handed = _handed_over(handle, departing, at=self._clock.wall())
         then: list[Operation] = [
             Delete(entry.key),
             Delete(arrival.key),
@@ -149,12 +149,12 @@ class Migrations:
                 when += [ALIVE.exists(node=to), MEMBER.unchanged(target)]
             except (HostlerError, TimeoutError):
                 return Given.KEPT
-            given, again = await self._given(when, then, target)
+            given, again = await self._commit_handover(when, then, target)
             if not again:
                 return given
         return Given.KEPT
 
-    async def _given(
+    async def _commit_handover(
         self, when: list[Comparison], then: list[Operation], target: Entry[NodeRecord]
     ) -> tuple[Given, bool]:
         """Commit; return the outcome, and whether only a change of the other node's record prevented it."""
@@ -211,7 +211,7 @@ def _theirs(first: VmCommand, command: VmCommand, handle: VmHandle, departing: D
     return msgspec.structs.replace(first, lost=kept, arrived=departing.number)
 
 
-def _handed(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:
+def _handed_over(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:
     """Return the handle of a machine that the other node has, before that node's first report."""
     return msgspec.structs.replace(
         handle,
@@ -321,13 +321,13 @@ async def leave(handovers: Migrations, known: ReportedMachine, entry: Entry[VmCo
     elif known.sent != departing.number:
         known.doubt = departing.number  # an earlier process let it depart, and may have completed the migration
     try:
-        arrival = await handovers.expected(command.vm, departing)
+        arrival = await handovers.expected_arrival(command.vm, departing)
     except (HostlerError, TimeoutError) as error:
         raise Unavailable(f"the store does not say whether node {departing.to} expects it: {error}") from None
     if arrival is None:
         known.gives_up(departing, "that node does not expect it; request the move again")
         return False
-    if not await _sent(handovers, known, entry, arrival, seen):
+    if not await _send(handovers, known, entry, arrival, seen):
         return False
     given = await handovers.give(known, entry, arrival)
     if given is Given.UNKNOWN:
@@ -339,7 +339,7 @@ async def leave(handovers: Migrations, known: ReportedMachine, entry: Entry[VmCo
     return given is Given.OVER
 
 
-async def _sent(
+async def _send(
     handovers: Migrations, known: ReportedMachine, entry: Entry[VmCommand], arrival: Entry[Arrival], seen: Machine
 ) -> bool:
     departing = entry.value.departing

@@ -137,18 +137,18 @@ class CapacityReporter:
         `is_swept`: every machine on the node is known to the store, so the node is no longer awaited.
         """
         try:
-            await within(PATIENCE, self._renewed(is_swept=is_swept))
+            await within(PATIENCE, self._renew(is_swept=is_swept))
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: its capacity could not be reported: %s", self._node, error)
 
-    async def _renewed(self, *, is_swept: bool) -> None:
+    async def _renew(self, *, is_swept: bool) -> None:
         offer = told_of(await self._machines.offer(), moves=self._moves)
         ends = self.awaited and is_swept
-        if (ends or offer != self._told) and await self._written(offer | ({"awaited": False} if ends else {})):
+        if (ends or offer != self._told) and await self._write(offer | ({"awaited": False} if ends else {})):
             self._told = offer
             self.awaited = self.awaited and not ends
 
-    async def _written(self, offer: dict[str, Any]) -> bool:
+    async def _write(self, offer: dict[str, Any]) -> bool:
         member = await MEMBER.get(self._store, node=self._node)
         if member is None:
             return False

@@ -109,13 +109,13 @@ class RetainedMachines:
         self._store, self._machines, self._node, self._commands = store, machines, plan.node, commands
         self._session, self._clock, self._rng = session, clock, rng
         self.requests = Mirror(store, RETAINED_REQUEST, clock=clock, rng=rng, node=plan.node)
-        self.requests.listen(lambda _: self.changed())
+        self.requests.listen(lambda _: self.schedule_check())
         self._changed = asyncio.Event()
         self._failures = 0
         self._foreign: set[str] = set()
         self._elsewhere = 0
 
-    def changed(self) -> None:
+    def schedule_check(self) -> None:
         """Schedule a check: retained machines, requests or the session have changed."""
         self._changed.set()
 
@@ -143,7 +143,7 @@ class RetainedMachines:
 
         Records of machines that this node retained in other storage stay, because their disks are there.
         """
-        kept = await self._kept()
+        kept = await self._own_retained()
         async with asyncio.timeout(PATIENCE):
             listing = await RETAINED.list(self._store, node=self._node, strict=False)
         known = {entry.parts["name"]: entry.value for entry in listing.entries}
@@ -171,7 +171,7 @@ class RetainedMachines:
 
     async def _delete(self, entry: Entry[RetainedRequest]) -> None:
         name = entry.parts["name"]
-        kept = next((each for each in await self._kept() if each.name == name), None)
+        kept = next((each for each in await self._own_retained() if each.name == name), None)
         if kept is not None:
             await self._commands.refresh()
             if await self._is_wanted(kept):
@@ -188,7 +188,7 @@ class RetainedMachines:
                 [RETAINED.delete(node=self._node, name=name), RETAINED_REQUEST.delete(node=self._node, name=name)],
             )
 
-    async def _kept(self) -> list[RetainedMachine]:
+    async def _own_retained(self) -> list[RetainedMachine]:
         """Return the retained machines of this control plane and node. Others are left alone."""
         found = await retained_by(self._machines)
         if not all(is_ours(each.label, self._session, self._node) for each in found):

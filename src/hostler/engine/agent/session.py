@@ -27,9 +27,9 @@ from hostler.engine.cluster_id import (
     is_foreign,
     objection,
     read_identity,
+    read_memory,
     remember,
     remember_refusal,
-    remembered,
 )
 from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
 from hostler.keys.families import ALIVE, CLOCK, CLUSTER, MEMBER, MOVED
@@ -159,7 +159,7 @@ class Session:
         """Record a revision that the store has reached: a store with a lower one is an older one."""
         self.revision = max(self.revision, revision)
 
-    def ended(self, number: int) -> None:
+    def record_end(self, number: int) -> None:
         """Record that, according to the store, the session of this number is over."""
         if number == self.number:
             self._over = True
@@ -170,7 +170,7 @@ class Session:
         backoff = Backoff(0.1, self._patience, rng=self._rng)
         while True:
             try:
-                sent = await self._registered()
+                sent = await self._register()
                 await self._begin(sent)
             except Closed:
                 raise
@@ -205,7 +205,7 @@ class Session:
 
     # Registration
 
-    async def _registered(self) -> float:
+    async def _register(self) -> float:
         """Wait until this agent holds the node. Return when the lease was requested."""
         pause = Backoff(0.2, min(1.0, self._patience), rng=self._rng)
         while True:
@@ -215,7 +215,7 @@ class Session:
             alive = await self._within(ALIVE.get(self._store, node=self._plan.node))
             if alive is None or alive.value.holder == self.holder or self._same_place(alive.value):
                 sent = self._clock.now()
-                if await self._tried(alive):
+                if await self._try_to_register(alive):
                     return sent
             else:
                 self._wait(
@@ -229,7 +229,7 @@ class Session:
         before = self.revision  # other answers raise it while this one is on its way
         identity = await self._within(read_identity(self._store))
         if self._last is None and self._memory is not None and not self._accept:
-            self._last = await remembered(self._memory)
+            self._last = await read_memory(self._memory)
         last = self._last
         if last is not None and last.revision < before:
             last = msgspec.structs.replace(last, revision=before)
@@ -271,7 +271,7 @@ class Session:
         """Return whether the other agent used the same storage. This process has it open, so the other one is dead."""
         return bool(other.place) and other.place == self._machines.place
 
-    async def _tried(self, alive: Entry[Heartbeat] | None) -> bool:
+    async def _try_to_register(self, alive: Entry[Heartbeat] | None) -> bool:
         """Try to register once. The outcome is read from the store, because an answer may be lost."""
         node = self._plan.node
         offer = await self._within(self.offering.look())
@@ -318,7 +318,7 @@ class Session:
 
     async def _begin(self, sent: float) -> None:
         """Start a session. First read and execute what was decided in between, then extend the fencing deadline."""
-        sent = await self._prepared(sent)
+        sent = await self._prepare_session(sent)
         self.number += 1
         self._over = False
         self.heard_at, self._away, self._missing_since, self.waits_for = sent, False, None, ""
@@ -327,7 +327,7 @@ class Session:
         _log.info("node %s: registered (session %d)", self._plan.node, self.number)
         self._changed()
 
-    async def _prepared(self, sent: float) -> float:
+    async def _prepare_session(self, sent: float) -> float:
         """Run `prepare` while keeping the lease alive. Return when the last keep-alive was sent."""
         preparing = asyncio.create_task(self._prepare(), name="session: preparing")
         try:
@@ -359,14 +359,14 @@ class Session:
                 await self._nap.sleep(max(0.0, pause))
             sent = self._clock.now()
             try:
-                if not await self._confirmed():
+                if not await self._confirm():
                     return
             except Closed:
                 raise
             except (HostlerError, TimeoutError) as error:
                 self.waits_for = _told(error)
                 self._log_unheard(sent)
-                self._missed(sent)
+                self._handle_missed_heartbeat(sent)
                 pause = backoff.next()
                 continue
             backoff.reset()
@@ -379,7 +379,7 @@ class Session:
             await self._write_clock()
             pause = sent + self._patience - self._clock.now()
 
-    async def _confirmed(self) -> bool:
+    async def _confirm(self) -> bool:
         """Keep the lease alive and check key and store. Return False if the session is over.
 
         The key is checked too: it can be deleted without the lease, and the leader relies on the key. A store whose
@@ -416,7 +416,7 @@ class Session:
             _log.warning("node %s: the store answers again, after %.0f s", self._plan.node, away)
             self._unheard_since = None
 
-    def _missed(self, sent: float) -> None:
+    def _handle_missed_heartbeat(self, sent: float) -> None:
         """Handle a failed heartbeat. Once the lease may have expired, retry before the store counts as away."""
         if self._away or self.heard_at is None or sent < self.heard_at + self._ttl:
             return

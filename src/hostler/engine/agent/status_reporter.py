@@ -143,7 +143,7 @@ class ReportedMachine:
         """Return when the next postponed step is due."""
         return min((put_off.until for put_off in self.put_off.values() if put_off.until > now), default=None)
 
-    def failed(
+    def record_failure(
         self,
         step: Step,
         why: str,
@@ -165,12 +165,12 @@ class ReportedMachine:
         self.detail.pop(step, None)
         self.detail[step] = why
 
-    def succeeded(self, step: Step) -> None:
+    def record_success(self, step: Step) -> None:
         """Record a completed step."""
         self.put_off.pop(step, None)
         self.detail.pop(step, None)
 
-    def agreed(self) -> None:
+    def record_agreement(self) -> None:
         """Record that spec and status agree; clear all failures."""
         self.put_off.clear()
         self.detail.clear()
@@ -244,7 +244,7 @@ class Reports:
             return False
         else:
             if not result.succeeded:
-                self._refused(known, number, result.responses[0])  # type: ignore[arg-type]
+                self._handle_conflict(known, number, result.responses[0])  # type: ignore[arg-type]
                 return False
             known.handle, known.handle_revision = handle, result.revision
             self._session.saw(result.revision)
@@ -252,11 +252,11 @@ class Reports:
         self.sent += 1
         return True
 
-    def _refused(self, known: ReportedMachine, number: int, alive: KeyValue | None) -> None:
+    def _handle_conflict(self, known: ReportedMachine, number: int, alive: KeyValue | None) -> None:
         """Handle a failed comparison: command (its watch reports it) or handle changed, or the session ended."""
         known.read = False
         if number == self._session.number and not self._session.is_own(alive):
-            self._session.ended(number)
+            self._session.record_end(number)
 
     def _learn(self, known: ReportedMachine, entry: Entry[VmCommand], kv: KeyValue | None) -> None:
         first, known.read = known.handle is None, True

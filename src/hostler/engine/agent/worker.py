@@ -122,7 +122,7 @@ class Workers:
     async def _process(self, vm: str) -> None:
         last = NOTHING
         while True:
-            looked = await self._looked(vm)
+            looked = await self._inspect(vm)
             if looked is None:
                 return
             entry, known, seen = looked
@@ -133,13 +133,13 @@ class Workers:
                 await self._tell(known, entry, seen)
                 if not self._stands(vm, entry):
                     continue
-            step = self._decided(entry.value, known, seen)
+            step = self._decide(entry.value, known, seen)
             if step is NOTHING:
                 await self._rest(vm, known, entry, seen)
                 return
             if step == last and step.action not in _DONE_AGAIN:
                 why = f"{step}: it was done and had no effect; check the machine driver"
-                known.failed(step, why, self._clock.now(), self._rng)
+                known.record_failure(step, why, self._clock.now(), self._rng)
                 continue
             waits = seen is not None and seen.state in _HANDED  # it ran until just now, and its users wait
             if step.action in BOOTS and not waits and not self.boots.take(vm):
@@ -152,9 +152,9 @@ class Workers:
                 return
             last = step if done else NOTHING
 
-    async def _looked(self, vm: str) -> tuple[Entry[VmCommand], ReportedMachine, Machine | None] | None:
+    async def _inspect(self, vm: str) -> tuple[Entry[VmCommand], ReportedMachine, Machine | None] | None:
         """Return the newest command and the observed machine, or None (with a retry queued) if not possible."""
-        self.queue.taken(vm)
+        self.queue.take(vm)
         if not self._session.may_act():
             self.parked[vm] = None
             return None
@@ -163,7 +163,7 @@ class Workers:
             arrival = self._arrivals.get(node=self._plan.node, vm=vm)
             await (self._without_command(vm) if arrival is None else self._expect(vm, arrival))
             return None
-        known = self._met(vm, entry)
+        known = self._machine(vm, entry)
         if not known.read and not await self.reports.read(known, entry):
             self._try_telling_later(vm, known)
             return None
@@ -172,7 +172,7 @@ class Workers:
         except HostlerError as error:
             self._not_seen(vm, known, error)
             return None
-        known.succeeded(NOTHING)
+        known.record_success(NOTHING)
         if seen is not None and not await self._is_ours_after_all(seen):
             await self._meet_foreign(vm, known, entry, seen)
             return None
@@ -205,7 +205,7 @@ class Workers:
         """Report a foreign machine in place of ours. Leave it alone, create nothing, and do not report GONE."""
         why = f"machine {seen.id}: it belongs to another control plane or node; remove it, or give it back"
         known.leftover = False
-        known.failed(_THERE, why, self._clock.now(), self._rng, refused=True)
+        known.record_failure(_THERE, why, self._clock.now(), self._rng, refused=True)
         known.seen = seen
         next_at = known.put_off[_THERE].until
         if not await self._tell(known, entry, None):
@@ -214,7 +214,7 @@ class Workers:
 
     # Decide
 
-    def _met(self, vm: str, entry: Entry[VmCommand]) -> ReportedMachine:
+    def _machine(self, vm: str, entry: Entry[VmCommand]) -> ReportedMachine:
         known = self.known.get(vm)
         if known is None or known.life != entry.create_revision:
             known = self.known[vm] = ReportedMachine(entry)
@@ -225,7 +225,7 @@ class Workers:
         """Return whether this is still the newest command and may be carried out."""
         return self._commands.get(node=self._plan.node, vm=vm) is entry and self._session.may_act()
 
-    def _decided(self, command: VmCommand, known: ReportedMachine, seen: Machine | None) -> Step:
+    def _decide(self, command: VmCommand, known: ReportedMachine, seen: Machine | None) -> Step:
         if seen is None:
             known.leftover = False
         elif is_stray(command, seen):
@@ -241,7 +241,7 @@ class Workers:
             fell = known.started_at is not None and now - known.started_at < STEADY
             known.falls = known.falls + 1 if fell else int(seen.state is MachineState.FAILED)
             if known.falls:
-                known.failed(step, seen.detail or "it stopped by itself; it is started again", now, self._rng)
+                known.record_failure(step, seen.detail or "it stopped by itself; it is started again", now, self._rng)
                 known.put_off[step].until = now + pause(known.falls, self._rng)
                 known.put_off[step].count = known.falls
                 step = self._next(command, known, seen, known.waiting(now))
@@ -300,7 +300,7 @@ class Workers:
         if creates and not await self._note_lost_disk(vm, known, entry.value, step):
             return False
         if creates and entry.value.unconfirmed:
-            known.failed(step, UNCONFIRMED, self._clock.now(), self._rng)
+            known.record_failure(step, UNCONFIRMED, self._clock.now(), self._rng)
             return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)
@@ -314,7 +314,7 @@ class Workers:
         known.doing = step
         try:
             if step.action is Action.SEND and seen is not None:
-                return None if await self._left(known, entry, seen) else False
+                return None if await self._leave(known, entry, seen) else False
             machine = await self._do(entry.value, seen, step)
         except HostlerError as error:
             self._step_failed(known, step, error)
@@ -322,12 +322,12 @@ class Workers:
         finally:
             known.doing = None
         self.steps += 1
-        known.succeeded(step)
+        known.record_success(step)
         now = self._clock.now()
         if step.action is Action.START:
             known.started_at, known.ran = now, True
             if machine is not None and machine.state is MachineState.STARTING:
-                known.failed(step, "", now, self._rng)
+                known.record_failure(step, "", now, self._rng)
                 known.put_off[step].until, known.put_off[step].count = now + BOOTING, 0
         elif step.action in (Action.STOP, Action.SWITCH_OFF, Action.CREATE):
             known.started_at, known.ran = None, False
@@ -357,7 +357,7 @@ class Workers:
                 return await self._make(command, seen)
             case Action.MARK if seen is not None:
                 label = msgspec.structs.replace(seen.label, org=command.org, project=command.project)
-                return await required(machines, Ownership).mark(_planned(command, label))
+                return await required(machines, Ownership).mark(_plan(command, label))
             case Action.START:
                 return await machines.start(vm)
             case Action.STOP:
@@ -384,9 +384,9 @@ class Workers:
         if seen is not None:  # created when the id of the control plane or node was spelled differently
             label = seen.label
         if seen is not None and seen.state is not MachineState.CREATING:
-            return await self._machines.create(_planned(command, label))
+            return await self._machines.create(_plan(command, label))
         try:
-            return await retained.create(self._machines, _planned(command, label), command)
+            return await retained.create(self._machines, _plan(command, label), command)
         finally:  # also if the answer was lost: it may be done
             if command.reinstate is not None:
                 self._keep()
@@ -407,7 +407,7 @@ class Workers:
             "vm %s: not assigned to node %s; stopped and retained as %s (hostler vm retained list)", vm, node, kept.name
         )
 
-    async def _left(self, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine) -> bool:
+    async def _leave(self, known: ReportedMachine, entry: Entry[VmCommand], seen: Machine) -> bool:
         if not await leave(self._handovers, known, entry, seen):
             return False
         known.read = False  # the handle now belongs to the other node
@@ -426,7 +426,7 @@ class Workers:
             known.settled = step.number
             known.note = f"restore to {step.name}: {error}"
             return
-        known.failed(step, f"{step}: {error}", self._clock.now(), self._rng, refused=refused, error=error)
+        known.record_failure(step, f"{step}: {error}", self._clock.now(), self._rng, refused=refused, error=error)
 
     # Reporting
 
@@ -454,7 +454,7 @@ class Workers:
         """Report that nothing remains to be done now, and schedule the next retry if there is one."""
         next_at = known.next_at(self._clock.now())  # before anything is awaited: it may be due when that is done
         if self._next(entry.value, known, seen, {}) is NOTHING:
-            known.agreed()
+            known.record_agreement()
             next_at = None
         known.seen = seen
         if not known.leftover and not await self._tell(known, entry, seen):
@@ -468,7 +468,7 @@ class Workers:
 
     def _not_seen(self, vm: str, known: ReportedMachine, error: HostlerError) -> None:
         """Handle a failed lookup. It does not mean absence: nothing is known, and nothing is reported."""
-        known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng, error=error)
+        known.record_failure(NOTHING, f"inspect: {error}", self._clock.now(), self._rng, error=error)
         self.queue.add_at(vm, known.put_off[NOTHING].until)
 
     # Incoming migrations
@@ -581,5 +581,5 @@ class BootSlots:
             self._queue.add(self._waiting.popitem(last=False)[0])
 
 
-def _planned(command: VmCommand, label: Label) -> MachinePlan:
+def _plan(command: VmCommand, label: Label) -> MachinePlan:
     return MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags)

@@ -163,11 +163,11 @@ class Allocations:
     # Own decisions
 
     def expect(self, node: str, wanted: PlacementRequest) -> None:
-        """Reserve capacity for a migration that begins. `expected` has to follow."""
+        """Reserve capacity for a migration that begins. `confirm_arrival` has to follow."""
         self._expected[wanted.vm] = _Own(node)
         self._expect(wanted, node)
 
-    def expected(self, vm: str, revision: int | None) -> None:
+    def confirm_arrival(self, vm: str, revision: int | None) -> None:
         """Report that it was written in this revision; None: it was not, and the cache counts again."""
         if revision is None:
             self._expected.pop(vm, None)

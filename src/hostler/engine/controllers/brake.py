@@ -187,7 +187,7 @@ class Brake(LeaderService):
         view = self._view
         for entry in view.members.entries.values():
             if view.alive.get(**entry.parts) is None:
-                since = self._recorded(entry)
+                since = self._recorded_since(entry)
                 self._unreachable[entry.parts["node"]] = _Unreachable(since, entry.value.registered_at)
         self.follow(
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
@@ -208,7 +208,7 @@ class Brake(LeaderService):
 
     # Internal
 
-    def _recorded(self, member: Entry[NodeRecord]) -> float | None:
+    def _recorded_since(self, member: Entry[NodeRecord]) -> float | None:
         """Return when the node became unreachable, at the latest, from records of earlier leaders, on our clock."""
         silent, record = self._view.silences.get(**member.parts), member.value
         if silent is not None and silent.value.registered_at == record.registered_at:

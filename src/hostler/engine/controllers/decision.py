@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.migration import Way, blocked, stayed, wished
+from hostler.engine.controllers.migration import Way, end_reason, handle_after_end, is_move_requested
 from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
 from hostler.model.trace import Reason
@@ -98,7 +98,7 @@ DRAIN = "drain"
 """Subject of the reason why a machine is still on a drained node."""
 
 
-def chosen(handle: VmHandle | None, nodes: Iterable[str]) -> str | None:
+def assigned_node(handle: VmHandle | None, nodes: Iterable[str]) -> str | None:
     """Return which of the nodes with a command counts: the handle's, else the first by name."""
     having = sorted(nodes)
     if handle is not None and handle.node in having:
@@ -136,15 +136,15 @@ def decide(  # noqa: PLR0917 - desired state, observed state and node
         if handle.state is not MachineState.GONE:
             return NOTHING
         return Step(Act.FORGET if vm.deleting else Act.RELEASE)
-    wanted = instructed(vm, command, handle, duty)
-    if wanted.departing is not None and (why := blocked(vm, handle, wanted.departing, way)) is not None:
+    wanted = updated_command(vm, command, handle, duty)
+    if wanted.departing is not None and (why := end_reason(vm, handle, wanted.departing, way)) is not None:
         return Step(Act.STAY, why=why)
     if wanted != command:
         return Step(Act.INSTRUCT, wanted)
     # A placed machine without a report keeps the handle that it was placed with: its agent needs it to detect
     # leftovers.
     known = case is NodeCase.ALIVE and handle.state is not MachineState.PLACED
-    return Step(Act.MOVE) if known and command.departing is None and wished(vm, handle) else NOTHING
+    return Step(Act.MOVE) if known and command.departing is None and is_move_requested(vm, handle) else NOTHING
 
 
 def harmless(command: VmCommand, handle: VmHandle | None, case: NodeCase) -> bool:
@@ -180,7 +180,7 @@ def to_reinstate(vm: VirtualMachine, handle: VmHandle | None) -> Reinstatement |
     return None if done else wanted
 
 
-def ordered(
+def first_command(
     vm: VirtualMachine,
     handle: VmHandle | None,
     *,
@@ -222,7 +222,7 @@ def tags_of(vm: VirtualMachine) -> dict[str, str]:
     return vm.labels if vm.expires_at is None else {**vm.labels, "expires": utc_time(vm.expires_at)}
 
 
-def told(
+def assigned_handle(
     vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float, new_disk: bool = False
 ) -> VmHandle:
     """Return the handle of a machine whose node has a command and has not answered yet.
@@ -244,7 +244,7 @@ def told(
     )
 
 
-def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: Duty = Duty.SERVE) -> VmCommand:
+def updated_command(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: Duty = Duty.SERVE) -> VmCommand:
     """Return the command for the current spec and the node's duty."""
     power = vm.power
     if duty is Duty.STOP or (duty is Duty.STAY_OFF and command.power is Power.OFF):
@@ -291,7 +291,7 @@ def stuck(reasons: tuple[Reason, ...], why: str) -> tuple[Reason, ...]:
     return (*kept, Reason(subject=DRAIN, why=why)) if why else kept
 
 
-def unplaced(
+def unplaced_handle(
     vm: VirtualMachine,
     handle: VmHandle | None,
     command: VmCommand | None,
@@ -312,7 +312,7 @@ def unplaced(
     elif node and not lost:
         taken_from, new_disk = "", {"disk_since": at}
     if handle is not None and command is not None:
-        handle = stayed(handle, command.departing, why, at=at)
+        handle = handle_after_end(handle, command.departing, why, at=at)
     seen = {} if handle is None else handle.snapshots
     names = dict.fromkeys((*seen, *(() if command is None else command.snapshots)))
     return VmHandle(
@@ -321,7 +321,7 @@ def unplaced(
         generation=vm.generation,
         detail=why,
         snapshots={
-            name: _lost(seen.get(name), node, at)
+            name: _lost_snapshot(seen.get(name), node, at)
             for name in names
             if name in vm.snapshots  # deleted snapshots need no record
         },
@@ -344,7 +344,7 @@ def _journeys(handle: VmHandle | None) -> dict[str, Any]:
     }
 
 
-def _lost(seen: Snapshot | None, node: str, at: float) -> Snapshot:
+def _lost_snapshot(seen: Snapshot | None, node: str, at: float) -> Snapshot:
     if seen is not None and seen.state is SnapshotState.FAILED:
         return seen
     return Snapshot(

@@ -13,8 +13,8 @@ import msgspec
 
 from hostler.engine.controllers import migration
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, Step, stuck
-from hostler.engine.controllers.snapshot import named
-from hostler.engine.controllers.transactions import departed
+from hostler.engine.controllers.snapshot import name_of_command
+from hostler.engine.controllers.transactions import departure_transaction
 from hostler.engine.placement import objections, place, wanted_of
 from hostler.keys.families import HANDLE, VM
 from hostler.model.node import DrainMode, Lifecycle
@@ -79,7 +79,7 @@ class Drains:
 
     def next(self, node: str, record: NodeRecord) -> Turn:
         """Return the next machine."""
-        here = sorted(((named(e.value), e) for e in self._view.commands_of(node)), key=itemgetter(0))
+        here = sorted(((name_of_command(e.value), e) for e in self._view.commands_of(node)), key=itemgetter(0))
         self._stuck.discard(node)
         if duty_of(record) is Duty.STAY_OFF:
             return self._next_to_stop(here)
@@ -88,7 +88,7 @@ class Drains:
         left = self._left.get(node)
         if left is not None:
             wait = left.until - self._clock.now()
-            if wait > 0 and not self._arrived(left.name, node) and not self._came_back(left, node):
+            if wait > 0 and not self._has_arrived(left.name, node) and not self._came_back(left, node):
                 return Turn(again=min(1.0, wait))
             del self._left[node]
         return self._next_to_move(node, record, here)
@@ -100,9 +100,9 @@ class Drains:
 
     def arrives(self, vm: str) -> None:
         """Release the reservation of a machine that is about to be placed."""
-        self._books.cluster.free(_kept(vm))
+        self._books.cluster.free(_reservation_id(vm))
 
-    def said(self, seen: VmSnapshot, why: str) -> Step:
+    def stuck_step(self, seen: VmSnapshot, why: str) -> Step:
         """Return the step that stores with the command why the machine is still here."""
         if seen.command is None or seen.command.value.deleting:
             return NOTHING
@@ -157,7 +157,7 @@ class Drains:
             if decision.node is not None:
                 if handed:
                     return Turn(name, Duty.LEAVE, decision.node, tuple(stays))
-                kept = msgspec.structs.replace(wanted, vm=_kept(vm.id))
+                kept = msgspec.structs.replace(wanted, vm=_reservation_id(vm.id))
                 self._books.cluster.use(kept.vm, decision.node, kept)
                 return Turn(name, Duty.MOVE, "", tuple(stays))
             stays.append((name, f"node {node} is drained, but {decision.summary}"))
@@ -183,7 +183,7 @@ class Drains:
         self._later[left.name] = self._clock.now() + SETTLE
         return True
 
-    def _arrived(self, name: str, node: str) -> bool:
+    def _has_arrived(self, name: str, node: str) -> bool:
         vm, handle = self._vm(name), self._handle(name)
         if vm is None or vm.deleting or handle is None:
             return True
@@ -203,7 +203,7 @@ class Drains:
         return None if entry is None else entry.value
 
 
-def _kept(vm: str) -> str:
+def _reservation_id(vm: str) -> str:
     """Return the id under which capacity is reserved for a machine that will be placed again."""
     return f"{vm} to be placed"
 
@@ -227,10 +227,12 @@ class Moves:
             found = objections(wanted_of(vm), cluster, to)
         return f"move to {to}: {'; '.join(found)}" if found else ""
 
-    def begun(self, seen: VmSnapshot, to: str, fence: int, *, wish: int = 0, stop: bool = False) -> Txn | None:
+    def start_transaction(
+        self, seen: VmSnapshot, to: str, fence: int, *, wish: int = 0, stop: bool = False
+    ) -> Txn | None:
         """Return the transaction that starts the migration. None: there is no such node, or no such machine."""
         target = self._view.members.get(node=to)
-        return None if target is None else departed(seen, target, wish=wish, stop=stop, fence=fence)
+        return None if target is None else departure_transaction(seen, target, wish=wish, stop=stop, fence=fence)
 
     def takers(self, node: str, record: NodeRecord) -> frozenset[str]:
         """Return nodes that a machine of this node cannot be migrated to."""

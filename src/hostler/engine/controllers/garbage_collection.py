@@ -178,6 +178,6 @@ class DecisionRetention:
         """Return a key before every record of that instant or a later one."""
         return self._family.prefix() + "/".join(instants(wall))
 
-    def removed(self, number: int) -> None:
+    def record_removal(self, number: int) -> None:
         """Report that records were deleted."""
         self._count = max(0, self._count - number)

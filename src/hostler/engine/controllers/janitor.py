@@ -11,7 +11,7 @@ import msgspec
 from hostler.engine.calendar import RECORD_AFTER, RECORD_EVERY
 from hostler.engine.controllers import garbage_collection
 from hostler.engine.controllers.garbage_collection import DecisionRetention
-from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
+from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, loss_reason, own_vm
 from hostler.engine.idempotent_writer import instants
 from hostler.engine.runtime.controller import LeaderService
 from hostler.engine.runtime.guarded_writer import Txn, Why
@@ -222,7 +222,7 @@ class Janitor(LeaderService):
             # Removed before the wait: a machine that expires earlier may be added during it and become the first.
             end = heapq.heappop(self._ends)
             entry = self._view.vms.entries.get(end[1])
-            if entry is None or not _expired(entry.value, now):
+            if entry is None or not _is_expired(entry.value, now):
                 continue
             done = False
             try:
@@ -305,7 +305,7 @@ class Janitor(LeaderService):
         why = f"it was retained at {utc_time(retained.kept_since)}, and is kept for {self._retention / 86400:g} days"
         when: list[Comparison] = []
         then: list[Operation] = [AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}")]
-        if nobody_has_it := lost(self._view, entry):
+        if nobody_has_it := loss_reason(self._view, entry):
             node = self._view.members.get(node=entry.parts["node"])
             when.append(MEMBER.absent(node=entry.parts["node"]) if node is None else MEMBER.unchanged(node))
             then.append(RETAINED.delete(**entry.parts))
@@ -380,7 +380,7 @@ class Janitor(LeaderService):
                 return False, gone, reason
             if not await self._write([], [Delete(kv.key) for kv in old]):
                 return True, gone, reason
-            attic.removed(len(old))
+            attic.record_removal(len(old))
             self._count(f"forgotten_{what}", len(old))
             gone, reason = gone + len(old), why
             if len(old) < garbage_collection.BATCH:
@@ -451,5 +451,5 @@ def _pause(attic: DecisionRetention, more: bool) -> float:
     return EVERY if more else FILLING_EVERY if attic.filling else RETENTION_EVERY
 
 
-def _expired(vm: VirtualMachine, now: float) -> bool:
+def _is_expired(vm: VirtualMachine, now: float) -> bool:
     return vm.expires_at is not None and vm.expires_at <= now and not vm.deleting

@@ -22,7 +22,14 @@ from hostler.engine.controllers.drain import Drains, Moves, duty_of
 from hostler.engine.controllers.messages import Circumstances
 from hostler.engine.controllers.node_lost import HeartbeatMonitor
 from hostler.engine.controllers.snapshot import VmSnapshot
-from hostler.engine.controllers.transactions import not_expected, not_moved, pending, placed, trimmed, written
+from hostler.engine.controllers.transactions import (
+    not_expected,
+    not_moved,
+    pending,
+    placement_transaction,
+    step_transaction,
+    trimming_transaction,
+)
 from hostler.engine.controllers.watch_triggers import PASS_EVERY, WatchTriggers
 from hostler.engine.placement import must_join, not_run, place, wanted_of
 from hostler.engine.runtime.controller import SnapshotController
@@ -129,7 +136,7 @@ class MachineController(SnapshotController[VmSnapshot]):
 
     def _wants(self, seen: VmSnapshot) -> bool:
         """Return whether there is something to do."""
-        return self._decided(seen).act is not Act.NOTHING
+        return self._decide(seen).act is not Act.NOTHING
 
     async def _inspect_names(self) -> None:
         """Report orphaned names, once and after all other work: only an operator can resolve them."""
@@ -150,18 +157,18 @@ class MachineController(SnapshotController[VmSnapshot]):
         held_back = False
         async with self._scanning:
             for entry in self._view.commands_of(node):
-                seen = sight.from_view(self._view, sight.named(entry.value))
-                if self._decided(seen).act is not Act.NOTHING:
+                seen = sight.from_view(self._view, sight.name_of_command(entry.value))
+                if self._decide(seen).act is not Act.NOTHING:
                     self._queue.add(seen.name)
                 held_back = held_back or self._is_held_back(seen, self._condition(seen))
                 await self._fairness.share()
             for arrival in self._view.arrivals_at(node):
-                self._queue.add(sight.named(arrival.value.command))
+                self._queue.add(sight.name_of_command(arrival.value.command))
         member = self._view.members.get(node=node)
         if member is None:
             return
         if self._view.alive.get(node=node) is None:
-            left = member.value.fencing_time - self._silence.lasted(member)
+            left = member.value.fencing_time - self._silence.unreachable_for(member)
             if left > 0 and self._view.count_on(node):
                 self._nodes.add(node, after=left + 0.001)
             if held_back and self._brake is not None and (wait := self._brake.wait()) < math.inf:
@@ -176,13 +183,13 @@ class MachineController(SnapshotController[VmSnapshot]):
             await self._say_why(name, why)
         if turn.name is not None:
             seen = sight.from_view(self._view, turn.name)
-            step = self._decided(seen, turn.duty)
+            step = self._decide(seen, turn.duty)
             if turn.to:
                 if step.act is not Act.NOTHING or not await self._depart(seen, turn.to, "drained"):
                     raise Conflict(f"node {node}: {turn.name} has just changed; it will be reconciled again")
                 self._drains.began(node, turn.name)
             elif step.act is Act.INSTRUCT and await self._write(
-                *(seen, written(step, seen, self._writing.fence(), self._clock.wall()), "drained"),
+                *(seen, step_transaction(step, seen, self._writing.fence(), self._clock.wall()), "drained"),
                 messages.step(step, seen, self._around(seen, turn.duty)),
             ):
                 self._drains.began(node, turn.name)
@@ -194,16 +201,16 @@ class MachineController(SnapshotController[VmSnapshot]):
 
     async def _say_why(self, name: str, why: str) -> None:
         seen = sight.from_view(self._view, name)
-        step = self._drains.said(seen, why)
+        step = self._drains.stuck_step(seen, why)
         if step.act is Act.INSTRUCT:
-            txn = written(step, seen, self._writing.fence(), self._clock.wall())
+            txn = step_transaction(step, seen, self._writing.fence(), self._clock.wall())
             await self._write(seen, txn, "drain_stuck", messages.drain_stuck(seen, why))
 
     async def _write(self, seen: VmSnapshot, txn: Txn, what: str, told: DecisionMessage) -> bool:
         return await self._commit(seen, txn, what, told) is not None
 
     async def _commit(self, seen: VmSnapshot, txn: Txn, what: str, told: DecisionMessage) -> int | None:
-        why = Why(what=what, why=told.why, reasons=told.reasons, read=messages.read(seen), cause=told.cause)
+        why = Why(what=what, why=told.why, reasons=told.reasons, read=messages.records_read(seen), cause=told.cause)
         return await self._writing.commit(seen.name, VM.prefix() + seen.name, txn, why)
 
     # One machine
@@ -225,14 +232,14 @@ class MachineController(SnapshotController[VmSnapshot]):
                 self.books.keep(id_, seen.command.mod_revision)
             else:
                 self.books.cancel(id_)
-            self.books.expected(id_, None if seen.arrival is None else seen.arrival.mod_revision)
+            self.books.confirm_arrival(id_, None if seen.arrival is None else seen.arrival.mod_revision)
             # A decision from older caches would release the capacity that it has.
             self._writing.settle(name, seen.vm, seen.handle, *seen.arrivals, seen.command, *seen.extra)
         return seen
 
     async def step(self, seen: VmSnapshot, attempt: Attempt) -> bool:
         """Take one step; False: its conditions did not hold."""
-        step = self._decided(seen)
+        step = self._decide(seen)
         if step.act is Act.PLACE and seen.vm is not None:
             return await self._place(seen, seen.vm, attempt.avoid)
         self._attention.pending.discard(seen.name)
@@ -244,9 +251,9 @@ class MachineController(SnapshotController[VmSnapshot]):
                 return await self._write(seen, txn, "not_expected", messages.not_expected(seen))
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
                 self._tell(f"{seen.name}: more than one node has a command; only the node of its handle keeps it")
-                return await self._write(seen, trimmed(seen), "trimmed", messages.trimmed(seen))
+                return await self._write(seen, trimming_transaction(seen), "trimmed", messages.trimming(seen))
             return True
-        txn = written(step, seen, self._writing.fence(), self._clock.wall())
+        txn = step_transaction(step, seen, self._writing.fence(), self._clock.wall())
         if step.act is Act.SWEEP and seen.handle is not None:
             self._tell(f"{seen.handle.key}: a handle without a VM record; the handle is deleted, no disk is")
         if step.act in (Act.FORGET, Act.FORGET_LOST) and seen.vm is not None:
@@ -261,14 +268,14 @@ class MachineController(SnapshotController[VmSnapshot]):
         return Circumstances(
             self._case(seen),
             duty or self._duty(seen),
-            0.0 if seen.member is None else self._silence.lasted(seen.member),
+            0.0 if seen.member is None else self._silence.unreachable_for(seen.member),
             "" if silence is None else silence.value.trace,
         )
 
     def _duty(self, seen: VmSnapshot) -> Duty:
         return Duty.SERVE if seen.member is None else duty_of(seen.member.value)
 
-    def _decided(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
+    def _decide(self, seen: VmSnapshot, duty: Duty | None = None) -> Step:
         if seen.unreadable:
             return NOTHING
         case = self._case(seen)
@@ -326,7 +333,7 @@ class MachineController(SnapshotController[VmSnapshot]):
         if seen.member.value.awaited:
             return NodeCase.SILENT  # its machines may run there under the control plane that this store was copied from
         fencing_time = seen.member.value.fencing_time
-        lasted = self._silence.lasted(seen.member)
+        lasted = self._silence.unreachable_for(seen.member)
         return NodeCase.LONG_SILENT if 0 < fencing_time <= lasted else NodeCase.SILENT
 
     async def _place(self, seen: VmSnapshot, vm: Entry[VirtualMachine], avoid: set[str]) -> bool:
@@ -334,7 +341,7 @@ class MachineController(SnapshotController[VmSnapshot]):
         id_ = vm.value.id
         self._drains.arrives(id_)
         self._check_order(wanted)
-        decision = self._chosen(seen, vm.value, wanted)
+        decision = self._choose_node(seen, vm.value, wanted)
         if decision.node is None:
             if avoid:
                 raise Conflict(f"{seen.name}: the suitable nodes have just changed; it will be reconciled again")
@@ -342,7 +349,7 @@ class MachineController(SnapshotController[VmSnapshot]):
             if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
             txn = pending(seen, vm, decision, self._clock.wall())
-            return await self._write(seen, txn, "pending", messages.placed(seen, decision))
+            return await self._write(seen, txn, "pending", messages.placement(seen, decision))
         self._attention.pending.discard(seen.name)
         member = self._view.members.get(node=decision.node)
         if member is None:
@@ -351,13 +358,13 @@ class MachineController(SnapshotController[VmSnapshot]):
         node = decision.node
         if unrun := not_run(vm.value.spec, (member.value,)):
             decision = decision.adding(Reason(subject="user_data", why=unrun))
-        txn = placed(seen, vm, member, decision, fence=self._writing.fence(), at=self._clock.wall())
+        txn = placement_transaction(seen, vm, member, decision, fence=self._writing.fence(), at=self._clock.wall())
         self.books.reserve(id_, node, wanted)
         self._placing[id_] = wanted
         if wanted.affinity:
             self._tied[id_] = wanted
         try:
-            revision = await self._commit(seen, txn, "place", messages.placed(seen, decision))
+            revision = await self._commit(seen, txn, "place", messages.placement(seen, decision))
         except Uncertain:
             raise  # the capacity stays reserved until the outcome is known
         except BaseException:
@@ -396,7 +403,7 @@ class MachineController(SnapshotController[VmSnapshot]):
         return txn is None or await self._write(seen, txn, "not_moved", messages.not_moved(seen, why))
 
     async def _depart(self, seen: VmSnapshot, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
-        txn = self._moves.begun(seen, to, self._writing.fence(), wish=wish, stop=stop)
+        txn = self._moves.start_transaction(seen, to, self._writing.fence(), wish=wish, stop=stop)
         if txn is None or seen.vm is None:
             return False
         vm = seen.vm.value.id
@@ -406,31 +413,33 @@ class MachineController(SnapshotController[VmSnapshot]):
         except Uncertain:
             raise  # the capacity stays reserved until the outcome is known
         except BaseException:
-            self.books.expected(vm, None)
+            self.books.confirm_arrival(vm, None)
             raise
-        self.books.expected(vm, revision)
+        self.books.confirm_arrival(vm, revision)
         return revision is not None
 
-    def _chosen(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
+    def _choose_node(self, seen: VmSnapshot, vm: VirtualMachine, wanted: PlacementRequest) -> Decision:
         """Choose a node: the one with the retained disk; for a clone, that of its origin."""
         handle = None if seen.handle is None else seen.handle.value
         tie = retention.tie(self._view, vm, handle, reachable_for=self._silence.reachable_for)
         if tie is not None:
             if not tie.node:
                 return retention.nowhere(tie.why)
-            decision = self._placed(wanted_of(vm, exclude=wanted.exclude, only=tie.node, tied=tie.why))
+            decision = self._run_placement(wanted_of(vm, exclude=wanted.exclude, only=tie.node, tied=tie.why))
             if decision.node is None and tie.only and tie.lasts < math.inf:
                 self._queue.add(seen.name, after=tie.lasts + 0.001)
             if tie.only or decision.node is not None:
                 return decision
         if vm.spec.origin is None:
-            return self._placed(wanted)
+            return self._run_placement(wanted)
         node, why = clone_source.node_of(self._view, vm, vm.spec.origin)
         if not node:
             return clone_source.nowhere(vm.spec.origin, why)
-        return self._placed(wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}"))
+        return self._run_placement(
+            wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}")
+        )
 
-    def _placed(self, wanted: PlacementRequest) -> Decision:
+    def _run_placement(self, wanted: PlacementRequest) -> Decision:
         with self.books.alone(wanted.vm) as cluster:
             return place(wanted, cluster)
 

@@ -45,7 +45,7 @@ def newest(*entries: Entry[Any] | None) -> Entry[Any] | str:
     return max(found, key=lambda entry: entry.mod_revision) if found else ""
 
 
-def placed(seen: VmSnapshot, decision: Decision) -> DecisionMessage:
+def placement(seen: VmSnapshot, decision: Decision) -> DecisionMessage:
     """Return the message of a placement, or of a failed one."""
     why = f"placed on {decision.summary.removeprefix('node ')}" if decision.node is not None else decision.summary
     return DecisionMessage(why, newest(seen.vm, seen.handle), decision.reasons)
@@ -69,7 +69,7 @@ def not_expected(seen: VmSnapshot) -> DecisionMessage:
     return DecisionMessage(f"it does not arrive at {nodes}, which expected it", newest(*seen.strays))
 
 
-def trimmed(seen: VmSnapshot) -> DecisionMessage:
+def trimming(seen: VmSnapshot) -> DecisionMessage:
     """Return the message about several nodes with a command."""
     nodes = ", ".join(sorted(entry.parts["node"] for entry in seen.extra))
     return DecisionMessage(f"it is on {seen.node}; {nodes} had a wrong command, which is deleted", newest(*seen.extra))
@@ -84,9 +84,9 @@ def step(step: Step, seen: VmSnapshot, around: Circumstances) -> DecisionMessage
     """Return the message of any other step."""
     node, vm, handle, command = seen.node, seen.vm, seen.handle, seen.command
     if step.act in (Act.TAKE, Act.FORGET_LOST):
-        return _lost(seen, around, "taken from" if step.act is Act.TAKE else "deleted, with")
+        return _loss(seen, around, "taken from" if step.act is Act.TAKE else "deleted, with")
     if step.act is Act.INSTRUCT and step.command is not None and command is not None:
-        return DecisionMessage(_instructed(node, command.value, step.command, around.duty), _wisher(seen))
+        return DecisionMessage(_command_change(node, command.value, step.command, around.duty), _wisher(seen))
     told = {
         Act.RELEASE: (f"taken from {node}, where it no longer exists: it is placed again", newest(handle)),
         Act.FORGET: (f"it is removed{f' from {node}' if node else ''}, as requested", newest(vm, handle)),
@@ -100,12 +100,12 @@ def step(step: Step, seen: VmSnapshot, around: Circumstances) -> DecisionMessage
     return DecisionMessage(why, cause)
 
 
-def read(seen: VmSnapshot) -> tuple[Entry[Any] | None, ...]:
+def records_read(seen: VmSnapshot) -> tuple[Entry[Any] | None, ...]:
     """Return the records of the machine that the decision is based on."""
     return (seen.vm, seen.handle, seen.command, *seen.extra, *seen.arrivals)
 
 
-def _lost(seen: VmSnapshot, around: Circumstances, done: str) -> DecisionMessage:
+def _loss(seen: VmSnapshot, around: Circumstances, done: str) -> DecisionMessage:
     off = None if seen.member is None else seen.member.value.off
     if around.case is NodeCase.OFF and off is not None:
         return DecisionMessage(f"{done} {seen.node}: it is off, confirmed by {off.by}", newest(seen.member))
@@ -123,7 +123,7 @@ def _wisher(seen: VmSnapshot) -> Entry[Any] | str:
     return newest(seen.vm, seen.handle)
 
 
-def _instructed(node: str, old: VmCommand, new: VmCommand, duty: Duty) -> str:
+def _command_change(node: str, old: VmCommand, new: VmCommand, duty: Duty) -> str:
     if new.deleting and not old.deleting:
         if duty is Duty.MOVE:
             return f"{node} is commanded to destroy it: the node is drained, and it is created elsewhere"

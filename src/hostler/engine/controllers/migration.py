@@ -34,12 +34,12 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     source_alive: bool = True
 
 
-def wished(vm: VirtualMachine, handle: VmHandle) -> bool:
+def is_move_requested(vm: VirtualMachine, handle: VmHandle) -> bool:
     """Return whether a move is requested that is neither done nor given up."""
     return vm.move is not None and vm.move.number > handle.moved
 
 
-def blocked(vm: VirtualMachine, handle: VmHandle, departing: Departure, way: Way) -> str | None:
+def end_reason(vm: VirtualMachine, handle: VmHandle, departing: Departure, way: Way) -> str | None:
     """Return why a migration ends without a handover; None: it continues."""
     to, arrival, target = departing.to, way.arrival, way.target
     why = None
@@ -76,7 +76,7 @@ def unfit(vm: VirtualMachine, source: NodeRecord | None, to: str, target: NodeRe
     return None
 
 
-def begun(command: VmCommand, handle: VmHandle, to: str, *, wish: int, stop: bool) -> VmCommand:
+def handover_command(command: VmCommand, handle: VmHandle, to: str, *, wish: int, stop: bool) -> VmCommand:
     """Return the command for the source node: hand the machine over."""
     departing = Departure(to=to, number=handle.attempt + 1, wish=wish, stop=stop)
     return msgspec.structs.replace(command, departing=departing)
@@ -100,7 +100,7 @@ def arrival(
     return Arrival(source=source, number=departing.number, place=place, command=told)
 
 
-def stayed(handle: VmHandle, departing: Departure | None, why: str, *, at: float) -> VmHandle:
+def handle_after_end(handle: VmHandle, departing: Departure | None, why: str, *, at: float) -> VmHandle:
     """Return the handle of a machine whose migration is given up."""
     if departing is None or handle.attempt >= departing.number:
         return handle
@@ -113,7 +113,7 @@ def stayed(handle: VmHandle, departing: Departure | None, why: str, *, at: float
     )
 
 
-def settled(vm: VirtualMachine, handle: VmHandle, why: str, *, at: float) -> VmHandle:
+def handle_after_request(vm: VirtualMachine, handle: VmHandle, why: str, *, at: float) -> VmHandle:
     """Return the handle of a machine whose requested move ended before it began; empty `why`: it is there already."""
     number = 0 if vm.move is None else vm.move.number
     return msgspec.structs.replace(handle, moved=max(handle.moved, number), unmoved=why, seen_at=at)

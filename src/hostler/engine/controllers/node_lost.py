@@ -71,9 +71,9 @@ class LostNodes:
     def wait(self, member: Entry[NodeRecord]) -> float:
         """Return the seconds until an unreachable node may have to be recorded; 0.0: never, or now."""
         told = self._view.silences.get(node=member.parts["node"])
-        if not self._tracer.kept or member.value.lifecycle in _LEAVING or _is_told(told, member):
+        if not self._tracer.kept or member.value.lifecycle in _LEAVING or _is_recorded(told, member):
             return 0.0
-        return max(0.0, self._settled(member) - self._silence.lasted(member))
+        return max(0.0, self._recorded_after(member) - self._silence.unreachable_for(member))
 
     def news(self, member: Entry[NodeRecord], *, alive: bool, fence: int) -> News | None:
         """Return what has to be recorded about the node now; None: nothing."""
@@ -82,23 +82,23 @@ class LostNodes:
         node = member.parts["node"]
         told = self._view.silences.get(node=node)
         if alive:
-            return None if told is None else self._returned(node, member, told, fence)
-        lasted = self._silence.lasted(member)
-        if _is_told(told, member) or member.value.lifecycle in _LEAVING or lasted < self._settled(member):
+            return None if told is None else self._return_news(node, member, told, fence)
+        lasted = self._silence.unreachable_for(member)
+        if _is_recorded(told, member) or member.value.lifecycle in _LEAVING or lasted < self._recorded_after(member):
             return None
-        return self._fell_silent(node, member, told, lasted, fence)
+        return self._loss_news(node, member, told, lasted, fence)
 
     def cause(self, node: str) -> str:
         """Return the id of the decision that recorded the node as unreachable; empty: there is none."""
         told = self._view.silences.get(node=node)
         return "" if told is None else told.value.trace
 
-    def _settled(self, member: Entry[NodeRecord]) -> float:
+    def _recorded_after(self, member: Entry[NodeRecord]) -> float:
         """Return the seconds without heartbeats before it is recorded; always before machines are taken away."""
         fencing_time = member.value.fencing_time
         return min(self._within, fencing_time / 2) if fencing_time > 0 else self._within
 
-    def _fell_silent(
+    def _loss_news(
         self, node: str, member: Entry[NodeRecord], told: Entry[Silent] | None, lasted: float, fence: int
     ) -> News:
         why = f"it became unreachable: no heartbeat came before its lease ended, {lasted:.0f} s ago"
@@ -118,7 +118,7 @@ class LostNodes:
             return ModRevision(key) == unreadable.kv.mod_revision
         return SILENT.absent(node=node) if told is None else SILENT.unchanged(told)
 
-    def _returned(self, node: str, member: Entry[NodeRecord], told: Entry[Silent], fence: int) -> News:
+    def _return_news(self, node: str, member: Entry[NodeRecord], told: Entry[Silent], fence: int) -> News:
         then: list[Operation] = [Delete(told.key)]
         self._tracer.add(
             then,
@@ -134,7 +134,7 @@ class LostNodes:
         return News("returned", [ALIVE.exists(node=node), SILENT.unchanged(told)], then)
 
 
-def _is_told(told: Entry[Silent] | None, member: Entry[NodeRecord]) -> bool:
+def _is_recorded(told: Entry[Silent] | None, member: Entry[NodeRecord]) -> bool:
     """Return whether this outage was recorded, and not one before the node returned and left unnoticed."""
     return told is not None and told.value.registered_at == member.value.registered_at
 
@@ -168,7 +168,7 @@ class Common:
             others = [node for node in self._silent.get(part, ()) if node != own]
             share = (len(others) + 1) / max(self._all.get(part, 0), len(others) + 1)
             if others and (share, len(others)) > best:
-                best, found = (share, len(others)), _said(others, part, self._all.get(part, 0))
+                best, found = (share, len(others)), _sentence(others, part, self._all.get(part, 0))
         return found
 
     def _look(self) -> None:
@@ -230,7 +230,7 @@ def _so_many(count: int, of: Collection[str]) -> str:
     return "all of them" if count == len(of) else f"{count} of them"
 
 
-def _said(others: list[str], part: str, of: int) -> str:
+def _sentence(others: list[str], part: str, of: int) -> str:
     names = ", ".join(others[:NAMED])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     verb = "shares" if len(others) == 1 else "share"
@@ -275,7 +275,7 @@ class HeartbeatMonitor:
         """Return the unreachable nodes."""
         return tuple(self._counts)
 
-    def lasted(self, member: Entry[NodeRecord]) -> float:
+    def unreachable_for(self, member: Entry[NodeRecord]) -> float:
         """Return the seconds without heartbeats under this record; 0.0: the node is alive, or was not observed."""
         count = self._counts.get(member.parts["node"])
         if count is None or count.record != member.mod_revision:

@@ -151,7 +151,7 @@ class NodeController(Controller):
             case Act.SWITCH_OFF if not await self._switch_off(snapshot):
                 return
             case Act.SWITCH_OFF:
-                snapshot = msgspec.structs.replace(snapshot, unreachable_for=self._heartbeats.lasted(member))
+                snapshot = msgspec.structs.replace(snapshot, unreachable_for=self._heartbeats.unreachable_for(member))
             case Act.NOTHING:
                 return
         txn, why = transaction(snapshot, step.act, at=self._clock.wall(), silence=silence)
@@ -168,7 +168,7 @@ class NodeController(Controller):
             heartbeat=view.alive.get(node=node),
             machines=machines,
             is_empty=not machines and not view.arrivals_at(node) and not view.fleet.count_on(node),
-            unreachable_for=self._heartbeats.lasted(member),
+            unreachable_for=self._heartbeats.unreachable_for(member),
             power_asked_at=self._asked.get(node),
         )
 

@@ -42,7 +42,7 @@ def keeps_disk(member: NodeRecord | None, retained: Retained) -> bool:
     return member is not None and (not retained.place or member.place in ("", retained.place))
 
 
-def lost(view: View, entry: Entry[Retained]) -> str:
+def loss_reason(view: View, entry: Entry[Retained]) -> str:
     """Return why no node can restore a retained machine or delete its disk; empty: its node can, once reachable."""
     node, member = entry.parts["node"], view.members.get(node=entry.parts["node"])
     if member is None:
@@ -70,14 +70,14 @@ def tie(
             return Tie(
                 why=f"retained machine {wanted.name} of node {wanted.node}, which it gets its disk from, was deleted"
             )
-        why = lost(view, entry)
+        why = loss_reason(view, entry)
         if why:
             return Tie(why=f"its disk is in retained machine {wanted.name}, and {why}")
         return Tie(node=wanted.node, why=f"its disk is retained on node {wanted.node}")
     node = "" if handle is None else handle.taken_from
     if not node or view.alive.get(node=node) is None:
         return None
-    if not any(entry.parts["node"] == node and not lost(view, entry) for entry in view.retained_of(vm.id)):
+    if not any(entry.parts["node"] == node and not loss_reason(view, entry) for entry in view.retained_of(vm.id)):
         left = LISTS_WITHIN - reachable_for(node)
         if left <= 0:
             return None
@@ -126,7 +126,7 @@ def is_due(view: View, entry: Entry[Retained], *, retention: float, now: float) 
     Only on a reachable node, or if no node has it: an unreachable node would delete it later, when the disk may be
     needed again.
     """
-    if view.alive.get(node=entry.parts["node"]) is None and not lost(view, entry):
+    if view.alive.get(node=entry.parts["node"]) is None and not loss_reason(view, entry):
         return False
     if not entry.value.listed_at or entry.value.kept_since + retention > now:
         return False

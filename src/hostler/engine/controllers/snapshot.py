@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.decision import chosen
+from hostler.engine.controllers.decision import assigned_node
 from hostler.engine.controllers.migration import Way
 from hostler.engine.leadership import check_guard
 from hostler.errors import Damaged
@@ -100,7 +100,7 @@ def from_view(view: View, name: str) -> VmSnapshot:
         foreign,
         view.members.get(node=node) if node else None,
         view.alive.get(node=node) if node else None,
-        tuple(entry for entry in view.arrivals_of(id_) if named(entry.value.command) == name),
+        tuple(entry for entry in view.arrivals_of(id_) if name_of_command(entry.value.command) == name),
         view.members.get(node=to) if to else None,
         bool(to) and view.alive.get(node=to) is not None,
         tuple(unreadable),
@@ -144,7 +144,7 @@ async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Compa
         foreign,
         _entry(MEMBER, found.get(MEMBER.fill(node=node)), faults) if node else None,
         _entry(ALIVE, found.get(ALIVE.fill(node=node)), faults) if node else None,
-        tuple(entry for entry in arrivals if entry is not None and named(entry.value.command) == name),
+        tuple(entry for entry in arrivals if entry is not None and name_of_command(entry.value.command) == name),
         _entry(MEMBER, found.get(MEMBER.fill(node=to)), faults) if to else None,
         bool(to) and found.get(ALIVE.fill(node=to)) is not None,
         tuple(faults),
@@ -162,11 +162,11 @@ def way(seen: VmSnapshot, *, source_alive: bool) -> Way:
 
 
 def _sorted_out(name: str, commands: dict[str, Entry[VmCommand]]) -> tuple[dict[str, Entry[VmCommand]], frozenset[str]]:
-    mine = {node: entry for node, entry in commands.items() if named(entry.value) == name}
+    mine = {node: entry for node, entry in commands.items() if name_of_command(entry.value) == name}
     return mine, frozenset(node for node in commands if node not in mine)
 
 
-def named(command: VmCommand) -> str:
+def name_of_command(command: VmCommand) -> str:
     """Return `org/project/vm` of the machine of a command."""
     return f"{command.org}/{command.project}/{command.vm}"
 
@@ -177,7 +177,7 @@ def _to(entry: Entry[VmCommand] | None) -> str:
 
 def _node(handle: Entry[VmHandle] | None, commands: dict[str, Entry[VmCommand]]) -> str:
     record = None if handle is None else handle.value
-    node = chosen(record, commands)
+    node = assigned_node(record, commands)
     return node or ("" if record is None else record.node)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from hostler.engine.controllers import migration
-from hostler.engine.controllers.decision import Act, ordered, to_reinstate, told, unplaced
+from hostler.engine.controllers.decision import Act, assigned_handle, first_command, to_reinstate, unplaced_handle
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.keys.families import (
     ALIVE,
@@ -43,22 +43,22 @@ FEW = 4
 """Number of reasons in a target, the strongest ones; the command or the handle has all of them."""
 
 
-def written(step: Step, seen: VmSnapshot, fence: int, at: float) -> Txn:
+def step_transaction(step: Step, seen: VmSnapshot, fence: int, at: float) -> Txn:
     """Return the transaction of any step except PLACE. For FORGET, the caller adds name and quota."""
-    txn = Txn(compared(seen), [])
+    txn = Txn(comparisons(seen), [])
     command, vm = seen.command, seen.vm
     if step.act is Act.SWEEP:
-        txn.then += _gone(seen, with_vm=False)
+        txn.then += _deletions(seen, with_vm=False)
         _not_expected(seen, txn)
     elif step.act in (Act.FORGET, Act.FORGET_LOST):
-        txn.then += _gone(seen, with_vm=True)
+        txn.then += _deletions(seen, with_vm=True)
         _not_expected(seen, txn)
         if step.act is Act.FORGET_LOST:
             txn.when += _silent(seen)
     elif step.act is Act.STAY and command is not None and seen.handle is not None:
         txn.then += [
             _command(command, msgspec.structs.replace(command.value, departing=None), fence),
-            _handle(seen, migration.stayed(seen.handle.value, command.value.departing, step.why, at=at)),
+            _handle(seen, migration.handle_after_end(seen.handle.value, command.value.departing, step.why, at=at)),
         ]
         _not_expected(seen, txn)
     elif step.act in (Act.RELEASE, Act.TAKE) and vm is not None and command is not None:
@@ -81,13 +81,13 @@ def written(step: Step, seen: VmSnapshot, fence: int, at: float) -> Txn:
     elif step.act is Act.ADOPT and vm is not None and command is not None:
         # The command is rewritten, so that its agent reports again.
         driver = "" if seen.member is None else seen.member.value.driver
-        record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
+        record = assigned_handle(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
         record = msgspec.structs.replace(record, attempt=max(record.attempt, command.value.arrived or 0))
         txn.then += [_command(command, command.value, fence), _handle(seen, record)]
         _aim(txn, vm.value, seen.node, command.value.reasons, at=at, command=command.value)
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
         # An agent that found no command has retained the machine: it restores it.
-        again = ordered(vm.value, seen.handle.value, fence=fence, reasons=(), reinstate="")
+        again = first_command(vm.value, seen.handle.value, fence=fence, reasons=(), reinstate="")
         again = msgspec.structs.replace(again, fenced=False, arrived=None)  # it is unknown how it was created
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
         # The node's record is rewritten unchanged: a concurrent removal of the node that found no commands then fails.
@@ -102,7 +102,7 @@ def written(step: Step, seen: VmSnapshot, fence: int, at: float) -> Txn:
     return txn
 
 
-def placed(
+def placement_transaction(
     seen: VmSnapshot,
     vm: Entry[VirtualMachine],
     member: Entry[NodeRecord],
@@ -117,8 +117,8 @@ def placed(
     wanted = to_reinstate(vm.value, handle)
     taken_from = "" if handle is None else handle.taken_from
     reinstate = wanted.name if wanted is not None else "" if taken_from == node else None
-    command = ordered(vm.value, handle, fence=fence, reasons=decision.reasons, reinstate=reinstate)
-    record = told(
+    command = first_command(vm.value, handle, fence=fence, reasons=decision.reasons, reinstate=reinstate)
+    record = assigned_handle(
         vm.value,
         handle,
         node=node,
@@ -128,7 +128,7 @@ def placed(
     )
     txn = Txn(
         [
-            *compared(seen),
+            *comparisons(seen),
             COMMAND.absent(node=node, vm=vm.value.id),
             MEMBER.unchanged(member),
             ALIVE.exists(node=node),
@@ -142,20 +142,22 @@ def placed(
     return txn
 
 
-def departed(seen: VmSnapshot, target: Entry[NodeRecord], *, wish: int, stop: bool, fence: int) -> Txn | None:
+def departure_transaction(
+    seen: VmSnapshot, target: Entry[NodeRecord], *, wish: int, stop: bool, fence: int
+) -> Txn | None:
     """Write command and arrival for a migration; None: it has no node."""
     vm, handle, command = seen.vm, seen.handle, seen.command
     if vm is None or handle is None or command is None:
         return None
     to, id_ = target.parts["node"], vm.value.id
-    first = ordered(vm.value, handle.value, fence=fence, reasons=())
-    leaving = migration.begun(command.value, handle.value, to, wish=wish, stop=stop)
+    first = first_command(vm.value, handle.value, fence=fence, reasons=())
+    leaving = migration.handover_command(command.value, handle.value, to, wish=wish, stop=stop)
     if leaving.departing is None:
         return None
     expected = migration.arrival(
         first, command.value, handle.value, leaving.departing, source=seen.node, place=target.value.place
     )
-    when = [*compared(seen), COMMAND.absent(node=to, vm=id_), ARRIVAL.absent(node=to, vm=id_)]
+    when = [*comparisons(seen), COMMAND.absent(node=to, vm=id_), ARRIVAL.absent(node=to, vm=id_)]
     when += [MEMBER.unchanged(target), ALIVE.exists(node=to)]
     return Txn(when, [ARRIVAL.put(expected, node=to, vm=id_), _command(command, leaving, fence)])
 
@@ -164,35 +166,35 @@ def not_moved(seen: VmSnapshot, why: str, *, at: float) -> Txn | None:
     """End the requested move; None: it has no node."""
     if seen.vm is None or seen.handle is None:
         return None
-    record = migration.settled(seen.vm.value, seen.handle.value, why, at=at)
-    return Txn(compared(seen), [_handle(seen, record)])
+    record = migration.handle_after_request(seen.vm.value, seen.handle.value, why, at=at)
+    return Txn(comparisons(seen), [_handle(seen, record)])
 
 
 def not_expected(seen: VmSnapshot) -> Txn:
     """Delete arrivals on nodes that the machine does not migrate to."""
-    when = [*compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
+    when = [*comparisons(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
     return Txn(when, [Delete(entry.key) for entry in seen.strays])
 
 
 def pending(seen: VmSnapshot, vm: Entry[VirtualMachine], decision: Decision, at: float) -> Txn:
     """Record that no node fits, and why."""
-    handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
+    handle = unplaced_handle(vm.value, _value(seen.handle), None, node="", why="", at=at)
     handle = msgspec.structs.replace(handle, detail=decision.summary, reasons=decision.reasons)
-    txn = Txn(compared(seen), [_handle(seen, handle)])
+    txn = Txn(comparisons(seen), [_handle(seen, handle)])
     _aim(txn, vm.value, None, decision.reasons or nowhere(vm.value.name, decision.summary), at=at)
     return txn
 
 
-def trimmed(seen: VmSnapshot) -> Txn:
+def trimming_transaction(seen: VmSnapshot) -> Txn:
     """Delete the commands on nodes that the handle does not name."""
-    when = [*compared(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
+    when = [*comparisons(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
     return Txn(when, [Delete(entry.key) for entry in seen.extra])
 
 
 # Parts
 
 
-def aimed(
+def target_of(
     vm: VirtualMachine, node: str | None, reasons: tuple[Reason, ...], *, at: float, command: VmCommand | None = None
 ) -> Target:
     """Return the target of the machine's instance. With a `command` it matches the command."""
@@ -227,10 +229,10 @@ def _aim(
     ids = instance_parts(vm.instance)
     if ids is not None and not vm.deleting:
         txn.when.append(INSTANCE.exists(**ids))
-        txn.then.append(TARGET.put(aimed(vm, node, reasons, at=at, command=command), **ids))
+        txn.then.append(TARGET.put(target_of(vm, node, reasons, at=at, command=command), **ids))
 
 
-def compared(seen: VmSnapshot) -> list[Comparison]:
+def comparisons(seen: VmSnapshot) -> list[Comparison]:
     """Return comparisons that spec, handle and command are unchanged."""
     ids = seen.ids
     when = [VM.absent(**ids) if seen.vm is None else VM.unchanged(seen.vm)]
@@ -260,7 +262,7 @@ def _silent(seen: VmSnapshot) -> list[Comparison]:
     return [_record(seen), ALIVE.absent(node=seen.node)]
 
 
-def _gone(seen: VmSnapshot, *, with_vm: bool) -> list[Operation]:
+def _deletions(seen: VmSnapshot, *, with_vm: bool) -> list[Operation]:
     """Delete its records."""
     entries: list[Entry[VirtualMachine] | Entry[VmHandle] | Entry[VmCommand] | None] = [seen.handle, seen.command]
     if with_vm:
@@ -269,7 +271,7 @@ def _gone(seen: VmSnapshot, *, with_vm: bool) -> list[Operation]:
 
 
 def _pending(seen: VmSnapshot, vm: VirtualMachine, why: str, at: float, *, lost: bool) -> Operation:
-    record = unplaced(vm, _value(seen.handle), _value(seen.command), node=seen.node, why=why, at=at, lost=lost)
+    record = unplaced_handle(vm, _value(seen.handle), _value(seen.command), node=seen.node, why=why, at=at, lost=lost)
     return _handle(seen, record)
 
 

@@ -124,8 +124,8 @@ class WatchTriggers:
         view = self._view
         yield from (key.removeprefix(VMS) for key in view.vms.entries)
         yield from (key.removeprefix(HANDLES) for key in view.handles.entries)
-        yield from (sight.named(entry.value) for entry in view.commands.entries.values())
-        yield from (sight.named(entry.value.command) for entry in view.arrivals.entries.values())
+        yield from (sight.name_of_command(entry.value) for entry in view.commands.entries.values())
+        yield from (sight.name_of_command(entry.value.command) for entry in view.arrivals.entries.values())
 
     # Changes
 
@@ -159,7 +159,7 @@ class WatchTriggers:
             return
         vm = ARRIVAL.parse(key)["vm"]
         self._books.sync_arrival(vm)
-        names = {sight.named(entry.value.command) for entry in self._view.arrivals_of(vm)}
+        names = {sight.name_of_command(entry.value.command) for entry in self._view.arrivals_of(vm)}
         for name in sorted({*names, self._books.name_of(vm) or ""} - {""}):
             self._names.add(name)
 

@@ -45,14 +45,14 @@ class Timed(msgspec.Struct, frozen=True):
     """Since when the value contradicts `fires`; None: it does not."""
 
 
-def crossed(rule: AlertRule, value: float) -> bool:
+def is_crossed(rule: AlertRule, value: float) -> bool:
     """Return whether the value is beyond the threshold."""
     if rule.above is not None:
         return value > rule.above
     return rule.below is not None and value < rule.below
 
 
-def cleared(rule: AlertRule, value: float) -> bool:
+def is_cleared(rule: AlertRule, value: float) -> bool:
     """Return whether the value is good enough for a firing alert to resolve."""
     if rule.above is not None:
         return value <= (rule.above * CLEARED if rule.clear is None else rule.clear)
@@ -62,7 +62,7 @@ def cleared(rule: AlertRule, value: float) -> bool:
 
 def judge(rule: AlertRule, before: Timed, value: float | None, now: float) -> Timed:
     """Return the new state of an alert. `value` None: unknown, and the state does not change."""
-    against = value is not None and (cleared(rule, value) if before.fires else crossed(rule, value))
+    against = value is not None and (is_cleared(rule, value) if before.fires else is_crossed(rule, value))
     if not against:
         return Timed(before.fires)
     since = now if before.since is None else before.since
@@ -87,7 +87,7 @@ def value_of(metric: AlertMetric, measured: Measured, ready: int, cpus: float) -
     return found.get(metric)
 
 
-def said(base: str, rule: AlertRule, value: float, *, fires: bool) -> str:
+def sentence(base: str, rule: AlertRule, value: float, *, fires: bool) -> str:
     """Return a sentence about an alert that fires or resolves."""
     unit = _UNITS.get(rule.metric, "")
     limit = f"above {rule.above:g}" if rule.above is not None else f"below {rule.below:g}"
@@ -131,7 +131,7 @@ class Alerts:
             return True
         if spec is None or deployment is None:
             return False
-        measured = autoscale.seen(deployment.value, self._measured)
+        measured = autoscale.combined_metrics(deployment.value, self._measured)
         cpus, now = spec.settings.cpus or 1.0, self._clock.now()
         since = self._since.setdefault(base, {})
         changed = False
@@ -179,7 +179,7 @@ class Alerts:
         value: float,
     ) -> None:
         fires = entry is None or entry.value.state is not AlertState.FIRING
-        text = said(base, rule, value, fires=fires)
+        text = sentence(base, rule, value, fires=fires)
         alert = Alert(
             blueprint=wish.name,
             rule=rule,

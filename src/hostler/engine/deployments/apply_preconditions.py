@@ -67,10 +67,10 @@ def problems(case: Case, wanted: Blueprint | None) -> list[HostlerError]:
         owner = case.owners.get(base)
         if owner is not None and owner.value.blueprint != name:
             found.append(
-                Conflict(f"blueprint {name}: slices[{number}].artifact: {_taken(base, owner.value.blueprint)}")
+                Conflict(f"blueprint {name}: slices[{number}].artifact: {_owner_conflict(base, owner.value.blueprint)}")
             )
     if wanted is not None:
-        found += [Invalid(f"blueprint {name}: {fault}") for fault in blueprint_file.linked(name, wanted, others)]
+        found += [Invalid(f"blueprint {name}: {fault}") for fault in blueprint_file.link_faults(name, wanted, others)]
     if wanted is not None and not found:  # another program wrote a blueprint that the leader has not taken up
         found += [
             Conflict(
@@ -87,7 +87,7 @@ def problems(case: Case, wanted: Blueprint | None) -> list[HostlerError]:
     return found
 
 
-def _taken(base: str, by: str) -> str:
+def _owner_conflict(base: str, by: str) -> str:
     return f"{base} is a slice of blueprint {by}; remove it there, and wait until it is gone"
 
 
@@ -103,7 +103,7 @@ def comparisons(case: Case, wanted: Blueprint | None, number: int) -> list[Compa
     touched = [base for base in (*new, *old) if base not in old or base not in new or base not in case.owners]
     if wanted is not None:
         others = {other: one.value for other, one in case.others.items()}
-        when += [BLUEPRINT.unchanged(case.others[other]) for other in blueprint_file.reached(wanted, others)]
+        when += [BLUEPRINT.unchanged(case.others[other]) for other in blueprint_file.needed_blueprints(wanted, others)]
         touched += blueprint_file.outside(wanted)
     for base in dict.fromkeys(touched):
         owner = case.owners.get(base)
@@ -111,7 +111,7 @@ def comparisons(case: Case, wanted: Blueprint | None, number: int) -> list[Compa
     return when
 
 
-def written(case: Case, wanted: Blueprint | None, record: BlueprintRevision) -> list[Operation]:
+def operations(case: Case, wanted: Blueprint | None, record: BlueprintRevision) -> list[Operation]:
     """Return what an apply (None: a deletion) writes: the blueprint, its revision, and the owners of its slices."""
     name, number = case.name, record.number
     then: list[Operation] = [

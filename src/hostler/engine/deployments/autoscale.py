@@ -26,7 +26,7 @@ MIN_CALLS = 20
 _AT_REST = frozenset({Phase.STARTING, Phase.REMOVING})
 
 
-def wished(spec: SliceSpec, scale: int | None) -> int:
+def desired_count(spec: SliceSpec, scale: int | None) -> int:
     """Return the desired number of instances."""
     auto = spec.autoscale
     if auto is None:
@@ -35,7 +35,9 @@ def wished(spec: SliceSpec, scale: int | None) -> int:
     return min(auto.max, max(least, spec.instances if scale is None else scale))
 
 
-def scaled(spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Measured], now: float) -> Deployment:
+def scaled_deployment(
+    spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Measured], now: float
+) -> Deployment:
     """Return the deployment with the number of instances that the calls need now."""
     auto = spec.autoscale
     if auto is None:
@@ -44,15 +46,19 @@ def scaled(spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Me
         return msgspec.structs.replace(deployment, scale=None, scaled_at=0.0, needed_at=0.0)
     if deployment.phase in _AT_REST:
         return deployment
-    had = wished(spec, deployment.scale)
-    found = seen(deployment, measured)
+    had = desired_count(spec, deployment.scale)
+    found = combined_metrics(deployment, measured)
     number = scale(auto, now, deployment, found, had, each=spec.settings.cpus or 1.0)
     if number is not None:
-        number = wished(spec, number)
+        number = desired_count(spec, number)
     if number is not None and number != had:
         return msgspec.structs.replace(deployment, scale=number, scaled_at=now, needed_at=now)
     # Tells the next leader for how long fewer have been enough. Not written at each evaluation, to save writes.
-    if had > wished(spec, 0) and _is_needed(spec, found, had) and now - deployment.needed_at >= auto.cool_down / 4:
+    if (
+        had > desired_count(spec, 0)
+        and _is_needed(spec, found, had)
+        and now - deployment.needed_at >= auto.cool_down / 4
+    ):
         return msgspec.structs.replace(deployment, needed_at=now)
     return deployment
 
@@ -107,7 +113,7 @@ def _is_known(auto: Autoscale, measured: Measured, now: float) -> bool:
     return now - measured.since >= auto.cool_down
 
 
-def seen(deployment: Deployment, measured: Callable[[str], Measured]) -> Measured:
+def combined_metrics(deployment: Deployment, measured: Callable[[str], Measured]) -> Measured:
     """Return the metrics of both versions together, during a rollout."""
     new = measured(deployment.artifact)
     if not deployment.previous or deployment.previous == deployment.artifact:

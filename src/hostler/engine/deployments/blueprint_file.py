@@ -417,7 +417,7 @@ def outside(blueprint: Blueprint) -> dict[str, str]:
     return found
 
 
-def linked(name: str, blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[Fault]:
+def link_faults(name: str, blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[Fault]:
     """Return errors in relation to other blueprints: needs that no blueprint contains, and cycles through others."""
     home = {spec.base: other for other in sorted(others) for spec in others[other].slices}
     found = [
@@ -432,7 +432,7 @@ def linked(name: str, blueprint: Blueprint, others: Mapping[str, Blueprint]) -> 
     return [_of_circle(blueprint, circle)] if circle else []
 
 
-def reached(blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[str]:
+def needed_blueprints(blueprint: Blueprint, others: Mapping[str, Blueprint]) -> list[str]:
     """Return the names of the other blueprints that it depends on, directly or indirectly, in order."""
     home = {spec.base: other for other in sorted(others) for spec in others[other].slices}
     graph = _graph([(other, others[other]) for other in sorted(others)])

@@ -77,7 +77,7 @@ def judge(gate: Gate, measured: Measured, *, held: float, hold: float) -> tuple[
     return Verdict.PASS, f"{measured.errors} of {counted(measured.calls, 'call')} failed"
 
 
-def exceeded(gate: Gate, measured: Measured) -> str:
+def exceeded_limit(gate: Gate, measured: Measured) -> str:
     """Return which limit of the gate was exceeded, however few calls there were; empty: none."""
     if measured.errors > gate.max_error_rate * measured.calls:
         calls = counted(measured.calls, "call")

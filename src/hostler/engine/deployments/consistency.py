@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.deployments import transactions
-from hostler.engine.deployments.decide import told
+from hostler.engine.deployments.decide import commanded_instance
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.state_machine import since
 from hostler.engine.deployments.transactions import WRITES
@@ -114,13 +114,13 @@ class Doubles:
         for number, (node, entry, one) in goes:
             state = _OUT.get(InstanceState(kind_of(one)))
             if state is not None:
-                changes.setdefault((node, artifact), {})[number] = told(one, state)
+                changes.setdefault((node, artifact), {})[number] = commanded_instance(one, state)
                 entries[node, artifact] = entry
         if not changes:
             return False
         at = self._clock.wall()
         written = [
-            transactions.changed(spot, entries[spot], moves, at=at, settings={}) for spot, moves in changes.items()
+            transactions.slice_change(spot, entries[spot], moves, at=at, settings={}) for spot, moves in changes.items()
         ]
         reasons = tuple(
             Reason(subject=node, why=f"instance {', '.join(map(str, of))}") for (node, _), of in changes.items()

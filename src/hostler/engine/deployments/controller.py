@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.deployments import alerts, transactions
-from hostler.engine.deployments.autoscale import wished
+from hostler.engine.deployments.autoscale import desired_count
 from hostler.engine.deployments.consistency import Doubles, OrphanEndpoints
 from hostler.engine.deployments.decide import SliceSnapshot, decide
 from hostler.engine.deployments.desired import Atomic, DesiredBlueprints, transitive_needs
@@ -203,7 +203,7 @@ class DeploymentController(BatchController):
         entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
         member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
         slices = counted(len(entries), "slice", "slices")
-        for txn in transactions.buried(node, entries, transactions.WRITES):
+        for txn in transactions.bury_node(node, entries, transactions.WRITES):
             why = Why(
                 what="buried",
                 why=f"node {node} is dead: removed {len(txn.when) - 1} of its {slices}, endpoints first",
@@ -221,7 +221,7 @@ class DeploymentController(BatchController):
 
     # One slice
 
-    def conflicted(self, base: str) -> None:
+    def on_conflict(self, base: str) -> None:
         """Write fewer keys at a time; the mirrors will receive the change."""
         self._batch[base] = max(1, self._batch.get(base, transactions.BATCH) // 4)
 
@@ -275,7 +275,7 @@ class DeploymentController(BatchController):
             roster=roster,
             entry=fleet.entry,
             aim=aims,
-            leaving=self._loading.left(base, spec),
+            leaving=self._loading.nodes_to_leave(base, spec),
             most=0 if spec is None else _most_of(spec, aims),
             is_proving=fresh > 0,
             fresh=fresh,
@@ -349,7 +349,7 @@ class DeploymentController(BatchController):
         if new is None:
             if self._fleet.roster(base) or self._is_damaged(base):
                 return False
-            txn = transactions.forgotten(base, wish, old)
+            txn = transactions.forget_slice(base, wish, old)
             if not txn.then:
                 return False
             why = Why(what="forgotten", why="no blueprint names it, and no instance is left", read=(old, wish.owner))
@@ -358,7 +358,7 @@ class DeploymentController(BatchController):
             return True
         if old is not None and new == old.value:
             return False
-        txn = transactions.deployed(base, wish, old, new, failures)
+        txn = transactions.write_deployment(base, wish, old, new, failures)
         what = new.phase.value if old is None or old.value.phase is not new.phase else "deployment"
         read = (old, wish.owner, wish.blueprint)
         await self._writing.write(base, subject, txn, Why(what=what, why=new.why or f"{new.artifact}", read=read))
@@ -405,7 +405,7 @@ class DeploymentController(BatchController):
             return await self._carry_out(base, wish, spec, look, plan, loads)
         finally:
             for artifact, numbers in loads.numbers.items():
-                self._fleet.planned(base).give_back(artifact, numbers)
+                self._fleet.planned_index(base).give_back(artifact, numbers)
             self._fleet.forget(base)
 
     async def _carry_out(  # noqa: PLR0917  (the spec, the snapshot, the plan)
@@ -450,7 +450,10 @@ class DeploymentController(BatchController):
             stay = counted(waiting, "instance cannot leave its node", "instances cannot leave their nodes")
             why = f"{stay}: {stays}"
         reasons = tuple(reason for one in decisions.values() for reason in one.passed_over)
-        txn = Txn(wish.unchanged(base), [transactions.decided(one, artifact) for artifact, one in decisions.items()])
+        txn = Txn(
+            wish.unchanged(base),
+            [transactions.placement_decision(one, artifact) for artifact, one in decisions.items()],
+        )
         told = Why(what="waits", why=why, reasons=reasons, read=(wish.owner,))
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, told)
         self._told[base] = news
@@ -466,13 +469,13 @@ class DeploymentController(BatchController):
         said = {**plan.said, SliceState.LOAD.value: len(loads.nodes)} if loads.nodes else plan.said
         why = ", ".join(f"{count} × {what}" for what, count in said.items())
         written = (
-            transactions.changed(spot, fleet.entry(*spot), moves, at=at, settings=settings)
+            transactions.slice_change(spot, fleet.entry(*spot), moves, at=at, settings=settings)
             for spot, moves in plan.changes.items()
         )
         for batch in transactions.batches(written, self._most(base)):
             txn = transactions.together(when, batch)
             decisions = loads.of(batch)
-            txn.then += [transactions.decided(one, artifact) for artifact, one in decisions]
+            txn.then += [transactions.placement_decision(one, artifact) for artifact, one in decisions]
             reasons = tuple(reason for _, one in decisions for reason in one.chosen[:3])
             read = tuple(one.entry for one in batch[:8])
             await self._writing.write(base, subject, txn, Why(what="moved", why=why, reasons=reasons, read=read))
@@ -508,4 +511,4 @@ def _is_news(wish: DesiredSlice, spec: SliceSpec | None, now: Deployment) -> boo
 def _most_of(spec: SliceSpec, aims: Aim) -> int:
     """Return the maximum number of instances during a rollout."""
     now = aims.deployment
-    return wished(spec, now.scale if now else None) + max(1, (now.strategy if now else spec.strategy).max_surge)
+    return desired_count(spec, now.scale if now else None) + max(1, (now.strategy if now else spec.strategy).max_surge)

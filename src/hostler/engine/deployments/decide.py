@@ -211,7 +211,7 @@ class _Moves:
             changes = self._plan.changes.get((node, artifact), {})
             for number, one in entry.value.each().items():
                 if done < most and number not in changes and self._is(one, kind):
-                    changes[number] = told(one, state)
+                    changes[number] = commanded_instance(one, state)
                     done += 1
             if changes:
                 self._plan.changes[node, artifact] = changes
@@ -246,7 +246,7 @@ class _Moves:
         return one.template == self._party.side.template and kind_of(one) == kind
 
 
-def told(one: SliceInstance, state: SliceState) -> SliceInstance:
+def commanded_instance(one: SliceInstance, state: SliceState) -> SliceInstance:
     """Return the instance with a command for its node."""
     why = one.why
     if state is _S.DEACTIVATE:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments.apply_preconditions import comparisons, problems, written
+from hostler.engine.deployments.apply_preconditions import comparisons, operations, problems
 from hostler.engine.deployments.queries import Reading
 from hostler.engine.deployments.transactions import WRITES, DesiredSlice
 from hostler.engine.runtime.guarded_writer import Txn, Why
@@ -53,11 +53,11 @@ class DesiredBlueprints:
         """Call `changed(base)` for each slice whose spec has changed. Return functions that end the notifications."""
 
         def blueprint(key: str) -> None:
-            for base in self._read(BLUEPRINT.parse(key)["blueprint"]):
+            for base in self._read_blueprint(BLUEPRINT.parse(key)["blueprint"]):
                 changed(base)
 
         for key in tuple(self._view.blueprints.entries):
-            self._read(BLUEPRINT.parse(key)["blueprint"])
+            self._read_blueprint(BLUEPRINT.parse(key)["blueprint"])
         return [
             self._view.blueprints.listen(blueprint),
             self._view.owners.listen(lambda key: changed(key[len(_OWNERS) :])),
@@ -75,7 +75,7 @@ class DesiredBlueprints:
             name, number = owner.value.blueprint, owner.value.number
             blueprint = self._view.blueprints.get(blueprint=name)
         else:
-            named, follows = self._named.get(base, {}), self._followed(base)
+            named, follows = self._named.get(base, {}), self._deployed_blueprint(base)
             name = follows if follows in named else min(named, default="")
             blueprint = self._view.blueprints.get(blueprint=name) if name else None
             number = 0 if blueprint is None else blueprint.version
@@ -86,10 +86,10 @@ class DesiredBlueprints:
         if SLICE_OWNER.fill(base=base) in self._view.owners.unreadable:
             return True
         owner = self._view.owners.get(base=base)
-        name = self._followed(base) if owner is None else owner.value.blueprint
+        name = self._deployed_blueprint(base) if owner is None else owner.value.blueprint
         return bool(name) and BLUEPRINT.fill(blueprint=name) in self._view.blueprints.unreadable
 
-    def _followed(self, base: str) -> str:
+    def _deployed_blueprint(self, base: str) -> str:
         """Return the blueprint of the slice's deployment; empty: none."""
         deployment = self._view.deployments.get(base=base)
         return "" if deployment is None else deployment.value.blueprint
@@ -112,7 +112,11 @@ class DesiredBlueprints:
         If the blueprint was never applied through Hostler, only the leader that saw its deletion knows them.
         """
         revision = await self.revision(wish)
-        return self._left.get(wish.name or self._followed(base), ()) if revision is None else revision.blueprint.slices
+        return (
+            self._left.get(wish.name or self._deployed_blueprint(base), ())
+            if revision is None
+            else revision.blueprint.slices
+        )
 
     async def leaving(self, but: str) -> list[SliceSpec]:
         """Return the last specs of slices of applied blueprints that no blueprint names any more, except `but`."""
@@ -135,7 +139,7 @@ class DesiredBlueprints:
             return False
         return now.blueprint.slices != then.blueprint.slices
 
-    def _read(self, name: str) -> list[str]:
+    def _read_blueprint(self, name: str) -> list[str]:
         """Read a blueprint again; return the slices that it names or named."""
         entry = self._view.blueprints.get(blueprint=name)
         before = self._specs.pop(name, {})
@@ -231,7 +235,7 @@ class Atomic:
             number=number, blueprint=target.blueprint, by=BY, at=self._clock.wall(), rollback_to=target.number
         )
         when = [*wish.unchanged(base), DEPLOYMENT.unchanged(deployment), *comparisons(case, target.blueprint, number)]
-        txn = Txn(list(dict.fromkeys(when)), written(case, target.blueprint, record))
+        txn = Txn(list(dict.fromkeys(when)), operations(case, target.blueprint, record))
         if max(len(txn.when), len(txn.then)) > WRITES:
             return "too many slices would be added and removed in one transaction"
         read = (deployment, wish.owner, blueprint)

@@ -144,14 +144,14 @@ class Remedy:
         """Write failed instances and delete their endpoints, because a stuck node does not withdraw them."""
         at = self._clock.wall()
         written = [
-            transactions.changed(spot, self._fleet.entry(*spot), changes, at=at, settings={})
+            transactions.slice_change(spot, self._fleet.entry(*spot), changes, at=at, settings={})
             for spot, changes in found.changes.items()
         ]
         numbers = {transactions.slice_key(spot): changes for spot, changes in found.changes.items()}
         batch = next(transactions.batches(written, transactions.BATCH))
-        while len(batch) > 1 and len(batch) + len(transactions.withdrawn(batch, numbers)) > WRITES:
+        while len(batch) > 1 and len(batch) + len(transactions.withdraw(batch, numbers)) > WRITES:
             batch = batch[: len(batch) // 2]
-        withdrawn = transactions.withdrawn(batch, numbers)
+        withdrawn = transactions.withdraw(batch, numbers)
         while len(batch) + len(withdrawn) > WRITES:  # only one key is left; the last part is written together with it
             piece, withdrawn = Txn([one.when for one in batch], withdrawn[:WRITES]), withdrawn[WRITES:]
             read = tuple(one.entry for one in batch)
@@ -164,7 +164,7 @@ class Remedy:
         where = [one for one in found.where if transactions.slice_key((one[0], artifact)) in keys and one[1] != LEFT]
         if where:
             old = self._view.retries.get(artifact=artifact)
-            failures = transactions.counted(artifact, old, where, under_way=under_way, at=at)
+            failures = transactions.count_failures(artifact, old, where, under_way=under_way, at=at)
             txn.when += failures.when
             txn.then += failures.then
         count = sum(map(len, found.changes.values()))
@@ -193,7 +193,7 @@ class Remedy:
             if ages.came(artifact, record.at - least, now - least):
                 why = Why(what="recovered", why=f"{artifact}: an instance has served for {least:g} s", read=(entry,))
                 await self._writing.write(
-                    base, DEPLOYMENT.fill(base=base), transactions.recovered(artifact, entry), why
+                    base, DEPLOYMENT.fill(base=base), transactions.reset_failures(artifact, entry), why
                 )
                 return True
         return False

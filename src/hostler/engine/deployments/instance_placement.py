@@ -69,7 +69,7 @@ class Loading:
         """Drop what is cached about a slice that is gone."""
         self._fitting.pop(base, None)
 
-    def left(self, base: str, spec: SliceSpec | None) -> Mapping[str, None]:
+    def nodes_to_leave(self, base: str, spec: SliceSpec | None) -> Mapping[str, None]:
         """Return the nodes that its instances must leave: drained nodes, and nodes without the required labels."""
         ground, on = self._fleet.ground, self._fleet.roster(base).on
         if spec is None or not spec.node_labels:
@@ -86,9 +86,9 @@ class Loading:
     def place(self, base: str, spec: SliceSpec, side: VersionSet, count: int, loads: Loads) -> None:
         """Choose nodes and numbers for new instances."""
         fleet, artifact = self._fleet, side.artifact
-        roster, now = fleet.planned(base), self._clock.wall()
+        roster, now = fleet.planned_index(base), self._clock.wall()
         said: dict[str, Mapping[str, Any]] = {"labels": spec.node_labels, "failed": self._failed_on(artifact, now)}
-        damaged, muted = self._view.slices.unreadable, self._silenced()
+        damaged, muted = self._view.slices.unreadable, self._muted_nodes()
         barred = (lambda node: node in muted or not fleet.is_readable(node, artifact)) if damaged or muted else _never
         same = roster.party(side).there_on if len(roster.parties) > 1 else _never
         choices = spread.assign(count, roster, fleet.ground, barred=barred, same=same, **said)
@@ -111,18 +111,18 @@ class Loading:
             at=now,
         )
 
-    def _silenced(self) -> dict[str, str]:
+    def _muted_nodes(self) -> dict[str, str]:
         """Return the nodes that get no new instances for now, and the reason."""
         if self._muted:
             now = self._clock.now()
             self._muted = {node: until for node, until in self._muted.items() if until > now}
         return dict.fromkeys(self._muted, "its agent has not carried out commands in time")
 
-    def avoided(self, artifact: str) -> frozenset[str]:
+    def avoided_nodes(self, artifact: str) -> frozenset[str]:
         """Return nodes to avoid if there is a choice: the artifact failed there recently, or they ignore commands."""
         unreadable = (node for node in self._fleet.nodes() if not self._fleet.is_readable(node, artifact))
         damaged = unreadable if self._view.slices.unreadable else ()
-        return frozenset((*self._failed_on(artifact, self._clock.wall()), *self._silenced(), *damaged))
+        return frozenset((*self._failed_on(artifact, self._clock.wall()), *self._muted_nodes(), *damaged))
 
     def _failed_on(self, artifact: str, now: float) -> dict[str, int]:
         entry = self._view.retries.get(artifact=artifact) if self._view.retries.entries else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments.call_metrics import NOTHING, Verdict, exceeded, judge
+from hostler.engine.deployments.call_metrics import NOTHING, Verdict, exceeded_limit, judge
 from hostler.engine.deployments.rollout import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
 from hostler.engine.deployments.version_set import VersionSnapshot, can_split, enough, new_side, old_side
 from hostler.kit.plural import counted
@@ -29,7 +29,7 @@ _STEPS = 12
 """Maximum number of steps in one decision; more than there are phases."""
 
 
-def advanced(deployment: Deployment, look: VersionSnapshot) -> Deployment:
+def advance(deployment: Deployment, look: VersionSnapshot) -> Deployment:
     """Return the deployment after all steps that can be taken now."""
     if deployment.control.abort and deployment.phase in UNDER_WAY and deployment.previous:
         deployment = _backing_out_of(deployment, look, f"{deployment.control.by} aborted it")
@@ -64,21 +64,21 @@ def first_batch(now: Deployment, look: VersionSnapshot) -> int:
 
 def _starting(now: Deployment, look: VersionSnapshot) -> Deployment:
     if _is_whole(now, look):
-        return _done(now, look)
+        return _finish(now, look)
     if look.gives_up(now.artifact, now.started_at):
-        return _moved(now, look, Phase.FAILED, f"{now.artifact} was given up: {_failure(now, look)}", weights={})
+        return _change_phase(now, look, Phase.FAILED, f"{now.artifact} was given up: {_failure(now, look)}", weights={})
     return now
 
 
 def _rolling(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     if _is_whole(now, look):
-        return _done(now, look)
+        return _finish(now, look)
     if look.gives_up(now.artifact, now.started_at):
         if old is not None:
             return _backing_out_of(now, look, _failure(now, look))
         # It served before, so it stays the desired version, and is retried without limit.
-        return _moved(
+        return _change_phase(
             replace(
                 now,
                 previous=now.artifact,
@@ -99,31 +99,31 @@ def _rolling(now: Deployment, look: VersionSnapshot) -> Deployment:
     # All calls go to one side while the other is being removed, unless that side cannot take any.
     held_to = new if old is None else old
     is_over = not look.of(held_to).ready or (old is not None and not any(look.others(new, old)))
-    return _weighed(now, look, {}) if now.weights and is_over else now
+    return _set_weight(now, look, {}) if now.weights and is_over else now
 
 
 def _canary(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     share, weight = now.weights.get(now.artifact, 0), weight_of(now)
     if share == 100 and _is_whole(now, look):
-        return _done(now, look)
+        return _finish(now, look)
     if look.gives_up(now.artifact, now.started_at):
         return _backing_out_of(now, look, _failure(now, look))
     if old is None or not now.weights:
         return _splitting(now, look)
     if share in {0, 100} and _is_cut_off(now, look):
-        return _weighed(now, look, {})
-    judged = _judged(now, look, share, weight) if 0 < share < 100 else None
+        return _set_weight(now, look, {})
+    judged = _apply_verdict(now, look, share, weight) if 0 < share < 100 else None
     if judged is not None:
         return judged
     if now.control.promote is not None:
-        return _promoted(now, look)
+        return _promote(now, look)
     stages = stages_of(now)
     if share != weight and not now.control.paused and look.of(new).proven >= trial(now, look.wished):
         if weight < 100 and not look.of(old).ready:
             return now
         text = f"stage {now.stage + 1} of {len(stages)}: {weight} % of the calls" if weight < 100 else "all calls"
-        after = _weighed(now, look, {old.artifact: 100 - weight, new.artifact: weight})
+        after = _set_weight(now, look, {old.artifact: 100 - weight, new.artifact: weight})
         until = ""
         if weight < 100:
             least = now.strategy.gate.min_calls
@@ -133,12 +133,12 @@ def _canary(now: Deployment, look: VersionSnapshot) -> Deployment:
     return now
 
 
-def _judged(now: Deployment, look: VersionSnapshot, share: int, weight: int) -> Deployment | None:
+def _apply_verdict(now: Deployment, look: VersionSnapshot, share: int, weight: int) -> Deployment | None:
     """Apply the gate's verdict while the new version gets a share of the calls; None: no verdict yet."""
     stages, control = stages_of(now), now.control
     hold = stages[now.stage].hold if now.stage < len(stages) else 0.0
     held = look.now - now.changed_at if share == weight else -1.0
-    verdict, why = judge(now.strategy.gate, _measured(now, look), held=held, hold=hold)
+    verdict, why = judge(now.strategy.gate, _stage_metrics(now, look), held=held, hold=hold)
     is_forced = control.promote is not None and control.force
     if verdict is Verdict.FAIL and not is_forced:
         return _backing_out_of(now, look, why)
@@ -169,7 +169,7 @@ def _standby(now: Deployment, look: VersionSnapshot) -> Deployment:
         if baked or not look.of(old).ready:
             by = f", {_verb(now)} by {control.by}" if control.approved or control.promote is not None else ""
             switched = replace(now, stage=0, weights={new.artifact: 100, old.artifact: 0})
-            return _moved(switched, look, Phase.KEEPING, f"all calls go to {new.artifact}{by}")
+            return _change_phase(switched, look, Phase.KEEPING, f"all calls go to {new.artifact}{by}")
         return now
     if now.stage:
         control = replace(now.control, awaiting=False)
@@ -178,7 +178,7 @@ def _standby(now: Deployment, look: VersionSnapshot) -> Deployment:
         )
     if not now.weights:
         return _splitting(now, look)
-    return _weighed(now, look, {}) if _is_cut_off(now, look) else now
+    return _set_weight(now, look, {}) if _is_cut_off(now, look) else now
 
 
 def _keeping(now: Deployment, look: VersionSnapshot) -> Deployment:
@@ -186,7 +186,7 @@ def _keeping(now: Deployment, look: VersionSnapshot) -> Deployment:
     if look.gives_up(now.artifact, now.started_at):
         return _backing_out_of(now, look, _failure(now, look))
     if is_kept_long_enough(now, look) and _is_whole(now, look):
-        return _done(now, look)
+        return _finish(now, look)
     if now.weights:
         return replace(now, weights={}) if _is_cut_off(now, look) else now
     if old is not None and enough(look, new, now.strategy):
@@ -205,14 +205,14 @@ def _backing_out(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     is_gone = not any(look.others(old))
     if old is None or is_gone or look.gives_up(old.artifact, now.changed_at):
-        return _moved(now, look, Phase.FAILED, now.why)
+        return _change_phase(now, look, Phase.FAILED, now.why)
     return _turned_back(now, new, old, look)
 
 
-def _failed(now: Deployment, look: VersionSnapshot) -> Deployment:
+def _fail(now: Deployment, look: VersionSnapshot) -> Deployment:
     new, old = new_side(now), old_side(now)
     if old is None:
-        return _done(now, look) if _is_whole(now, look) else now
+        return _finish(now, look) if _is_whole(now, look) else now
     if not look.remains(old):
         return replace(now, weights={}) if now.weights else now
     return _turned_back(now, new, old, look)
@@ -234,7 +234,7 @@ _PHASES: dict[Phase, Callable[[Deployment, VersionSnapshot], Deployment]] = {
     Phase.STANDBY: _standby,
     Phase.KEEPING: _keeping,
     Phase.BACKING_OUT: _backing_out,
-    Phase.FAILED: _failed,
+    Phase.FAILED: _fail,
     Phase.DONE: _at_goal,
     Phase.REMOVING: _stays,
 }
@@ -248,10 +248,10 @@ def _awaiting(now: Deployment, said: str) -> Deployment:
     return replace(now, control=control, why=f"{said}; waiting for approval")
 
 
-def _promoted(now: Deployment, look: VersionSnapshot) -> Deployment:
+def _promote(now: Deployment, look: VersionSnapshot) -> Deployment:
     """Promote a canary to the next stage or past the last one, unless its metrics exceed the gate's limits."""
     control, stages = now.control, stages_of(now)
-    against = exceeded(now.strategy.gate, _measured(now, look))
+    against = exceeded_limit(now.strategy.gate, _stage_metrics(now, look))
     if against and not control.force:
         answer = f"not promoted: {against}; promote with force to continue anyway"
         return replace(now, control=replace(control, promote=None, answer=answer))
@@ -273,15 +273,15 @@ def _splitting(now: Deployment, look: VersionSnapshot) -> Deployment:
     is_broken = retries is not None and (retries.given_up or retries.failures >= GIVE_UP)
     if old is None or (is_broken and not can_split(old, look, now.strategy)):
         why = f"{now.previous} does not serve, so there is nothing to compare with: {now.artifact} replaces it"
-        return _moved(replace(now, stage=0), look, Phase.ROLLING, why, weights={})
+        return _change_phase(replace(now, stage=0), look, Phase.ROLLING, why, weights={})
     if can_split(old, look, now.strategy):
-        return _weighed(now, look, {old.artifact: 100, now.artifact: 0})
+        return _set_weight(now, look, {old.artifact: 100, now.artifact: 0})
     return now
 
 
 def _backing_out_of(now: Deployment, look: VersionSnapshot, why: str) -> Deployment:
     new, old = new_side(now), old_side(now)
-    after = _moved(now, look, Phase.BACKING_OUT, f"{now.artifact} was given up: {why}")
+    after = _change_phase(now, look, Phase.BACKING_OUT, f"{now.artifact} was given up: {why}")
     return after if old is None else _turned_back(after, new, old, look)
 
 
@@ -310,7 +310,7 @@ def _is_whole(now: Deployment, look: VersionSnapshot) -> bool:
     return count >= look.wished and not any(look.others(new))
 
 
-def _measured(now: Deployment, look: VersionSnapshot) -> Measured:
+def _stage_metrics(now: Deployment, look: VersionSnapshot) -> Measured:
     """Return the metrics of this stage; none if they were counted from an earlier time."""
     measured = look.measured(now.artifact)
     return NOTHING if 0 < measured.since < now.changed_at else measured
@@ -321,7 +321,7 @@ def _failure(now: Deployment, look: VersionSnapshot) -> str:
     return retries.why if retries is not None and retries.why else "its instances do not start"
 
 
-def _done(now: Deployment, look: VersionSnapshot) -> Deployment:
+def _finish(now: Deployment, look: VersionSnapshot) -> Deployment:
     done = replace(
         now,
         previous="",
@@ -331,14 +331,14 @@ def _done(now: Deployment, look: VersionSnapshot) -> Deployment:
         stage=0,
         weights=now.weights if now.weights.get(now.artifact) == 100 else {},
     )
-    return _moved(done, look, Phase.DONE, f"{look.wished} of {now.artifact} are ready")
+    return _change_phase(done, look, Phase.DONE, f"{look.wished} of {now.artifact} are ready")
 
 
-def _weighed(now: Deployment, look: VersionSnapshot, weights: dict[str, int]) -> Deployment:
+def _set_weight(now: Deployment, look: VersionSnapshot, weights: dict[str, int]) -> Deployment:
     return replace(now, weights=weights, changed_at=look.now)
 
 
-def _moved(
+def _change_phase(
     now: Deployment, look: VersionSnapshot, phase: Phase, why: str, weights: dict[str, int] | None = None
 ) -> Deployment:
     control = of_next_stage(now.control) if phase in UNDER_WAY else NO_ORDERS

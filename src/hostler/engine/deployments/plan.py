@@ -59,7 +59,7 @@ class DryRunPlacement(Protocol):
 def slice_plan(known: SliceFacts, before: SliceSpec | None, place: DryRunPlacement) -> SlicePlan:
     """Return the plan for one slice. `known.spec` is the new spec, `before` the stored one; None: there is none."""
     spec = known.spec
-    stays, goes = _divided(known)
+    stays, goes = _divide(known)
     desired = _desired_count(known)
     drained = {node: count for node, count in stays.items() if node in known.drained}
     fixed = {node: count for node, count in stays.items() if node not in known.drained}
@@ -115,7 +115,7 @@ def about(plans: Sequence[SlicePlan]) -> str:
     )
 
 
-def _divided(known: SliceFacts) -> tuple[dict[str, int], dict[str, int]]:
+def _divide(known: SliceFacts) -> tuple[dict[str, int], dict[str, int]]:
     """Return the instances by node: those that can stay, and those that go. Leaving instances are in neither."""
     stays: dict[str, int] = {}
     goes: dict[str, int] = {}
@@ -130,7 +130,7 @@ def _desired_count(known: SliceFacts) -> int:
     """Return the desired number as the leader computes it: from the blueprint, or the current autoscale number."""
     if known.spec is None:
         return 0
-    return autoscale.wished(known.spec, None if known.deployment is None else known.deployment.scale)
+    return autoscale.desired_count(known.spec, None if known.deployment is None else known.deployment.scale)
 
 
 def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], desired: int) -> dict[str, int]:
@@ -283,7 +283,7 @@ class Placing:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._ground = copied(view, view.fleet.ground)
+        self._ground = copy_of(view, view.fleet.ground)
 
     def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
         """Place instances, as specified by `plan.Place`."""
@@ -315,7 +315,7 @@ class Placing:
         return sum(max(0, spread.MOST - there.get(node, 0)) for node in takes)
 
 
-def copied(view: View, ground: NodeCache) -> NodeCache:
+def copy_of(view: View, ground: NodeCache) -> NodeCache:
     """Return a copy of the nodes, in the same order of choice, that follows no changes."""
     copy = grounds.NodeCache(view)
     same: dict[grounds.FailureDomain, grounds.FailureDomain] = {}

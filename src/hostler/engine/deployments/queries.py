@@ -91,7 +91,7 @@ class Reading:
         entry = self._view.blueprints.get(blueprint=name) if stale else None
         if not stale or BLUEPRINT.fill(blueprint=name) in self._view.blueprints.unreadable:
             entry, damage = await self.standing(name)
-        numbers = self.owned([name])[name]
+        numbers = self.owned_slices([name])[name]
         if entry is not None and not stale:
             fresh = await self._owners([spec.base for spec in entry.value.slices])
             numbers |= {base: one.value.number for base, one in fresh.items() if one.value.blueprint == name}
@@ -118,7 +118,7 @@ class Reading:
                     found[entry.parts["base"]] = entry
         return found
 
-    def owned(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
+    def owned_slices(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
         """Return the slices of these blueprints from the view, with the revision number that last named each."""
         found: dict[str, dict[str, int]] = {name: {} for name in names}
         for entry in self._view.owners.entries.values():
@@ -193,8 +193,8 @@ class Reading:
         bases = [*specs, *sorted(base for base in numbers if base not in specs)]
         await self._view.fleet.load()
         if seen is None:
-            seen = self.seen({*bases, *(base for spec in specs.values() for base in spec.needs)})
-        known = [self.known(base, specs.get(base), numbers.get(base, 0), seen) for base in bases]
+            seen = self.instance_groups({*bases, *(base for spec in specs.values() for base in spec.needs)})
+        known = [self.slice_facts(base, specs.get(base), numbers.get(base, 0), seen) for base in bases]
         if orders:
             known = [msgspec.structs.replace(one, deployment=orders.get(one.base, one.deployment)) for one in known]
         slices: list[SliceStatus] = [views.slice_status(one) for one in known]
@@ -207,7 +207,7 @@ class Reading:
         number = max(numbers.values(), default=0)
         return views.blueprint_status(name, blueprint, number, revision, slices)
 
-    def known(
+    def slice_facts(
         self, base: str, spec: SliceSpec | None, number: int, seen: Mapping[str, Sequence[InstanceGroup]]
     ) -> SliceFacts:
         deployment = self._view.deployments.get(base=base)
@@ -228,14 +228,14 @@ class Reading:
             unmet=() if spec is None else tuple(need for need in spec.needs if not _serves(seen.get(need, ()))),
             drained=frozenset(node for node in {one.node: None for one in mine} if self._is_emptied(node)),
             alerts={name: entry.value for name, entry in alerts.items() if entry is not None},
-            crowded=None if spec is None else self._view.fleet.crowded(base, spec.node_labels or {}),
+            crowded=None if spec is None else self._view.fleet.crowded_nodes(base, spec.node_labels or {}),
         )
 
-    def seen(self, bases: Iterable[str]) -> dict[str, list[InstanceGroup]]:
+    def instance_groups(self, bases: Iterable[str]) -> dict[str, list[InstanceGroup]]:
         """Return the instances of these slices. The slice cache must be loaded."""
-        return {base: self._seen(base) for base in bases}
+        return {base: self._instance_groups(base) for base in bases}
 
-    def _seen(self, base: str) -> list[InstanceGroup]:
+    def _instance_groups(self, base: str) -> list[InstanceGroup]:
         found = []
         for (artifact, template), party in sorted(self._view.fleet.roster(base).parties.items()):
             settings = self._settings(party, artifact, template)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments import transactions
-from hostler.engine.deployments.decide import told
+from hostler.engine.deployments.decide import commanded_instance
 from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.instance_placement import AVOIDED
 from hostler.engine.deployments.node_cache import has
@@ -139,7 +139,7 @@ class Rebalance:
         self, base: str, wish: DesiredSlice, spec: SliceSpec, look: SliceSnapshot, deployment: Entry[Deployment]
     ) -> bool:
         every, wall = self._every or 0.0, self._clock.wall()
-        avoided = self._loading.avoided(spec.artifact)
+        avoided = self._loading.avoided_nodes(spec.artifact)
 
         def takes(site: NodeSite) -> bool:
             return has(site, spec.node_labels) and site.node not in avoided and self._is_settled(site.node)
@@ -155,11 +155,11 @@ class Rebalance:
             return False
         source, target, why = found
         side = new_side(deployment.value)
-        numbers = self._fleet.planned(base).numbers_of(side.artifact).take(1)
+        numbers = self._fleet.planned_index(base).numbers_of(side.artifact).take(1)
         try:
             one = SliceInstance(state=SliceState.LOAD, template=side.template, why=why)
             spot = (target, side.artifact)
-            written = transactions.changed(
+            written = transactions.slice_change(
                 spot, self._fleet.entry(*spot), {numbers[0]: one}, at=wall, settings=look.aim.settings
             )
             txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
@@ -168,14 +168,14 @@ class Rebalance:
             decision = SliceDecision(chosen=(chosen,), fence=self._writing.fence(), at=wall)
             txn.then += [
                 DEPLOYMENT.put(msgspec.structs.replace(deployment.value, move=move), base=base),
-                transactions.decided(decision, side.artifact),
+                transactions.placement_decision(decision, side.artifact),
             ]
             with self._loading.reserved([target]):
                 said = Why(what="rebalanced", why=f"one instance moves from {source}: {why}", reasons=(chosen,))
                 await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, said)
                 await self._writing.caught_up(base)
         finally:
-            self._fleet.planned(base).give_back(side.artifact, numbers)
+            self._fleet.planned_index(base).give_back(side.artifact, numbers)
             self._fleet.forget(base)
         return True
 
@@ -192,8 +192,8 @@ class Rebalance:
             return False
         number, one = max(active, key=lambda found: found[0])
         why = f"{MOVED.removeprefix(LEAVING)}{move.target}: {move.why}"
-        goes = told(msgspec.structs.replace(one, why=why), SliceState.DEACTIVATE)
-        written = transactions.changed(spot, entry, {number: goes}, at=self._clock.wall(), settings={})
+        goes = commanded_instance(msgspec.structs.replace(one, why=why), SliceState.DEACTIVATE)
+        written = transactions.slice_change(spot, entry, {number: goes}, at=self._clock.wall(), settings={})
         txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
         txn.then.append(DEPLOYMENT.put(self._ended(deployment.value), base=base))
         why = f"instance {number} leaves {move.source}: another one serves on {move.target}; {move.why}"

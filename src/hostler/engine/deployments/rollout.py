@@ -86,7 +86,7 @@ def possible(deployment: Deployment) -> tuple[RolloutVerb, ...]:
     return tuple(verb for verb in RolloutVerb if verb not in already and not refusal(verb, deployment))
 
 
-def ordered(
+def apply_command(
     verb: RolloutVerb, deployment: Deployment, *, by: str, at: float, everything: bool = False, force: bool = False
 ) -> Deployment:
     """Return the deployment with the command; the same object if nothing changes. `refusal` must be empty."""
@@ -144,7 +144,7 @@ def target(spec: SliceSpec, standing: Deployment | None, counts: Mapping[Version
     return VersionSet(spec.artifact, 1 + max(known))
 
 
-def begun(
+def start_rollout(
     blueprint: str,
     number: int,
     standing: Deployment | None,
@@ -163,7 +163,7 @@ def begun(
     stopped = _STOPPED if retry else {Phase.REMOVING}
     if standing is not None and standing.phase not in stopped and new_side(standing) == new:
         return msgspec.structs.replace(standing, blueprint=blueprint, number=number, needs=spec.needs)
-    served = _served(standing, look)
+    served = _serving_side(standing, look)
     old = served if served != new else None
     fresh = Deployment(
         blueprint=blueprint,
@@ -211,7 +211,7 @@ def begun(
     return msgspec.structs.replace(fresh, phase=phase, weights=_to_old(old, new, phase, standing, look))
 
 
-def _served(standing: Deployment | None, look: VersionSnapshot) -> VersionSet | None:
+def _serving_side(standing: Deployment | None, look: VersionSnapshot) -> VersionSet | None:
     """Return the side that is known to serve: a failed upgrade rolls back to it."""
     if standing is None:
         return None

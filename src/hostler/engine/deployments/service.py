@@ -13,7 +13,7 @@ import msgspec
 
 from hostler.engine.deployments import blueprint_file, redaction, rollout
 from hostler.engine.deployments import views as shown
-from hostler.engine.deployments.apply_preconditions import comparisons, problems, written
+from hostler.engine.deployments.apply_preconditions import comparisons, operations, problems
 from hostler.engine.deployments.plan import Placing, about, slice_plan
 from hostler.engine.deployments.queries import Reading
 from hostler.engine.deployments.toml_lines import lines_of
@@ -85,7 +85,7 @@ class BlueprintService:
         if entry is None:
             raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
         status = await self._reading.status(name, entry.value, entry.mod_revision, owners)
-        return _view_for(caller, name, entry.value, shown.damaged(status, damage))
+        return _view_for(caller, name, entry.value, shown.damaged_status(status, damage))
 
     async def status(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintStatus:
         """Return the status, slice by slice; also that of a deleted blueprint whose slices are still being removed."""
@@ -96,7 +96,7 @@ class BlueprintService:
         status = await self._reading.status(
             name, None if entry is None else entry.value, 0 if entry is None else entry.mod_revision, owners
         )
-        status = shown.damaged(status, damage)
+        status = shown.damaged_status(status, damage)
         return status if caller.may_deploy else redaction.status(status)
 
     async def list(
@@ -119,8 +119,10 @@ class BlueprintService:
         else:
             found, last, revision = await self._reading.page(BLUEPRINT, BLUEPRINT.prefix(), start, limit)
         await self._view.fleet.load()
-        owners = self._reading.owned(entry.parts["blueprint"] for entry in found)
-        seen = self._reading.seen({spec.base for entry in found for spec in entry.value.slices} | _needed(found))
+        owners = self._reading.owned_slices(entry.parts["blueprint"] for entry in found)
+        seen = self._reading.instance_groups(
+            {spec.base for entry in found for spec in entry.value.slices} | _needed(found)
+        )
         items = []
         for entry in found:
             name = entry.parts["blueprint"]
@@ -175,10 +177,11 @@ class BlueprintService:
         specs = {spec.base: spec for spec in wanted.slices}
         bases = [*specs, *(base for base in before if base not in specs)]
         await self._view.fleet.load()
-        seen = self._reading.seen({*bases, *(base for spec in wanted.slices for base in spec.needs)})
+        seen = self._reading.instance_groups({*bases, *(base for spec in wanted.slices for base in spec.needs)})
         placing = Placing(self._view)
         slices = [
-            slice_plan(self._reading.known(base, specs.get(base), 0, seen), before.get(base), placing) for base in bases
+            slice_plan(self._reading.slice_facts(base, specs.get(base), 0, seen), before.get(base), placing)
+            for base in bases
         ]
         changes = self._differs(case, wanted)
         return BlueprintPlan(
@@ -374,14 +377,14 @@ class BlueprintService:
             at = self._clock.wall()
             changes: dict[str, Deployment] = {}
             for base, one in _orderable(name, verb, owners, selection, found).items():
-                after = rollout.ordered(
+                after = rollout.apply_command(
                     verb, one.value, by=request.caller.name, at=at, everything=everything, force=force
                 )
                 if after is not one.value:
                     changes[base] = after
             orders = {base: changes.get(base, one.value) for base, one in found.items()}
             status = await self._reading.status(name, entry.value, entry.mod_revision, owners, orders=orders)
-            status = shown.damaged(status, damage)
+            status = shown.damaged_status(status, damage)
             when = [DEPLOYMENT.unchanged(found[base]) for base in changes]
             if not changes:
                 await self._writer.remember(request, when, status=DONE, answer=status)
@@ -396,7 +399,7 @@ class BlueprintService:
             return Written(status, status.revision, DONE)
 
         async def attempts() -> Written[BlueprintStatus]:
-            return await self._writer.retried(f"blueprint {name}", attempt, rng=self._rng)
+            return await self._writer.retry(f"blueprint {name}", attempt, rng=self._rng)
 
         return await self._writer.once(request, BlueprintStatus, attempts)
 
@@ -404,7 +407,7 @@ class BlueprintService:
 
     async def _once(self, request: Request, name: str, attempt: Any) -> Written[BlueprintView]:
         async def attempts() -> Written[BlueprintView]:
-            return await self._writer.retried(f"blueprint {name}", attempt, rng=self._rng)
+            return await self._writer.retry(f"blueprint {name}", attempt, rng=self._rng)
 
         return await self._writer.once(request, BlueprintView, attempts)
 
@@ -446,7 +449,7 @@ class BlueprintService:
             deleted=wanted is None,
         )
         when = comparisons(case, wanted, number)
-        then = written(case, wanted, record)
+        then = operations(case, wanted, record)
         if max(len(when), len(then)) > MOST:
             raise Invalid(
                 f"blueprint {name}: too many slices are added, removed or needed from other blueprints; do it in steps"

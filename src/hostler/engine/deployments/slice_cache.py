@@ -73,7 +73,7 @@ class SliceCache:
         """Return the instances of `group:name`."""
         return self._rosters.get(base, _NOTHING)
 
-    def crowded(self, base: str, labels: Mapping[str, str]) -> tuple[str, str] | None:
+    def crowded_nodes(self, base: str, labels: Mapping[str, str]) -> tuple[str, str] | None:
         """Return the node that has all of two or more instances, and another one that accepts slices; or None."""
         on = self.roster(base).on
         node = next(iter(on), "")
@@ -84,7 +84,7 @@ class SliceCache:
         other = next(others, None)
         return None if other is None else (node, other)
 
-    def planned(self, base: str) -> InstanceIndex:
+    def planned_index(self, base: str) -> InstanceIndex:
         """Return the instances of `group:name`, to take numbers from; the index is kept even while it is empty."""
         return self._rosters.setdefault(base, InstanceIndex())
 

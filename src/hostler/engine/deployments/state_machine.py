@@ -26,7 +26,7 @@ LEAVING = "leaving: "
 _GOING = (SliceState.DEACTIVATE, SliceState.DEACTIVATING, SliceState.LOADED)
 
 
-def moved(
+def changed_record(
     record: SliceRecord | None,
     changes: Mapping[int, SliceInstance | None],
     *,

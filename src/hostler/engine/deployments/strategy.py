@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from hostler.engine.deployments import autoscale
 from hostler.engine.deployments.phases import (
     PROVING,
-    advanced,
+    advance,
     first_batch,
     is_kept_long_enough,
     stages_of,
     trial,
     weight_of,
 )
-from hostler.engine.deployments.rollout import NO_ORDERS, begun, is_news, needs_approval, target
+from hostler.engine.deployments.rollout import NO_ORDERS, is_news, needs_approval, start_rollout, target
 from hostler.engine.deployments.version_set import Aim, Count, VersionSet, VersionSnapshot, new_side, old_side
 from hostler.model.rollout import Deployment, Phase
 
@@ -66,13 +66,13 @@ def aim(  # noqa: PLR0917 - the spec, then the status
     Decide again after the deployment was written, too: some steps wait until routers can know of the previous one.
     """
     if spec is None:
-        return _removed(deployment, counts, now)
+        return _removal_aim(deployment, counts, now)
     standing = deployment
     if standing is not None:
-        standing = autoscale.scaled(spec, standing, measured, now)
+        standing = autoscale.scaled_deployment(spec, standing, measured, now)
     look = VersionSnapshot(
         spec=spec,
-        wished=autoscale.wished(spec, standing.scale if standing else None),
+        wished=autoscale.desired_count(spec, standing.scale if standing else None),
         counts=counts,
         retries=retries,
         measured=measured,
@@ -80,8 +80,8 @@ def aim(  # noqa: PLR0917 - the spec, then the status
         placeable=placeable,
     )
     if standing is None or is_news(spec, blueprint, number, standing):
-        standing = begun(blueprint, number, standing, look, rollback=rollback, retry=retry)
-    after = advanced(standing, look)
+        standing = start_rollout(blueprint, number, standing, look, rollback=rollback, retry=retry)
+    after = advance(standing, look)
     wants, spare = shares(deployment, after, look)
     return Aim(
         wants=tuple(sorted((side, count) for side, count in wants.items() if count)),
@@ -92,7 +92,7 @@ def aim(  # noqa: PLR0917 - the spec, then the status
     )
 
 
-def _removed(deployment: Deployment | None, counts: Mapping[VersionSet, Count], now: float) -> Aim:
+def _removal_aim(deployment: Deployment | None, counts: Mapping[VersionSet, Count], now: float) -> Aim:
     left = {side: count for side, count in counts.items() if count.there or count.leaving or count.failed}
     going = None
     if left and deployment is not None:
@@ -152,7 +152,7 @@ def shares(
 
     `before`: the stored record. Routers know only that one, so a side is free to go only if it has no share there.
     """
-    wants = _split(before, now, look) if _is_split(now) else _followed(now, look)
+    wants = _split(before, now, look) if _is_split(now) else _rolling_counts(now, look)
     free = [side for side in look.counts if _gets_none(side, before, now)]
     spare = {side: look.counts[side].ready for side in free}
     # Only sides with a share both before and after count: routers do not know of new shares yet.
@@ -200,7 +200,7 @@ def _split(before: Deployment | None, now: Deployment, look: VersionSnapshot) ->
     return {old: look.wished, new: ought}
 
 
-def _followed(now: Deployment, look: VersionSnapshot) -> dict[VersionSet, int]:
+def _rolling_counts(now: Deployment, look: VersionSnapshot) -> dict[VersionSet, int]:
     """Rolling: one side grows to the desired number, and all others shrink as far as allowed."""
     new, old = new_side(now), old_side(now)
     goes_back = old is not None and now.phase in {Phase.BACKING_OUT, Phase.FAILED}

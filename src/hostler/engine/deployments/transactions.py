@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.state_machine import changed_record
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.keys.families import (
     ALERT,
@@ -85,7 +85,7 @@ def slice_key(spot: Spot) -> str:
     return f"{_SLICES}{spot[0]}/{spot[1]}"
 
 
-def changed(
+def slice_change(
     spot: Spot,
     entry: Entry[SliceRecord] | None,
     changes: Mapping[int, SliceInstance],
@@ -94,7 +94,7 @@ def changed(
     settings: Mapping[int, SliceSettings],
 ) -> Written:
     """Return one slice key after these changes. Invalid: a change is not a legal transition."""
-    record = moved(None if entry is None else entry.value, changes, at=at, settings=settings)
+    record = changed_record(None if entry is None else entry.value, changes, at=at, settings=settings)
     return Written(slice_key(spot), entry, None if record is None else SLICE.encode(record))
 
 
@@ -118,7 +118,7 @@ def together(when: Sequence[Comparison], batch: Sequence[Written]) -> Txn:
     return Txn([*when, *(one.when for one in batch)], [one.then for one in batch])
 
 
-def deployed(
+def write_deployment(
     base: str, wish: DesiredSlice, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
 ) -> Txn:
     """Write the deployment. A new revision deletes the failure counts (`retries`): its version is tried afresh."""
@@ -129,7 +129,7 @@ def deployed(
     return txn
 
 
-def forgotten(base: str, wish: DesiredSlice, old: Entry[Deployment] | None) -> Txn:
+def forget_slice(base: str, wish: DesiredSlice, old: Entry[Deployment] | None) -> Txn:
     """Delete the records of a slice that no blueprint names and that has no instances."""
     txn = Txn(wish.unchanged(base), [])
     txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
@@ -148,7 +148,7 @@ def of_base(prefix: str, base: str) -> str:
     return f"{prefix}{base}:"
 
 
-def counted(
+def count_failures(
     artifact: str, old: Entry[Retries] | None, where: Sequence[tuple[str, str]], *, under_way: bool, at: float
 ) -> Txn:
     """Count failures, and set the pause before new instances are loaded."""
@@ -176,7 +176,7 @@ def pause(failures: int) -> float:
     return min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
 
 
-def recovered(artifact: str, old: Entry[Retries]) -> Txn:
+def reset_failures(artifact: str, old: Entry[Retries]) -> Txn:
     """Reset the consecutive failures, because an instance became active after them."""
     record = msgspec.structs.replace(old.value, failures=0, not_before=0.0)
     return Txn([RETRIES.unchanged(old)], [RETRIES.put(record, artifact=artifact)])
@@ -188,12 +188,12 @@ def of_now(artifact: str, old: Entry[Retries], at: float) -> Txn:
     return Txn([RETRIES.unchanged(old)], [RETRIES.put(record, artifact=artifact)])
 
 
-def decided(decision: SliceDecision, artifact: str) -> Operation:
+def placement_decision(decision: SliceDecision, artifact: str) -> Operation:
     """Write the last placement decision with its reasons."""
     return SLICE_DECISION.put(decision, artifact=artifact)
 
 
-def withdrawn(written: Sequence[Written], changes: Mapping[str, Iterable[int]]) -> list[Operation]:
+def withdraw(written: Sequence[Written], changes: Mapping[str, Iterable[int]]) -> list[Operation]:
     """Delete the endpoints of these instances, given by slice key."""
     return [
         ENDPOINT.delete(artifact=one.key.rpartition("/")[2], method=method, instance=number)
@@ -204,7 +204,7 @@ def withdrawn(written: Sequence[Written], changes: Mapping[str, Iterable[int]]) 
     ]
 
 
-def buried(node: str, entries: Iterable[Entry[SliceRecord]], most: int) -> Iterator[Txn]:
+def bury_node(node: str, entries: Iterable[Entry[SliceRecord]], most: int) -> Iterator[Txn]:
     """Remove all slices of a dead node, each with its endpoints first. Each transaction has at most `most` writes."""
     txn = Txn([ALIVE.absent(node=node)], [])
     for entry in entries:

@@ -84,7 +84,7 @@ class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     drained: frozenset[str] = frozenset()
     """Nodes that are being drained."""
     crowded: tuple[str, str] | None = None
-    """The node that has all of its instances, and another one that accepts slices (`Fleet.crowded`)."""
+    """The node that has all of its instances, and another one that accepts slices (`SliceCache.crowded_nodes`)."""
     alerts: Mapping[str, Alert] = {}
     """Alerts that have fired at least once, by name."""
 
@@ -209,12 +209,12 @@ def _phase(known: SliceFacts, *, calm: bool, there: int) -> BlueprintPhase:
     at_it = deployment.artifact == spec.artifact and deployment.settings == spec.settings
     if calm and at_it and deployment.phase is Phase.DONE:
         return BlueprintPhase.READY
-    if (known.unmet and there) or _waiting(known, there) or _held(deployment):
+    if (known.unmet and there) or _waiting(known, there) or _hold_reason(deployment):
         return BlueprintPhase.WAITING
     return BlueprintPhase.CHANGING
 
 
-def _held(deployment: Deployment) -> str:
+def _hold_reason(deployment: Deployment) -> str:
     """Return what a user must do before the rollout continues; empty: nothing."""
     control = deployment.control
     if control.paused:
@@ -257,7 +257,7 @@ def _why_waiting(known: SliceFacts, there: int) -> str:
         parts.append(f"{count} instance{'s have' if count != 1 else ' has'} no node{f' ({why})' if why else ''}")
     if known.unmet:
         parts.append(f"it needs {' and '.join(known.unmet)}, which has no active instance")
-    held = "" if known.deployment is None else _held(known.deployment)
+    held = "" if known.deployment is None else _hold_reason(known.deployment)
     return "; ".join([*filter(None, [held]), *parts, *filter(None, [_failures(known)])])
 
 
@@ -349,7 +349,7 @@ def blueprint_status(
     )
 
 
-def damaged(status: BlueprintStatus, why: str) -> BlueprintStatus:
+def damaged_status(status: BlueprintStatus, why: str) -> BlueprintStatus:
     """Mark a blueprint whose stored record is unreadable: nothing changes until it is readable again."""
     if not why:
         return status

@@ -110,9 +110,9 @@ def _burn_in(seen: BladeSnapshot, now: float, period: float) -> Step:
     if flow is not None and begun:
         after = f"{_span(now - flow.step_at)} after its burn-in period began"
         if not seen.heartbeat and not _is_expected_away(seen.member):
-            return _failed(seen, f"node {node} became unreachable, {after}", now)
+            return _failure_step(seen, f"node {node} became unreachable, {after}", now)
         if seen.member is not None and seen.member.refuses:
-            return _failed(seen, f"node {node} reported a fault, {after}: {seen.member.refuses}", now)
+            return _failure_step(seen, f"node {node} reported a fault, {after}: {seen.member.refuses}", now)
     if not seen.blade.enabled or not seen.rack.enabled:
         what = "the blade" if not seen.blade.enabled else "its rack"
         return _at(seen, Condition.BURN_IN, FlowStep.WAITING, f"{what} is not enabled; enable it", now)
@@ -145,7 +145,7 @@ def _is_expected_away(member: NodeRecord | None) -> bool:
     return member is not None and (member.awaited or member.lifecycle is Lifecycle.SHUTTING_DOWN)
 
 
-def _failed(seen: BladeSnapshot, why: str, now: float) -> Step:
+def _failure_step(seen: BladeSnapshot, why: str, now: float) -> Step:
     flow = _flow(seen.flow, Condition.BURN_IN, FlowStep.FAILED, why, now)
     return Step(flow=flow, condition=Condition.OUT_FOR_REPAIR, why=f"its burn-in failed: {why}")
 

@@ -91,7 +91,7 @@ def rack_of(key: str) -> str:
     return parts.get("rack", "")
 
 
-def settled(inventory: Inventory, old: Mapping[str, Hardware]) -> dict[str, Hardware]:
+def desired_records(inventory: Inventory, old: Mapping[str, Hardware]) -> dict[str, Hardware]:
     """Return the desired records. If the file does not give `enabled` or `condition`, the stored value is kept.
 
     A load must not put hardware on duty that an operator has taken out for repair. Fields that a later release wrote
@@ -119,7 +119,7 @@ def plan(old: Mapping[str, Hardware], new: Mapping[str, Hardware]) -> tuple[Step
     return (*sorted(puts, key=_order), *sorted(gone, key=_order, reverse=True))
 
 
-def applied(old: Mapping[str, Hardware], steps: Sequence[Step]) -> dict[str, Hardware]:
+def records_after(old: Mapping[str, Hardware], steps: Sequence[Step]) -> dict[str, Hardware]:
     """Return `old` after these steps."""
     new = dict(old)
     for step in steps:

@@ -15,7 +15,7 @@ from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.inventory.export import document_of, inventory_from, read_document
 from hostler.engine.inventory.inventory_file import inventory_in
 from hostler.engine.inventory.local_rack import unchanged
-from hostler.engine.inventory.plan import Step, batches, plan, settled
+from hostler.engine.inventory.plan import Step, batches, desired_records, plan
 from hostler.engine.inventory.queries import InventoryReader, missing
 from hostler.engine.request import Written
 from hostler.engine.serial_executor import Turn
@@ -120,7 +120,7 @@ class InventoryService(InventoryReader):
     async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - allowed for every caller
         """Return the current inventory in the form of a file."""
         standing = self._seen() if stale else await self._standing()
-        document = await self._worked(lambda: document_of(inventory_from(standing.records)), self._shows)
+        document = await self._run_in_thread(lambda: document_of(inventory_from(standing.records)), self._shows)
         return InventoryShown(
             regions=tuple(document.get("regions", ())),
             racks=tuple(document.get("racks", ())),
@@ -147,10 +147,10 @@ class InventoryService(InventoryReader):
         """Return what a load would do."""
         caller.require("modify_inventory")
         standing = await self._standing()
-        weighed = await self._worked(lambda: _weigh(standing, inventory, told=True), self._texts)
+        weighed = await self._run_in_thread(lambda: _weigh(standing, inventory, told=True), self._texts)
         return InventoryPlan(
             changes=weighed.changes,
-            refused=tuple(await self._refused(weighed.removed)),
+            refused=tuple(await self._blades_in_use(weighed.removed)),
             notes=tuple(_clipped(await self._notes(weighed.removed))),
             digest=weighed.digest,
             revision=standing.revision,
@@ -206,17 +206,17 @@ class InventoryService(InventoryReader):
         entries = {key: entry for mirror in mirrors for key, entry in mirror.entries.items()}
         return _Standing(entries, min(mirror.revision for mirror in mirrors))
 
-    async def _worked(self, work: Callable[[], T], turn: Turn) -> T:
+    async def _run_in_thread(self, work: Callable[[], T], turn: Turn) -> T:
         """Run a computation that takes a second for ten thousand blades, without blocking the event loop."""
         return await turn.run(work) if self._aside else work()
 
     async def _load(self, request: Request, inventory: Inventory, agreed: str) -> Written[InventoryLoaded]:
         standing = await self._standing()
-        weighed = await self._worked(lambda: _weigh(standing, inventory, told=False), self._texts)
+        weighed = await self._run_in_thread(lambda: _weigh(standing, inventory, told=False), self._texts)
         steps = weighed.steps
         if agreed and agreed != weighed.digest:
             raise Stale("inventory: it has changed since the plan was made; look at the new plan, and load that")
-        refused = await self._refused(weighed.removed)
+        refused = await self._blades_in_use(weighed.removed)
         if refused:
             raise Conflict(f"inventory: {', and '.join(_clipped(refused))}")
         loaded = InventoryLoaded(
@@ -259,15 +259,15 @@ class InventoryService(InventoryReader):
             done += len(batch)
         return revision
 
-    async def _refused(self, removed: Mapping[str, str]) -> list[str]:
+    async def _blades_in_use(self, removed: Mapping[str, str]) -> list[str]:
         """Return blades that cannot be removed, because their nodes have machines."""
-        found = await self._occupied(tuple(removed))
+        found = await self._machines_on(tuple(removed))
         return [
             f"blade {removed[node]}: its node {node} has {_named(names, 'machine')}; hostler node drain {node} first"
             for node, names in found.items()
         ]
 
-    async def _occupied(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+    async def _machines_on(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         """Return the names of the machines that these nodes have, or expect."""
         found = await self._keys(nodes, (COMMAND, ARRIVAL), "vm")
         return {node: [self._called(node, vm) for vm in vms] for node, vms in found.items()}
@@ -346,7 +346,7 @@ class InventoryService(InventoryReader):
             )
             return Written(structs.replace(view, revision=revision), revision, 200)
 
-        return await self._writer.once(request, HardwareView, lambda: self._writer.retried(what, attempt))
+        return await self._writer.once(request, HardwareView, lambda: self._writer.retry(what, attempt))
 
     async def _find(self, what: str, keys: Sequence[str]) -> tuple[Key[Any], Entry[Any]]:
         """Return the record of these that has the name."""
@@ -366,16 +366,16 @@ class InventoryService(InventoryReader):
 
 def _weigh(standing: _Standing, inventory: Inventory, *, told: bool) -> _Weighed:
     records = standing.records
-    steps = plan(records, settled(inventory, records))
+    steps = plan(records, desired_records(inventory, records))
     return _Weighed(
         steps,
         _digest(steps),
         {step.node: step.name for step in steps if step.after is None and step.node},
-        tuple(_told(step) for step in steps) if told else (),
+        tuple(_change_view(step) for step in steps) if told else (),
     )
 
 
-def _told(step: Step) -> InventoryChange:
+def _change_view(step: Step) -> InventoryChange:
     return InventoryChange(
         what="add" if step.before is None else "remove" if step.after is None else "change",
         level=step.kind,

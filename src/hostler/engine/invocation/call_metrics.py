@@ -92,7 +92,7 @@ class Measures:
         span = span_of(seconds)
         count.times[span] = count.times.get(span, 0) + 1
 
-    def told(self, router: str, after: int) -> Told:
+    def seconds_after(self, router: str, after: int) -> Told:
         """Return all complete seconds later than `after`."""
         now = int(self._clock.wall())
         seconds = tuple(

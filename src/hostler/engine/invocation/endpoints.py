@@ -96,7 +96,7 @@ class Routes:
         await self._endpoints.ready()
         await self._deployments.ready()
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for the next change."""
         if self._changed is None:
             self._changed = asyncio.Event()

@@ -106,7 +106,7 @@ class Collector:
     async def stop(self) -> None:
         """Do nothing: `run` has cleaned up."""
 
-    def measured(self, artifact: str) -> Measured:
+    def metrics_of(self, artifact: str) -> Measured:
         """Return the metrics of an artifact over all routers, since the deployment of its slice last changed."""
         known = self._artifacts.get(artifact)
         under_way = sum(sample.get(artifact, 0) for sample in self._samples) / (len(self._samples) or 1)
@@ -146,7 +146,7 @@ class Collector:
         return found
 
     @property
-    def asked(self) -> int:
+    def polls(self) -> int:
         """Number of polls, successful or not."""
         return self._answers + self._failures
 
@@ -278,14 +278,14 @@ class CallWatch:
 
     async def _first_answers(self, collector: Collector) -> None:
         routers, end = len(self._view.routers.entries), self._clock.now() + FIRST
-        while collector.asked < routers and self._clock.now() < end:
+        while collector.polls < routers and self._clock.now() < end:
             await self._clock.sleep(LOOK)
 
 
 def _versions(collector: Collector, base: str, after: float) -> tuple[VersionCalls, ...]:
     found = []
     for artifact, seconds in collector.seconds(base, after).items():
-        measured = collector.measured(artifact)
+        measured = collector.metrics_of(artifact)
         found.append(
             VersionCalls(
                 artifact=artifact,

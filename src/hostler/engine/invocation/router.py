@@ -134,7 +134,7 @@ class Router:
         base, artifact = self._targets.get(target) or self._target(target)
         routes = self._routes.get(base)
         if routes is None or not routes.read:
-            routes = await self._followed(base, artifact, within)
+            routes = await self._follow(base, artifact, within)
         routes.used_at = began
         routing, ends_at = routes.routing, began + within
         avoided: Avoided | None = None
@@ -145,14 +145,14 @@ class Router:
             place = routing.choose(method, artifact, now, avoided)
             if place is None:
                 try:
-                    place = await self._awaited(routes, method, artifact, ends_at)
+                    place = await self._await_endpoint(routes, method, artifact, ends_at)
                 except HostlerError as error:
                     raise _truly(error, started) from None
                 now = clock.now()
             instance = place.instance
             call = Call(0, method, arguments, ends_at - now, trace, instance.artifact, instance.number)
             try:
-                answer = await self._sent(place, call, now)
+                answer = await self._send(place, call, now)
                 if served_by is not None:
                     served_by(instance)
                 return answer
@@ -173,7 +173,7 @@ class Router:
             await clock.sleep(pause)
             if self._routes.get(base) is not routes:  # the slice was dropped as unused while the call waited
                 try:
-                    routes = await self._followed(base, artifact, ends_at - clock.now())
+                    routes = await self._follow(base, artifact, ends_at - clock.now())
                 except HostlerError as failed:
                     raise _truly(failed, started) from None
                 routing = routes.routing
@@ -195,7 +195,7 @@ class Router:
 
     # One try
 
-    async def _sent(self, place: CallTarget, call: Call, began: float) -> bytes | Items:
+    async def _send(self, place: CallTarget, call: Call, began: float) -> bytes | Items:
         instance, measures = place.instance, self.measures
         artifact = instance.artifact
         instance.in_flight += 1
@@ -273,7 +273,7 @@ class Router:
         self._targets[target] = found
         return found
 
-    async def _followed(self, base: str, artifact: str | None, within: float) -> Routes:
+    async def _follow(self, base: str, artifact: str | None, within: float) -> Routes:
         """Return the endpoint cache of a slice once the store was read. NotFound: no such slice; nothing is watched."""
         routes = self._routes.get(base)
         if routes is not None and routes.unknown:
@@ -308,7 +308,7 @@ class Router:
             )
         return routes
 
-    async def _awaited(self, routes: Routes, method: str, artifact: str | None, ends_at: float) -> CallTarget:
+    async def _await_endpoint(self, routes: Routes, method: str, artifact: str | None, ends_at: float) -> CallTarget:
         """Wait briefly for an endpoint if the slice had one recently; otherwise raise the reason why there is none."""
         routing, clock = routes.routing, self._clock
         until = min(ends_at, clock.now() + PATIENCE)
@@ -321,7 +321,7 @@ class Router:
             if left <= 0 or not routes.lately(LATELY) or (artifact is not None and len(routing)):
                 break
             routes.waiting += 1
-            changed = asyncio.create_task(routes.changed(), name="call: waiting for an endpoint")
+            changed = asyncio.create_task(routes.wait_for_change(), name="call: waiting for an endpoint")
             late = asyncio.create_task(clock.sleep(left), name="call: patience")
             try:
                 await asyncio.wait((changed, late), return_when=asyncio.FIRST_COMPLETED)

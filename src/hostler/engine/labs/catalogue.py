@@ -41,7 +41,7 @@ class Catalogue:
     def __init__(self, view: View, own: LabCatalogue | None = None) -> None:
         self._mirror, self._own, self._last = view.catalogues, own, own
 
-    def known(self) -> LabCatalogue | None:
+    def current(self) -> LabCatalogue | None:
         """Return the catalogue; None: it cannot be decoded, and no earlier one is known."""
         entry = self._mirror.entries.get(CATALOGUE)
         if entry is not None:

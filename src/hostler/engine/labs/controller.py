@@ -157,7 +157,7 @@ class LabController(SnapshotController[LabSnapshot]):
         while True:
             await self._catalogue_changed.wait()
             self._catalogue_changed.clear()
-            catalogue = self._offer.known()
+            catalogue = self._offer.current()
             if catalogue is None:
                 continue
             records = (entry.value for entry in self._view.members.entries.values())
@@ -190,14 +190,14 @@ class LabController(SnapshotController[LabSnapshot]):
         self._admission.note(user, record, handle, self._catalogue(), held=held)
 
     def _give_turns(self) -> None:
-        if self._offer.known() is None:
+        if self._offer.current() is None:
             return  # the catalogue cannot be decoded, so the limits are not known
         for user in self._admission.give(self._catalogue()):
             self._queue.add(user)
 
     def _wants(self, user: str, entry: Entry[LabUser], seen: LabSnapshot) -> bool:
         """Return whether there is work. If not, schedule the next check."""
-        step = self._decided(entry.value, seen)
+        step = self._decide(entry.value, seen)
         if step.act is Act.ADMIT:
             lab = entry.value.lab
             return lab is not None and (not lab.detail or bool(self._admission.turn(user, lab.generation)))
@@ -234,30 +234,30 @@ class LabController(SnapshotController[LabSnapshot]):
         entry, user = seen.entry, seen.user
         stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
         if stray is not None:
-            return await self._write(seen, transactions.deleted(entry, user, stray, None), "strays", None)
+            return await self._write(seen, transactions.delete_vm(entry, user, stray, None), "strays", None)
         if entry is None:
             return True
         record, lab = entry.value, entry.value.lab
-        step = self._decided(record, seen)
+        step = self._decide(record, seen)
         new, what = step.record or record, step.act.name.lower()
         if step.act is Act.ADMIT and lab is not None:
             return await self._admit(seen, entry, lab, attempt.number)
         if step.act is Act.FORGET:
-            return await self._write(seen, transactions.forgotten(entry), what, None)
+            return await self._write(seen, transactions.forget_user(entry), what, None)
         if step.act is Act.GONE and lab is not None:
-            return await self._write(seen, transactions.gone(entry, new, lab.vm), what, new)
+            return await self._write(seen, transactions.end_lab(entry, new, lab.vm), what, new)
         if step.act is Act.WRITE:
-            return await self._write(seen, transactions.rewritten(seen, entry, new), what, new)
+            return await self._write(seen, transactions.write_record(seen, entry, new), what, new)
         if step.act is Act.DELETE and seen.vm is not None:
-            return await self._write(seen, transactions.deleted(entry, user, seen.vm, step.record), what, step.record)
+            return await self._write(seen, transactions.delete_vm(entry, user, seen.vm, step.record), what, step.record)
         if step.act is Act.KEEP and lab is not None and seen.vm is not None:
-            return await self._write(seen, transactions.kept(entry, lab, seen.vm), what, record)
+            return await self._write(seen, transactions.keep_vm(entry, lab, seen.vm), what, record)
         self._look_again(step, seen)
         if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
             self._make_room(lab)
         return True
 
-    def _decided(self, record: LabUser, seen: LabSnapshot) -> Step:
+    def _decide(self, record: LabUser, seen: LabSnapshot) -> Step:
         vm, handle = seen.vm, seen.handle
         pending = vm is not None and handle is not None and handle.value.state is MachineState.PENDING
         return decide(
@@ -291,7 +291,7 @@ class LabController(SnapshotController[LabSnapshot]):
         if not turn:
             why = self._admission.why_not(user, catalogue)
             new = state_machine.put_off(record, self._admission.position(user), why, now) if why else record
-            return new is record or await self._write(seen, transactions.rewritten(seen, entry, new), "put_off", new)
+            return new is record or await self._write(seen, transactions.write_record(seen, entry, new), "put_off", new)
         if template is None:
             return await self._fail(seen, entry, f"there is no lab {lab.lab_id} any more")
         try:
@@ -324,13 +324,13 @@ class LabController(SnapshotController[LabSnapshot]):
         if why := self._fit.never(spec, node_labels_of(template)):
             return await self._fail(seen, entry, f"no node can run it: {why}")
         vm = self._new_id()
-        new = state_machine.admitted(entry.value, vm, template, now)
+        new = state_machine.admit(entry.value, vm, template, now)
         if new.lab is None:
             return True
         # A VM that already has this name (created by hand) must not block the lab forever.
         name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
-        txn = transactions.entered(
-            entry, new, transactions.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now)
+        txn = transactions.admit_with_new_vm(
+            entry, new, transactions.new_vm(seen.user, new.lab, template, spec, vm=vm, name=name, at=now)
         )
         when, then = claim(await counted(self._store, ORG, lab_project(seen.user)), share(spec))
         txn.when += when
@@ -341,17 +341,19 @@ class LabController(SnapshotController[LabSnapshot]):
         """Give the lab a VM of the pool; None: there is none."""
         if self._pool is None or (found := await self._pool.claim(entry, template, now)) is None:
             return None
-        new, written = state_machine.admitted(entry.value, found.vm, template, now), False
+        new, written = state_machine.admit(entry.value, found.vm, template, now), False
         try:
-            written = await self._write(seen, transactions.claimed(entry, new, found), "claimed", new, found.read)
+            written = await self._write(
+                seen, transactions.admit_with_pool_vm(entry, new, found), "claimed", new, found.read
+            )
         finally:
-            self._pool.settled(found, written=written)
+            self._pool.settle(found, written=written)
         return written
 
     async def _fail(self, seen: LabSnapshot, entry: Entry[LabUser], why: str) -> bool:
         """Fail a lab that can never have a VM."""
         new = state_machine.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
-        return await self._write(seen, transactions.rewritten(seen, entry, new), "refused", new)
+        return await self._write(seen, transactions.write_record(seen, entry, new), "refused", new)
 
     # Writes
 
@@ -370,4 +372,4 @@ class LabController(SnapshotController[LabSnapshot]):
         return await self._writing.commit(seen.user, LAB.fill(user=seen.user), txn, why) is not None
 
     def _catalogue(self) -> LabCatalogue:
-        return self._offer.known() or LabCatalogue()
+        return self._offer.current() or LabCatalogue()

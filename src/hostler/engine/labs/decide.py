@@ -88,10 +88,10 @@ def decide(
             return Step(Act.GONE, state_machine.gone(record, now, catalogue))
         if not vm.deleting:
             return Step(Act.DELETE)
-        new = record if handle is None else state_machine.seen(record, handle, now)
+        new = record if handle is None else state_machine.observe(record, handle, now)
         return NOTHING if new is record else Step(Act.WRITE, new)
     if handle is not None and vm is not None:
-        record = state_machine.seen(record, handle, now, silent=silent)
+        record = state_machine.observe(record, handle, now, silent=silent)
     left = _left_at(record.lab or lab, catalogue, since)
     why = _over(record.lab or lab, vm, handle, now if expires else None, never, left=left)
     if why is None:
@@ -163,7 +163,7 @@ def _going_on(
     if not placed and lab.expires_at is not None:  # do not warn of an end that is postponed
         end, soon = lab.expires_at - lab.life / 2, None
     if soon is not None and now >= soon:
-        new = state_machine.warned(new, now)
+        new = state_machine.warn(new, now)
     if new.lab != old:
         return Step(Act.WRITE, new)
     times = [end, soon, left]

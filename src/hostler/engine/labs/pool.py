@@ -113,7 +113,7 @@ class LabPool(LeaderService):
     async def claim(self, entry: Entry[LabUser], template: LabTemplate, now: float) -> Claim | None:
         """See `transactions.Pool`."""
         user, lab = entry.value.user, entry.value.lab
-        if lab is None or self._offer.known() is None:
+        if lab is None or self._offer.current() is None:
             return None
         kind = kind_of(project_of(self._catalogue(), lab.lab_id), template, self._keys)
         held = self._shelf.pick(kind)
@@ -137,7 +137,7 @@ class LabPool(LeaderService):
             raise
         return Claim(vm, when, then, (held.vm, held.handle, held.command))
 
-    def settled(self, claim: Claim, *, written: bool) -> None:
+    def settle(self, claim: Claim, *, written: bool) -> None:
         """See `transactions.Pool`. A VM that was taken over stays marked as given until the cache shows it."""
         if written:
             self._writing.count("claimed")
@@ -152,7 +152,7 @@ class LabPool(LeaderService):
     # Reconciliation
 
     async def _look(self) -> None:
-        if self._offer.known() is None:
+        if self._offer.current() is None:
             return  # the catalogue is not known
         await self._make_way()
         kinds = self._kinds()
@@ -187,21 +187,21 @@ class LabPool(LeaderService):
         except QuotaExceeded:
             self._pause(kind.project)
             raise
-        self._shelf.made(id_)
+        self._shelf.record_created(id_)
         txn = Txn(
             [VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when],
             [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then],
         )
         why = Why(what="made", why=f"project {vm.project}: {kind.warm} should be ready")
         if await self._writing.commit("", VM.fill(vm=id_, **place), txn, why) is None:
-            self._shelf.made(id_, certain=False)
+            self._shelf.record_created(id_, certain=False)
 
     async def _drop(self, one: Stocked, why: str) -> None:
         entry, vm = one.vm, one.vm.value
         if self._shelf.is_given(vm.id):
             return  # it was offered to a lab in the meantime
         gone = msgspec.structs.replace(vm, deleting=True, generation=vm.generation + 1)
-        self._shelf.dropped(vm.id)
+        self._shelf.record_deleted(vm.id)
         txn = Txn([VM.unchanged(entry)], [Put(entry.key, VM.encode(gone))])
         told = Why(what=why, why=f"it is removed: {DROPPED.get(why, why)}", read=(entry,))
         done = False
@@ -209,7 +209,7 @@ class LabPool(LeaderService):
             done = await self._writing.commit("", entry.key, txn, told) is not None
         finally:
             if not done:
-                self._shelf.dropped(vm.id, certain=False)
+                self._shelf.record_deleted(vm.id, certain=False)
 
     def _pause(self, project: str) -> None:
         pause = self._pauses.setdefault(project, Backoff(FIRST_PAUSE, LONGEST_PAUSE, rng=self._rng))
@@ -259,7 +259,7 @@ class LabPool(LeaderService):
         return kinds_of(self._catalogue(), self._keys)
 
     def _catalogue(self) -> LabCatalogue:
-        return self._offer.known() or LabCatalogue()
+        return self._offer.current() or LabCatalogue()
 
     async def _rest(self, seconds: float) -> None:
         """Wait for the next check; shorter, if there are changes."""

@@ -68,7 +68,7 @@ class PoolCache:
     def stock(self, kinds: Mapping[str, Kind]) -> list[Stocked]:
         """Return all VMs that are not assigned, with their condition."""
         return [
-            Stocked(entry, self._judged(entry, kinds.get(project)))
+            Stocked(entry, self._judge(entry, kinds.get(project)))
             for project in self._machines
             for entry in self._entries(project)
         ]
@@ -107,14 +107,14 @@ class PoolCache:
     def is_given(self, vm: str) -> bool:
         return vm in self._given
 
-    def made(self, vm: str, *, certain: bool = True) -> None:
+    def record_created(self, vm: str, *, certain: bool = True) -> None:
         """Record that the VM was requested; or, if not `certain`, that it was not."""
         if certain:
             self._own[vm] = self._clock.now() + OWN
         else:
             self._own.pop(vm, None)
 
-    def dropped(self, vm: str, *, certain: bool = True) -> None:
+    def record_deleted(self, vm: str, *, certain: bool = True) -> None:
         """Record that the VM was deleted; or, if not `certain`, that it may not have been."""
         if certain:
             self._dropped.add(vm)
@@ -141,7 +141,7 @@ class PoolCache:
     def _is_ready(self, held: Held) -> bool:
         return is_available(held.handle.value) and self.serves(held.handle.value.node) and not unfit(held)
 
-    def _judged(self, entry: Entry[VirtualMachine], kind: Kind | None) -> PoolState:
+    def _judge(self, entry: Entry[VirtualMachine], kind: Kind | None) -> PoolState:
         vm, now = entry.value, self._clock.now()
         if vm.id in self._dropped:
             return PoolState.GOING
@@ -154,7 +154,7 @@ class PoolCache:
             self._came(vm.project)
         node = "" if handle is None else handle.value.node
         away = bool(node) and self._view.alive.get(node=node) is None
-        return pool_decide.judged(
+        return pool_decide.pool_state(
             vm, None if handle is None else handle.value, kind, ready=ready, away=away, waited=waited
         )
 

@@ -108,7 +108,7 @@ def is_available(handle: VmHandle | None) -> bool:
     return runs and handle is not None and handle.readiness is not None and handle.readiness.step is Step.AVAILABLE
 
 
-def judged(
+def pool_state(
     vm: VirtualMachine, handle: VmHandle | None, kind: Kind | None, *, ready: bool, away: bool, waited: float
 ) -> PoolState:
     """Return the condition of a pool VM.

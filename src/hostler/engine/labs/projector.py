@@ -67,7 +67,7 @@ class LabProjector:
 
     async def run(self) -> None:
         """Run until cancelled. It never fails, because the leader has other work to do."""
-        await run_together("lab board", {"changes": self._repeated(self._show), "sweep": self._sweeping()})
+        await run_together("lab board", {"changes": self._retry(self._show), "sweep": self._sweeping()})
 
     async def stop(self) -> None:
         """Stop listening to changes."""
@@ -86,13 +86,13 @@ class LabProjector:
             await self._fairness.share()
             key = _key(user)
             if key in labs.entries:
-                if server is None or server != self._wanted(user):
+                if server is None or server != self._desired_server(user):
                     self._mark(user)
             elif key not in labs.unreadable and await self._board.withdraw(user, labs.revision):
                 self._count("withdrawn", 1)
         for user in self._users():
             await self._fairness.share()
-            if user not in shown and self._wanted(user) is not None:
+            if user not in shown and self._desired_server(user) is not None:
                 self._mark(user)
         self._count("sweeps", 1)
 
@@ -106,11 +106,11 @@ class LabProjector:
         self._dirty[user] = None
         self._news.set()
 
-    def _wanted(self, user: str) -> LabServer | None:
+    def _desired_server(self, user: str) -> LabServer | None:
         entry = self._view.labs.entries.get(_key(user))
         return None if entry is None or entry.value.lab is None else entry.value.lab.server(user)
 
-    def _published(self, user: str) -> Published | None:
+    def _publication(self, user: str) -> Published | None:
         """Return what to publish for the user; None: nothing, because the record or the name cannot be used."""
         labs, key = self._view.labs, _key(user)
         try:
@@ -184,7 +184,7 @@ class LabProjector:
         users = [user for user, _ in zip(tuple(self._dirty), range(BATCH))]
         for user in users:
             del self._dirty[user]
-        changes = [change for user in users if (change := self._published(user)) is not None]
+        changes = [change for user in users if (change := self._publication(user)) is not None]
         self._count("shown", await self._board.publish(changes))  # if it fails, everything is published again
 
     async def _sweeping(self) -> None:
@@ -199,15 +199,15 @@ class LabProjector:
                 refreshed_at = self._clock.now()
             await self._clock.sleep(SWEEP_EVERY)
 
-        await self._repeated(turn)
+        await self._retry(turn)
 
     async def _refresh(self) -> None:
-        users = [user for user in self._users() if self._wanted(user) is not None]
+        users = [user for user in self._users() if self._desired_server(user) is not None]
         for start in range(0, len(users), BATCH):
             for user in await self._board.refresh(users[start : start + BATCH]):
                 self._mark(user)
 
-    async def _repeated(self, do: Callable[[], Awaitable[None]]) -> None:
+    async def _retry(self, do: Callable[[], Awaitable[None]]) -> None:
         backoff, healthy = Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng), True
         while True:
             try:

@@ -93,20 +93,20 @@ class Rules(msgspec.Struct, frozen=True):
         end.
         """
         try:
-            earlier, later = self.understood(taken), self.understood(Taken(taken.queue, "", by))
+            earlier, later = self.decode(taken), self.decode(Taken(taken.queue, "", by))
         except Refused:
             return False
         if taken.queue == "provision":
             return later.lab_id is not None and self.catalogue().find(later.lab_id) is not None
         return later.lab_id in (None, earlier.lab_id)
 
-    def judged(self, taken: Taken) -> tuple[Understood | None, str | None]:
+    def judge(self, taken: Taken) -> tuple[Understood | None, str | None]:
         """Return the decoded request, and why it goes to the dead-letter queue (None: it does not).
 
         If a request cannot be decoded but names a user, the user gets an event.
         """
         try:
-            return self.understood(taken), None
+            return self.decode(taken), None
         except Refused as error:
             why = str(error)
         user = None if _is_nested(taken) else user_of_request(taken.raw)
@@ -119,7 +119,7 @@ class Rules(msgspec.Struct, frozen=True):
             lambda _: False,
         ), why
 
-    def understood(self, taken: Taken) -> Understood:
+    def decode(self, taken: Taken) -> Understood:
         """Decode a request. Raise Invalid if that is impossible."""
         if _is_nested(taken):
             raise Invalid(f"request with over {BRACKETS} brackets: it may be nested too deeply")
@@ -250,10 +250,10 @@ class QueueConsumer:
 
     async def _work(self, taken: Taken) -> None:
         """Process a request until it is written or cannot be."""
-        request, reason = self._rules.judged(taken)
+        request, reason = self._rules.judge(taken)
         if request is not None:
             try:
-                await self._written(
+                await self._write(
                     taken, request, is_limited=reason is None and self._rules.limits.get(taken.queue, 0) > 0
                 )
             except (Lapsed, Closed) as error:
@@ -264,7 +264,7 @@ class QueueConsumer:
         self._done[taken.token] = reason
         self._finished.set()
 
-    async def _written(self, taken: Taken, request: Understood, *, is_limited: bool) -> None:
+    async def _write(self, taken: Taken, request: Understood, *, is_limited: bool) -> None:
         backoff: Backoff | None = None
         user = request.user
         base, known = self._labs.get(user=user), True
@@ -283,10 +283,10 @@ class QueueConsumer:
                     written, base = await self._attempt(taken, user, request.change, base, is_limited=is_limited)
                     if written:
                         break
-                self._answered()
+                self._on_store_answer()
                 return
             except (Lapsed, Unreadable):
-                self._answered()
+                self._on_store_answer()
                 raise
             except Closed:
                 raise
@@ -357,7 +357,9 @@ class QueueConsumer:
         """Try to write. Return whether it succeeded; if not, also the current record."""
         now = self._clock.wall()
         record = change(None if base is None else base.value, now)
-        put = LAB.put(state_machine.worked(record, taken.queue, taken.token, at=now if is_limited else None), user=user)
+        put = LAB.put(
+            state_machine.mark_processed(record, taken.queue, taken.token, at=now if is_limited else None), user=user
+        )
         result = await self._store.txn(
             [
                 CreateRevision(self._presence) == self._since,
@@ -373,7 +375,7 @@ class QueueConsumer:
             raise Lapsed
         return False, record_of(found if isinstance(found, KeyValue) else None)
 
-    def _answered(self) -> None:
+    def _on_store_answer(self) -> None:
         """Record that the store answered."""
         self._stored.set()
         self._refusal = ""

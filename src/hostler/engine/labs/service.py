@@ -84,7 +84,7 @@ class LabService:
         start = "" if after is None else LAB.fill(user=check_user(after))
         mine = _visible(caller)
         if stale:
-            found, revision = self._known(start, limit + 1, mine), self._view.labs.revision
+            found, revision = self._cached(start, limit + 1, mine), self._view.labs.revision
         elif mine is None:
             found, revision = await self._read(start, limit + 1)
         else:
@@ -143,11 +143,11 @@ class LabService:
             catalogue, switch = self._catalogue(), self._switch
             return state_machine.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
 
-        return await self._asked(request, "lab.start", user, change)
+        return await self._request(request, "lab.start", user, change)
 
     async def stop(self, request: Request, user: str, lab_id: int | None = None) -> Written[LabAnswer]:
         """Stop a lab; with a lab id, only that lab. Raise NotFound, writing nothing, if there is no lab."""
-        return await self._asked(
+        return await self._request(
             request,
             "lab.stop",
             user,
@@ -163,13 +163,13 @@ class LabService:
             return state_machine.extend(_having(record, user), user, minutes, lab_id, now=now)
 
         check_change(request.caller, user)
-        return await self._asked(request, "lab.extend", user, change)
+        return await self._request(request, "lab.extend", user, change)
 
     async def message(self, request: Request, user: str, text: str) -> Written[LabAnswer]:
         """Send a message to the user, as an event and at the terminal. Raise NotFound as in `stop`."""
         check_change(request.caller, user)
         said = check_line(text.strip(), "message")
-        return await self._asked(
+        return await self._request(
             request,
             "lab.message",
             user,
@@ -191,13 +191,13 @@ class LabService:
         template = None if lab is None else self._catalogue().find(lab.lab_id)
         if entry is None or template is None or not template.end_with_terminal:
             return
-        new = state_machine.attended(entry.value, generation, at, self._clock.wall())
+        new = state_machine.record_attendance(entry.value, generation, at, self._clock.wall())
         if new is not entry.value:
             await LAB.replace(self._store, entry, new)
 
     # Internals
 
-    async def _asked(
+    async def _request(
         self, request: Request, verb: str, user: str, change: Callable[[LabUser | None, float], LabUser]
     ) -> Written[LabAnswer]:
         check_use(request.caller, user)
@@ -221,9 +221,9 @@ class LabService:
             return Written(msgspec.structs.replace(answer, revision=revision), revision, DONE)
 
         async def attempts() -> Written[LabAnswer]:
-            return await self._writer.retried(f"lab of {user}", attempt, rng=self._rng)
+            return await self._writer.retry(f"lab of {user}", attempt, rng=self._rng)
 
-        return _dated(await self._writer.once(request, LabAnswer, attempts))
+        return _with_revision(await self._writer.once(request, LabAnswer, attempts))
 
     def _shown(self, record: LabUser, revision: int) -> LabView | None:
         """Return the view of a lab; None: there is no lab."""
@@ -262,7 +262,7 @@ class LabService:
         handle = self._view.handles.get(org=ORG, project=lab_project(user), vm=vm) if vm else None
         return "" if handle is None else handle.value.node
 
-    def _known(self, start: str, limit: int, mine: frozenset[str] | None) -> Sequence[Entry[LabUser]]:
+    def _cached(self, start: str, limit: int, mine: frozenset[str] | None) -> Sequence[Entry[LabUser]]:
         """Return labs from the cache of this process."""
         entries = self._view.labs.entries
         keys = entries if mine is None else [key for key in mine if key in entries]
@@ -320,7 +320,7 @@ def _visible(caller: Caller) -> frozenset[str] | None:
     return frozenset(keys)
 
 
-def _dated(done: Written[LabAnswer]) -> Written[LabAnswer]:
+def _with_revision(done: Written[LabAnswer]) -> Written[LabAnswer]:
     """Set the revision of the lab in the answer, which was not known before the commit."""
     answer = done.value
     if answer.lab is None:

@@ -1,7 +1,7 @@
 """Pure functions from a user's record and a request or observation to the changed record.
 
 Every request adds one event, even if nothing else changes: the event is the answer. The functions that the controller
-calls (from `admitted` on) return the same object if nothing changes, or if the record now has another lab.
+calls (from `admit` on) return the same object if nothing changes, or if the record now has another lab.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PROVISIONED_WITHIN = 600.0
 """Seconds in which a lab with a node must become available."""
 
 
-def told(record: LabUser, event: LabEvent, now: float, *, lab_id: int | None = None, reason: str = "") -> LabUser:
+def add_event(record: LabUser, event: LabEvent, now: float, *, lab_id: int | None = None, reason: str = "") -> LabUser:
     """Return the record with one more event. Numbers continue; the last 16 events are kept."""
     news = LabNews(number=record.last_number + 1, at=now, event=event, lab_id=lab_id, reason=reason)
     return replace(record, news=(*record.news, news)[-NEWS_KEPT:], changed_at=now)
 
 
-def worked(record: LabUser, queue: str, token: str, *, at: float | None = None) -> LabUser:
+def mark_processed(record: LabUser, queue: str, token: str, *, at: float | None = None) -> LabUser:
     """Return the record with the request of that token marked as processed; `at`: when, if there is a rate limit."""
     times = record.worked_at if at is None else {**record.worked_at, queue: at}
     return replace(record, worked={**record.worked, queue: token}, worked_at=times)
@@ -56,29 +56,31 @@ def start(
     record = record or LabUser(user=user, changed_at=now)
     template, lab = catalogue.find(lab_id), record.lab
     if template is None:
-        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_unknown(lab_id, catalogue))
+        return add_event(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_unknown(lab_id, catalogue))
     wanted = lab is None or lab.lab_id != lab_id or lab.phase is LabPhase.STOPPING
     if own and wanted and left_today(record, lab_id, template, now) < min(LEAST, template.life):
-        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_used_up(template, now))
+        return add_event(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_used_up(template, now))
     if lab is None:
-        return told(_begun(record, lab_id, template, now, own=own, door=door), LabEvent.REQUESTED, now, lab_id=lab_id)
+        return add_event(
+            _begin(record, lab_id, template, now, own=own, door=door), LabEvent.REQUESTED, now, lab_id=lab_id
+        )
     if lab.phase is LabPhase.STOPPING:
         reason = f"once lab {lab.lab_id} is gone"
         if lab.again == lab_id:
-            return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is started {reason}")
+            return add_event(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is started {reason}")
         record = replace(record, lab=replace(lab, again=lab_id, own=own, door=door))
-        return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
+        return add_event(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
     if lab.lab_id == lab_id:
-        return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is {lab.phase.value}")
+        return add_event(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is {lab.phase.value}")
     if not switch:
         reason = f"lab {lab.lab_id} is active; stop it first"
-        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
+        return add_event(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
     if lab.phase is LabPhase.WAITING:  # it has no VM that must be removed first
-        record, reason = _begun(record, lab_id, template, now, own=own, door=door), f"instead of lab {lab.lab_id}"
-        return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
+        record, reason = _begin(record, lab_id, template, now, own=own, door=door), f"instead of lab {lab.lab_id}"
+        return add_event(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
     ending = _ending(lab, LabEvent.STOPPED, f"for lab {lab_id}")
-    record = replace(record, lab=replace(ending, again=lab_id, own=own, door=door), used=_used(record, now))
-    return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab_id} follows")
+    record = replace(record, lab=replace(ending, again=lab_id, own=own, door=door), used=_usage(record, now))
+    return add_event(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab_id} follows")
 
 
 def stop(record: LabUser | None, user: str, lab_id: int | None, *, now: float) -> LabUser:
@@ -86,15 +88,17 @@ def stop(record: LabUser | None, user: str, lab_id: int | None, *, now: float) -
     record = record or LabUser(user=user, changed_at=now)
     lab = record.lab
     if lab is None:
-        return told(record, LabEvent.IGNORED, now, lab_id=lab_id, reason="there is no lab")
+        return add_event(record, LabEvent.IGNORED, now, lab_id=lab_id, reason="there is no lab")
     if lab.phase is LabPhase.STOPPING:
         if lab.again is not None and lab_id in (None, lab.again):
             record = replace(record, lab=replace(lab, again=None))
-            return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab.again} does not follow")
+            return add_event(
+                record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab.again} does not follow"
+            )
         if lab_id in (None, lab.lab_id):
-            return told(record, LabEvent.ALREADY, now, lab_id=lab.lab_id, reason="it is stopping")
+            return add_event(record, LabEvent.ALREADY, now, lab_id=lab.lab_id, reason="it is stopping")
     if lab_id not in (None, lab.lab_id):
-        return told(record, LabEvent.IGNORED, now, lab_id=lab_id, reason=f"lab {lab.lab_id} is active")
+        return add_event(record, LabEvent.IGNORED, now, lab_id=lab_id, reason=f"lab {lab.lab_id} is active")
     return stopping(record, LabEvent.STOPPED, "", now)
 
 
@@ -102,7 +106,7 @@ def not_understood(record: LabUser | None, user: str, queue: str, why: str, *, n
     """Record that a request could not be understood. Nothing else changes."""
     record = record or LabUser(user=user, changed_at=now)
     event = LabEvent.REFUSED if queue == "provision" else LabEvent.IGNORED
-    return told(record, event, now, reason=f"the request cannot be understood: {why}"[:LONGEST_REASON])
+    return add_event(record, event, now, reason=f"the request cannot be understood: {why}"[:LONGEST_REASON])
 
 
 def is_for_after_a_stop(record: LabUser | None, lab_id: int, *, catalogue: LabCatalogue, switch: bool) -> bool:
@@ -135,10 +139,10 @@ def extend(record: LabUser | None, user: str, minutes: float, lab_id: int | None
         reason = "it is stopping; start it again"
     if lab is None or lab.expires_at is None or reason:
         lab_id = lab.lab_id if lab_id is None and lab is not None else lab_id
-        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
+        return add_event(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
     end = lab.expires_at + minutes * 60.0
     record = replace(record, lab=replace(lab, expires_at=end, warned=False))
-    return told(record, LabEvent.EXTENDED, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(end)}")
+    return add_event(record, LabEvent.EXTENDED, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(end)}")
 
 
 def message(record: LabUser, text: str, *, now: float) -> LabUser:
@@ -148,7 +152,7 @@ def message(record: LabUser, text: str, *, now: float) -> LabUser:
     return replace(record, messages=(*record.messages, said)[-NEWS_KEPT:], changed_at=now)
 
 
-def attended(record: LabUser, generation: int, at: float, now: float) -> LabUser:
+def record_attendance(record: LabUser, generation: int, at: float, now: float) -> LabUser:
     """Record that a terminal of the lab of that generation was open. Return the same object if nothing changes."""
     lab = record.lab
     if lab is None or lab.generation != generation or lab.phase is LabPhase.STOPPING or at <= (lab.terminal_at or 0.0):
@@ -168,10 +172,10 @@ def put_off(record: LabUser, position: int, reason: str, now: float) -> LabUser:
     record = replace(record, lab=replace(lab, detail=reason), changed_at=now)
     if not first:
         return record
-    return told(record, LabEvent.WAITING, now, lab_id=lab.lab_id, reason=f"position {position}: {reason}")
+    return add_event(record, LabEvent.WAITING, now, lab_id=lab.lab_id, reason=f"position {position}: {reason}")
 
 
-def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> LabUser:
+def admit(record: LabUser, vm: str, template: LabTemplate, now: float) -> LabUser:
     """Give the lab the VM of that id, new or from the pool, and start its lifetime."""
     lab = record.lab
     if lab is None or lab.phase is not LabPhase.WAITING:
@@ -188,10 +192,10 @@ def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> Lab
         provisioned_by=now + PROVISIONED_WITHIN,
         detail="",
     )
-    return told(replace(record, lab=lab), LabEvent.STARTED, now, lab_id=lab.lab_id)
+    return add_event(replace(record, lab=lab), LabEvent.STARTED, now, lab_id=lab.lab_id)
 
 
-def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False) -> LabUser:
+def observe(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False) -> LabUser:
     """Update the lab from the handle of its VM. A handle of another VM is ignored.
 
     `silent`: the node is unreachable. The lab is then not available; it still ends when its time is over.
@@ -219,17 +223,19 @@ def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False)
         new = replace(new, provisioned_by=_limit(lab, handle, now), expires_at=_end(lab, handle, now))
         if available:
             new = replace(new, phase=LabPhase.RUNNING)
-            return told(replace(record, lab=new), LabEvent.AVAILABLE, now, lab_id=lab.lab_id)
+            return add_event(replace(record, lab=new), LabEvent.AVAILABLE, now, lab_id=lab.lab_id)
     return record if new == lab else replace(record, lab=new, changed_at=now)
 
 
-def warned(record: LabUser, now: float) -> LabUser:
+def warn(record: LabUser, now: float) -> LabUser:
     """Warn the user that the lab ends soon: once, and again after each extension."""
     lab = record.lab
     if lab is None or lab.warned or lab.expires_at is None or lab.phase is LabPhase.STOPPING:
         return record
     record = replace(record, lab=replace(lab, warned=True))
-    return told(record, LabEvent.EXPIRES_SOON, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(lab.expires_at)}")
+    return add_event(
+        record, LabEvent.EXPIRES_SOON, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(lab.expires_at)}"
+    )
 
 
 def stopping(record: LabUser, ending: LabEvent, reason: str, now: float) -> LabUser:
@@ -238,11 +244,11 @@ def stopping(record: LabUser, ending: LabEvent, reason: str, now: float) -> LabU
     if lab is None or lab.phase is LabPhase.STOPPING:
         return record
     if lab.phase is LabPhase.WAITING:
-        return told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
+        return add_event(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
     record = replace(
-        record, lab=_ending(lab, ending, reason), used=_used(record, now, failed=ending is LabEvent.FAILED)
+        record, lab=_ending(lab, ending, reason), used=_usage(record, now, failed=ending is LabEvent.FAILED)
     )
-    return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=reason)
+    return add_event(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=reason)
 
 
 def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
@@ -253,8 +259,8 @@ def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
     ending, reason = lab.ending or LabEvent.FAILED, lab.ending_reason
     if lab.phase is not LabPhase.STOPPING:
         ending, reason = LabEvent.FAILED, "its machine was deleted"
-        record = replace(record, used=_used(record, now, failed=True))
-    record = told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
+        record = replace(record, used=_usage(record, now, failed=True))
+    record = add_event(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
     if lab.again is None:
         return record
     own, door = lab.own, lab.door
@@ -271,7 +277,7 @@ def left_today(record: LabUser, lab_id: int, template: LabTemplate, now: float) 
     return (template.life if template.per_day is None else template.per_day) - spent
 
 
-def _used(record: LabUser, now: float, *, failed: bool = False) -> dict[str, LabUse]:
+def _usage(record: LabUser, now: float, *, failed: bool = False) -> dict[str, LabUse]:
     """Return the user's usage of each lab today, including the one that ends now.
 
     Time that a teacher added does not count, nor does a lab that failed before it was ever available.
@@ -293,7 +299,7 @@ def _used_up(template: LabTemplate, now: float) -> str:
     )
 
 
-def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float, *, own: bool, door: str) -> LabUser:
+def _begin(record: LabUser, lab_id: int, template: LabTemplate, now: float, *, own: bool, door: str) -> LabUser:
     generation = record.generation + 1
     lab = Lab(
         lab_id=lab_id,

@@ -12,7 +12,7 @@ import msgspec
 from hostler.engine.labs.catalogue import labels_of, node_labels_of
 from hostler.engine.labs.decide import kept_until
 from hostler.engine.runtime.guarded_writer import Txn
-from hostler.engine.vm_changes import changed
+from hostler.engine.vm_changes import put_changed
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB
 from hostler.model.lab import ORG, lab_project, utc_time
@@ -67,22 +67,22 @@ class Pool(Protocol):
         """Stop, as a controller."""
 
     async def claim(self, entry: Entry[LabUser], template: LabTemplate, now: float) -> Claim | None:
-        """Return a VM for this lab, which is assigned to no other lab until `settled`; None: there is none.
+        """Return a VM for this lab, which is assigned to no other lab until `settle`; None: there is none.
 
-        The caller must call `settled` for every claim, whatever happens. The pieces include the quotas of both
+        The caller must call `settle` for every claim, whatever happens. The pieces include the quotas of both
         projects, which are therefore read; if that raises Unavailable, Uncertain or Conflict, there is no claim. Raise
         QuotaExceeded if the user's quota is used up. `expires_at` of the VM becomes `decide.kept_until` of a lab that
         begins now.
         """
 
-    def settled(self, claim: Claim, *, written: bool) -> None:
+    def settle(self, claim: Claim, *, written: bool) -> None:
         """End a claim: it was written; or (False) it was not, or the outcome is unknown."""
 
     def make_room(self, lab: Lab, template: LabTemplate) -> None:
         """Report that no node has room for the lab: an unused VM of another lab may have to be removed."""
 
 
-def created(
+def new_vm(
     user: str, lab: Lab, template: LabTemplate, spec: VmSpec, *, vm: str, name: str, at: float
 ) -> VirtualMachine:
     """Return the VM of a lab that has just been admitted."""
@@ -99,7 +99,7 @@ def created(
     )
 
 
-def entered(entry: Entry[LabUser], record: LabUser, vm: VirtualMachine) -> Txn:
+def admit_with_new_vm(entry: Entry[LabUser], record: LabUser, vm: VirtualMachine) -> Txn:
     """Give a lab a new VM. The caller adds the quota."""
     place: dict[str, Any] = {"org": vm.org, "project": vm.project}
     return Txn(
@@ -108,12 +108,12 @@ def entered(entry: Entry[LabUser], record: LabUser, vm: VirtualMachine) -> Txn:
     )
 
 
-def claimed(entry: Entry[LabUser], record: LabUser, claim: Claim) -> Txn:
+def admit_with_pool_vm(entry: Entry[LabUser], record: LabUser, claim: Claim) -> Txn:
     """Give a lab a VM of the pool."""
     return Txn([LAB.unchanged(entry), *claim.when], [_lab(entry, record), *claim.then])
 
 
-def rewritten(seen: LabSnapshot, entry: Entry[LabUser], record: LabUser) -> Txn:
+def write_record(seen: LabSnapshot, entry: Entry[LabUser], record: LabUser) -> Txn:
     """Write only the record, on condition that the VM and handle are unchanged."""
     when = [LAB.unchanged(entry)]
     if seen.vm is not None:
@@ -123,24 +123,24 @@ def rewritten(seen: LabSnapshot, entry: Entry[LabUser], record: LabUser) -> Txn:
     return Txn(when, [_lab(entry, record)])
 
 
-def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], record: LabUser | None) -> Txn:
+def delete_vm(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], record: LabUser | None) -> Txn:
     """Delete the VM, on condition that the lab's record is unchanged or still absent.
 
     Without a record of the user the disk is retained: a missing record is not a request to delete.
     """
     when = [LAB.absent(user=user) if entry is None else LAB.unchanged(entry), VM.unchanged(vm)]
-    then: list[Operation] = [changed(vm, deleting=True, keep_disk=entry is None)]
+    then: list[Operation] = [put_changed(vm, deleting=True, keep_disk=entry is None)]
     if entry is not None and record is not None:
         then.append(_lab(entry, record))
     return Txn(when, then)
 
 
-def kept(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
+def keep_vm(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
     """Set the VM's power to on, and its expiry to later than the lab's."""
-    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [changed(vm, expires_at=kept_until(lab), power=Power.ON)])
+    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [put_changed(vm, expires_at=kept_until(lab), power=Power.ON)])
 
 
-def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
+def end_lab(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
     """End the lab, on condition that its VM is gone."""
     when = [LAB.unchanged(entry)]
     if vm:
@@ -148,7 +148,7 @@ def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
     return Txn(when, [_lab(entry, record)])
 
 
-def forgotten(entry: Entry[LabUser]) -> Txn:
+def forget_user(entry: Entry[LabUser]) -> Txn:
     """Delete the record of a user who has had no lab for long."""
     return Txn([LAB.unchanged(entry)], [Delete(entry.key)])
 
@@ -158,7 +158,7 @@ def _lab(entry: Entry[LabUser], record: LabUser) -> Put:
 
 
 SILENT = "its node is silent"
-"""`detail` of a lab whose node is unreachable (`state_machine.seen`)."""
+"""`detail` of a lab whose node is unreachable (`state_machine.observe`)."""
 DROPPED = {
     "reshaped": "its template is no longer in use",
     "replaced": "it did not become ready",

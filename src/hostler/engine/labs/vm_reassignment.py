@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.controllers.decision import tags_of
-from hostler.engine.controllers.migration import wished
-from hostler.engine.controllers.snapshot import named
+from hostler.engine.controllers.migration import is_move_requested
+from hostler.engine.controllers.snapshot import name_of_command
 from hostler.engine.quotas import Bound, quota_transfer, share
 from hostler.errors import Conflict
 from hostler.keys.families import COMMAND, HANDLE, LOCK, NAME, VM
@@ -60,11 +60,11 @@ def unfit(held: Held) -> str:
     why = ""
     if vm.deleting or command.deleting:
         why = "it is being deleted"
-    elif named(command) != f"{vm.org}/{vm.project}/{vm.id}" or handle.node != held.command.parts["node"]:
+    elif name_of_command(command) != f"{vm.org}/{vm.project}/{vm.id}" or handle.node != held.command.parts["node"]:
         why = "its node has just changed"
     elif handle.state not in _AT_REST:
         why = f"it is {handle.state}"
-    elif command.departing is not None or wished(vm, handle):
+    elif command.departing is not None or is_move_requested(vm, handle):
         why = "it is being moved"
     elif command.generation != vm.generation:
         why = "its node does not have the current spec yet"
@@ -79,13 +79,13 @@ async def transfer(store: Store, held: Held, to: Owner, *, fence: int) -> Pieces
     """
     if why := unfit(held):
         raise Conflict(f"vm {held.vm.value.name}: {why}; it cannot be given to {to.org}/{to.project} now")
-    when, then = moved(held, to, fence=fence)
+    when, then = reassignment(held, to, fence=fence)
     vm, size = held.vm.value, share(held.vm.value.spec)
     compared, written = await quota_transfer(store, Bound(vm.org, vm.project), Bound(to.org, to.project), size)
     return [*when, *compared], [*then, *written]
 
 
-def moved(held: Held, to: Owner, *, fence: int) -> Pieces:
+def reassignment(held: Held, to: Owner, *, fence: int) -> Pieces:
     """Return the comparisons and operations without the quotas. Pure."""
     old = held.vm.value
     new = msgspec.structs.replace(

@@ -79,7 +79,7 @@ class LabWorker:
             except Closed:
                 raise
             except Refused as error:
-                self._refused(error)
+                self._on_refusal(error)
                 await self._clock.sleep(patience.next())
                 continue
             backoff.reset()
@@ -91,19 +91,19 @@ class LabWorker:
             except Closed:
                 raise
             except Refused as error:  # the queues are misconfigured: an operator has to act
-                self._refused(error)
+                self._on_refusal(error)
             finally:
                 self._shift, self.worker = None, ""
                 await self._leave(worker, lease)
             await self._clock.sleep(patience.next())
 
-    def _refused(self, error: Refused) -> None:
+    def _on_refusal(self, error: Refused) -> None:
         why = str(error).rpartition(": ")[2]  # the part before it names the attempt, which differs each time
         if why != self._refusal:
             self._refusal = why
             self._warn(f"lab worker: {error}; it continues once that is fixed")
 
-    def _mended(self) -> None:
+    def _on_recovery(self) -> None:
         if self._refusal:
             self._refusal = ""
             self._warn("lab worker: takes requests again")
@@ -167,7 +167,7 @@ class LabWorker:
                         await self._give_back(other)
                 await shift.look()
             if shift.took:
-                self._mended()
+                self._on_recovery()
             await self._clock.sleep(RECLAIM_EVERY)
 
     async def _is_gone(self, worker: str) -> bool:
@@ -181,13 +181,13 @@ class LabWorker:
         worked = await asyncio.gather(*(self._was_worked(taken) for taken in held))
         done = [taken for taken, was in zip(held, worked, strict=True) if was]
         for taken in done:
-            why = self._rules.judged(taken)[1]
+            why = self._rules.judge(taken)[1]
             if why is not None:  # its user was informed, and it is not in the dead-letter queue yet
                 await self._inbox.bury(worker, taken, why, self._clock.wall())
         self.counters["reclaimed"] += await self._inbox.release(worker, done)
 
     async def _was_worked(self, taken: Taken) -> bool:
-        request, _ = self._rules.judged(taken)
+        request, _ = self._rules.judge(taken)
         if request is None:  # the next worker that takes it will dead-letter it
             return False
         found = await self._store.get(LAB.fill(user=request.user))

@@ -56,7 +56,7 @@ class Cluster:
         """Return the number of known nodes, on duty or not."""
         return self._known
 
-    def known(self) -> Iterator[NodeSlot]:
+    def known_nodes(self) -> Iterator[NodeSlot]:
         """Return the known nodes."""
         return (slot for slot in self.slots.values() if slot.state is not None)
 

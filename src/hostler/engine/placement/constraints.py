@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from hostler.engine.text import SHORT, clipped
+from hostler.engine.text import SHORT, clip
 from hostler.model.image import Seeding
 from hostler.model.node import ImageNeeds, Lifecycle
 from hostler.model.vm import ARCH, VOLUME, YES, accelerators_of, architecture
@@ -161,14 +161,14 @@ class Rule:
             return self._not_known
         return None
 
-    def explained(self, slot: NodeSlot) -> str:
+    def explain(self, slot: NodeSlot) -> str:
         """Explain the rule for the node, with the name of a machine."""
         if not self.others.vms:
             return f"{self.who} does not exist yet: any node will do" if self.together else ""
         shared = self._shared(slot)
         if shared is None:
             return self.broken_by(slot) or f"shares no {self.level} with {self.who}"
-        which = f"{clipped(self._example(shared))} ({self.who}), which is on {shared} too"
+        which = f"{clip(self._example(shared))} ({self.who}), which is on {shared} too"
         return f"with {which}" if self.together else f"must be apart from {which}"
 
     def _shared(self, slot: NodeSlot) -> str | None:
@@ -233,7 +233,7 @@ class Demand:
         wanted, required, preferred = self.wanted, list[Rule](), list[Rule]()
         for rule in wanted.affinity:
             others = _NOBODY if project is None else project.with_labels(rule.labels)
-            made = Rule(others, rule.level, labelled(rule), together=rule.together)
+            made = Rule(others, rule.level, selector_text(rule), together=rule.together)
             (required if rule.required else preferred).append(made)
         for (selector, level), owners in sorted(project.guards.items(), key=_by_name) if project is not None else ():
             if wanted.labels.items() >= selector:
@@ -267,7 +267,7 @@ class Demand:
         if state is None:
             return None
         if state.refuses:
-            return clipped(f"taking no more machines: {state.refuses}", 2 * SHORT)
+            return clip(f"taking no more machines: {state.refuses}", 2 * SHORT)
         if state.images is None or self.wanted.tied:
             return None
         there = self.image in state.images if self.image else bool(state.images)
@@ -294,7 +294,7 @@ def _lacking(wanted: PlacementRequest) -> Sequence[tuple[str, str, str]]:
     """Return the labels that a node must have, and the objection to a node without one."""
     spec = wanted.spec
     found = [
-        (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
+        (name, value, wanted.tied if wanted.tied and name == "node" else clip(f"not labelled {name}={value}"))
         for name, value in wanted.node_labels.items()
     ]
     if spec.arch:
@@ -310,17 +310,17 @@ def free_accelerators(slot: NodeSlot, kind: str) -> int:
 def _no_image(image: str) -> str:
     if not image:
         return "without any image; add or build one there (hostler image)"
-    return f"without image {clipped(image)!r}; add it there (hostler image add), or name another"
+    return f"without image {clip(image)!r}; add it there (hostler image add), or name another"
 
 
-def labelled(rule: Affinity) -> str:
+def selector_text(rule: Affinity) -> str:
     """Describe the machines that a rule selects."""
-    return f"a machine labelled {joined(rule.labels)}" if rule.labels else "a machine of the project"
+    return f"a machine labelled {labels_text(rule.labels)}" if rule.labels else "a machine of the project"
 
 
-def joined(labels: Mapping[str, str]) -> str:
+def labels_text(labels: Mapping[str, str]) -> str:
     """Return labels as text."""
-    return clipped(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
+    return clip(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
 
 
 def _by_name(guard: tuple[tuple[Selector, Level], AffinityCounts]) -> tuple[list[tuple[str, str]], str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.placement.constraints import Demand, free_accelerators
-from hostler.engine.placement.score import ranked
-from hostler.engine.text import clipped
+from hostler.engine.placement.score import rank
+from hostler.engine.text import clip
 from hostler.kit.plural import counted
 from hostler.model.trace import Reason
 from hostler.model.vm_api import NodeVerdict
@@ -51,11 +51,11 @@ def _judge(wanted: PlacementRequest, cluster: Cluster, limit: int) -> tuple[Node
     fitting = [slot for slot in cluster.order if not demand.missing(slot) and demand.refused_by(slot) is None]
     verdicts = [
         NodeVerdict(node=one[3].node, fits=True, score=one[0], reasons=tuple(in_favour(demand, one)))
-        for one in ranked(demand, fitting)[:limit]
+        for one in rank(demand, fitting)[:limit]
     ]
     if len(verdicts) < limit:
         will_do = {slot.node for slot in fitting}
-        refused = [(slot.node, against(demand, slot)) for slot in cluster.known() if slot.node not in will_do]
+        refused = [(slot.node, against(demand, slot)) for slot in cluster.known_nodes() if slot.node not in will_do]
         refused.sort(key=lambda one: (len(one[1]), one[0]))
         verdicts += [
             NodeVerdict(node=node, fits=False, score=0.0, reasons=tuple(reasons))
@@ -87,7 +87,7 @@ def agreeing(count: int, why: str) -> str:
     return f"share {why.removeprefix('shares ')}" if count != 1 and why.startswith("shares ") else why
 
 
-def chosen(best: Scored) -> Reason:
+def choice_reason(best: Scored) -> Reason:
     """Explain the choice of the best node."""
     points, room, spread, slot = best
     return Reason(subject=slot.node, why=f"chosen: score {points:.1f} ({room:.0%} stays free, spread {spread:.0%})")
@@ -101,14 +101,14 @@ def runner_up(one: Scored) -> Reason:
 
 def group(why: str, count: int, names: Sequence[str]) -> Reason:
     """Return one reason for many nodes, with the first names."""
-    shown, why = ", ".join(clipped(name, _LONGEST_NAME) for name in names), agreeing(count, why)
+    shown, why = ", ".join(clip(name, _LONGEST_NAME) for name in names), agreeing(count, why)
     return Reason(subject=many(count), why=f"{why} ({shown}{', …' if count > len(names) else ''})" if shown else why)
 
 
 def off_duty(slot: NodeSlot) -> str:
     """Return why a node gets no machines."""
     why = slot.state.why_not if slot.state is not None else ""
-    return f"not on duty: {clipped(why)}" if why else "not on duty"
+    return f"not on duty: {clip(why)}" if why else "not on duty"
 
 
 def against(demand: Demand, slot: NodeSlot) -> list[str]:
@@ -127,7 +127,7 @@ def against(demand: Demand, slot: NodeSlot) -> list[str]:
         found.append("cannot fence machines")
     if (why := demand.declined_by(slot)) is not None:
         found.append(why)
-    found += [rule.explained(slot) for rule in demand.required if rule.broken_by(slot) is not None]
+    found += [rule.explain(slot) for rule in demand.required if rule.broken_by(slot) is not None]
     if missing := demand.missing(slot):
         parts = " and ".join(f"{want - free:,} of {want:,} {what}" for what, want, free in missing)
         found.append(f"no room: {parts} missing")
@@ -150,14 +150,14 @@ def in_favour(demand: Demand, one: Scored) -> list[str]:
         ]
         of = f"of {counted(len(neighbours.vms), 'other')} of the project"
         found.append(f"spread {spread:.0%}: {of}, {', '.join(shared) if shared else 'none shares anything'}")
-    found += [text for rule in demand.required if (text := rule.explained(slot))]
+    found += [text for rule in demand.required if (text := rule.explain(slot))]
     for rule in demand.preferred:
-        if text := rule.explained(slot):
+        if text := rule.explain(slot):
             found.append(f"preferred{'' if rule.broken_by(slot) is None else ', not kept'}: {text}")
     return found
 
 
-def bounded(reasons: Iterable[Reason], *, nodes: bool = False) -> tuple[Reason, ...]:
+def limit_reasons(reasons: Iterable[Reason], *, nodes: bool = False) -> tuple[Reason, ...]:
     """Return as many reasons as fit; then the number of those left out (`nodes`: each is about one node)."""
     kept: list[Reason] = []
     left, out = MOST, 0
@@ -165,7 +165,7 @@ def bounded(reasons: Iterable[Reason], *, nodes: bool = False) -> tuple[Reason, 
         why = reason.why
         size = len(reason.subject) + len(why)
         if size > _LONGEST_REASON:
-            reason = Reason(subject=clipped(reason.subject, _LONGEST_NAME * 2), why=clipped(why, _LONGEST_REASON))  # noqa: PLW2901
+            reason = Reason(subject=clip(reason.subject, _LONGEST_NAME * 2), why=clip(why, _LONGEST_REASON))  # noqa: PLW2901
             size = len(reason.subject) + len(reason.why)
         if out or size > left - _REST:
             out += 1

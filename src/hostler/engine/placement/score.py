@@ -27,12 +27,12 @@ Scored: TypeAlias = "tuple[float, float, float, NodeSlot]"
 """Score, room, spread, node."""
 
 
-def ranked(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
+def rank(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
     """Return suitable nodes, best first.
 
     If several are equally good, the machine's id shuffles them, so that many machines spread over them.
     """
-    scored = _scored(demand, slots)
+    scored = _score(demand, slots)
     scored.sort(key=_points, reverse=True)
     if len(scored) > 1 and scored[0][0] == scored[1][0]:
         best = scored[0][0]
@@ -43,7 +43,7 @@ def ranked(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
     return scored
 
 
-def _scored(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
+def _score(demand: Demand, slots: Iterable[NodeSlot]) -> list[Scored]:
     """Score nodes. This is the inner loop of placement, written for speed."""
     shape, preferred = demand.shape, demand.preferred
     others = len(demand.neighbours.vms)

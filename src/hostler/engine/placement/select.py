@@ -12,7 +12,7 @@ from hostler.engine.placement import explain
 from hostler.engine.placement.constraints import Demand
 from hostler.engine.placement.node_order import NAMES, Walk
 from hostler.engine.placement.request import Decision
-from hostler.engine.placement.score import ranked
+from hostler.engine.placement.score import rank
 from hostler.model.trace import Reason
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def _decide(wanted: PlacementRequest, cluster: Cluster) -> Decision:
     blocks = cluster.blocks({name: value for name, value, _ in demand.labels})
     walk.over(blocks)
     if walk.found:
-        return _taken(ranked(demand, walk.found), walk, cluster, blocks is not cluster.order.blocks)
-    refused = _refused(demand, cluster.known())
+        return _choose(rank(demand, walk.found), walk, cluster, blocks is not cluster.order.blocks)
+    refused = _refusal(demand, cluster.known_nodes())
     if demand.plain:
         cluster.remember(_shape(demand), refused)
     return refused
@@ -69,21 +69,21 @@ def _among_few(demand: Demand, cluster: Cluster) -> Decision:
     """Check every node."""
     check = demand.refused_by
     fitting = [slot for slot in cluster.order if not demand.missing(slot) and check(slot) is None]
-    rest = sorted((slot for slot in cluster.known() if slot not in fitting), key=lambda slot: slot.node)
-    scored = ranked(demand, fitting)
+    rest = sorted((slot for slot in cluster.known_nodes() if slot not in fitting), key=lambda slot: slot.node)
+    scored = rank(demand, fitting)
     reasons = [explain.runner_up(one) for one in scored]
     if scored:
-        reasons[0] = explain.chosen(scored[0])
+        reasons[0] = explain.choice_reason(scored[0])
     reasons += [Reason(subject=slot.node, why="; ".join(explain.against(demand, slot))) for slot in rest]
-    kept = explain.bounded(reasons, nodes=True)
+    kept = explain.limit_reasons(reasons, nodes=True)
     if not scored:
-        return Decision(node=None, score=0.0, reasons=kept, summary=_refused(demand, rest).summary)
+        return Decision(node=None, score=0.0, reasons=kept, summary=_refusal(demand, rest).summary)
     best = scored[0]
     summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that will do, of {len(cluster)}"
     return Decision(node=best[3].node, score=best[0], reasons=kept, summary=summary)
 
 
-def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, labelled: bool) -> Decision:
+def _choose(scored: list[Scored], walk: Walk, cluster: Cluster, labelled: bool) -> Decision:
     """Choose among the nodes that were found."""
     best, known, on_duty = scored[0], len(cluster), len(cluster.order)
     return Decision(
@@ -96,7 +96,7 @@ def _why_taken(
 ) -> tuple[tuple[Reason, ...], str]:
     """Explain the choice, including how many nodes were not checked. Uses no state of the cluster that may change."""
     best = scored[0]
-    reasons = [explain.chosen(best), *map(explain.runner_up, scored[1 : 1 + RUNNERS_UP])]
+    reasons = [explain.choice_reason(best), *map(explain.runner_up, scored[1 : 1 + RUNNERS_UP])]
     lower = scored[1 + RUNNERS_UP :]
     if lower:
         names = [one[3].node for one in lower[:NAMES]]
@@ -113,7 +113,7 @@ def _why_taken(
     if known > on_duty:
         reasons.append(explain.group("not on duty", known - on_duty, ()))
     summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that were scored, of {known:,}"
-    return explain.bounded(reasons), summary
+    return explain.limit_reasons(reasons), summary
 
 
 class _Group(Struct, frozen=True):
@@ -151,7 +151,7 @@ def _groups(demand: Demand, slots: Iterable[NodeSlot]) -> tuple[list[_Group], li
     return [_Group(*item) for item in otherwise.items()], [_Group(said[lacks], found) for lacks, found in full.items()]
 
 
-def _refused(demand: Demand, slots: Iterable[NodeSlot]) -> Decision:
+def _refusal(demand: Demand, slots: Iterable[NodeSlot]) -> Decision:
     """Return the decision that no node is suitable, with the most frequent reason first."""
     otherwise, full = _groups(demand, slots)
     groups = sorted(otherwise + full, key=lambda group: (-len(group.slots), group.said))
@@ -162,4 +162,4 @@ def _refused(demand: Demand, slots: Iterable[NodeSlot]) -> Decision:
     told = "; ".join(explain.sentence(len(group.slots), group.said) for group in groups[:_TOLD])
     more = "; and others" if len(groups) > _TOLD else ""
     summary = f"no node will do: {told}{more}" if groups else "no node will do: there is none"
-    return Decision(node=None, score=0.0, reasons=explain.bounded(reasons), summary=summary)
+    return Decision(node=None, score=0.0, reasons=explain.limit_reasons(reasons), summary=summary)

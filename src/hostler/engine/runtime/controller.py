@@ -224,7 +224,7 @@ class BatchController(Controller):
                     return
                 conflicts = 0
             except Conflict:
-                self.conflicted(name)
+                self.on_conflict(name)
                 conflicts += 1
                 if conflicts == self.conflicts:
                     raise
@@ -234,5 +234,5 @@ class BatchController(Controller):
         """Do what can be done now; return whether anything was done. Conflict: something changed concurrently."""
         raise NotImplementedError
 
-    def conflicted(self, name: str) -> None:
+    def on_conflict(self, name: str) -> None:
         """Note that a condition did not hold."""

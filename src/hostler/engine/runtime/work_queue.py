@@ -114,7 +114,7 @@ class WorkQueue:
         if self._timers[0][1] == name:
             self._look_up()
 
-    def taken(self, name: str) -> None:
+    def take(self, name: str) -> None:
         """Record that the call for this name now reads the current state: earlier calls of `add` are done with."""
         self._again.discard(name)
         self._due.pop(name, None)
@@ -145,12 +145,12 @@ class WorkQueue:
         tasks = [self._running[name] for name in names if name in self._running]
         for name in names:
             self.add(name)
-        await _cancelled(tasks)
+        await _cancel(tasks)
 
     async def aclose(self) -> None:
         """Begin no more calls, cancel the current ones, and wait until they have ended."""
         self._open = False
-        await _cancelled(list(self._running.values()))
+        await _cancel(list(self._running.values()))
 
     # Internal
 
@@ -164,7 +164,7 @@ class WorkQueue:
             task = asyncio.create_task(self._one(name), name=f"{self._what} {name}")
             self._running[name] = task
             self.turns += 1
-            task.add_done_callback(lambda task, name=name: self._ended(name, task))  # type: ignore[misc]
+            task.add_done_callback(lambda task, name=name: self._on_end(name, task))  # type: ignore[misc]
 
     def _next(self) -> str | None:
         self._taken += 1
@@ -183,12 +183,12 @@ class WorkQueue:
         self._again.discard(name)  # it was added between the creation and the first step of this task
         await self._work(name)
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+    def _on_end(self, name: str, task: asyncio.Task[None]) -> None:
         del self._running[name]
         self.turns += 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._failed(name, error)
+            self._on_failure(name, error)
         else:
             self._backoffs.pop(name, None)
             if name in self._again:
@@ -196,7 +196,7 @@ class WorkQueue:
                 self.add(name)
         self._begin()
 
-    def _failed(self, name: str, error: BaseException) -> None:
+    def _on_failure(self, name: str, error: BaseException) -> None:
         if isinstance(error, LeadershipLost | Closed) or not isinstance(error, Exception):
             self._fatal, self._open = error, False
             self._look_up()
@@ -211,7 +211,7 @@ class WorkQueue:
         self.add(name, after=backoff.next())
 
 
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.state_machine import changed_record
 from hostler.engine.runtime.guarded_writer import Expectation
 from hostler.engine.slices.decide import Show
 from hostler.errors import Conflict, Damaged, HostlerError, LeaseGone, Unavailable, Uncertain
@@ -131,15 +131,15 @@ class StatusWriter:
         keys = [ENDPOINT.fill(artifact=artifact, method=name, instance=instance) for name in methods]
         for first in range(0, len(keys), MOST // 2):
             piece = keys[first : first + MOST // 2]
-            found = (await self._asked([], [Get(key) for key in piece])).responses
+            found = (await self._ask([], [Get(key) for key in piece])).responses
             own = [kv for kv in found if isinstance(kv, KeyValue) and self._is_own(kv)]
             if not own:
                 continue
             when = [self._session.guard(), *(ModRevision(kv.key) == kv.mod_revision for kv in own)]
-            result = await self._asked(when, [Delete(kv.key) for kv in own], [ALIVE.get_op(node=self._node)])
+            result = await self._ask(when, [Delete(kv.key) for kv in own], [ALIVE.get_op(node=self._node)])
             if not result.succeeded:
                 if not self._session.is_own(result.responses[0]):  # type: ignore[arg-type]
-                    self._session.ended(number)
+                    self._session.record_end(number)
                 raise Conflict(f"endpoints of {artifact}#{instance}: changed concurrently; they are read again")
 
     async def aclose(self) -> None:
@@ -157,7 +157,7 @@ class StatusWriter:
         except Damaged:
             return False
 
-    async def _asked(
+    async def _ask(
         self, when: list[Comparison], then: list[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         if not self._session.open:
@@ -178,7 +178,7 @@ class StatusWriter:
                 changes, page.waiting = page.waiting, []
                 page.busy = changes
                 while changes:
-                    changes = await self._written(key, changes)
+                    changes = await self._write_page(key, changes)
                 page.busy = []
         except HostlerError as error:  # raised by a write only if there is a bug
             _log.error("%s: write failed", key, exc_info=error)
@@ -190,7 +190,7 @@ class StatusWriter:
             if key not in self._mirror.entries and not page.waiting:
                 self._pages.pop(key, None)
 
-    async def _written(self, key: str, changes: list[Change]) -> list[Change]:
+    async def _write_page(self, key: str, changes: list[Change]) -> list[Change]:
         """Write changes in one transaction; return those that did not fit."""
         entry = self.look(key)
         if entry is None or isinstance(entry, Unreadable):
@@ -239,7 +239,7 @@ class StatusWriter:
         new = {change.number: change.new for change in changes if change.new != change.seen}
         if not new and methods == record.methods:
             return record
-        return moved(record, new, at=self._clock.wall(), methods=methods)
+        return changed_record(record, new, at=self._clock.wall(), methods=methods)
 
     def _shown(self, entry: Entry[SliceRecord], change: Change, lease: int | None) -> list[Operation]:
         artifact, running = entry.parts["artifact"], change.running
@@ -309,7 +309,7 @@ class StatusWriter:
             async with asyncio.timeout(PATIENCE):
                 result = await self._store.txn([*when, SLICE.unchanged(entry)], operations, otherwise)
         except LeaseGone:
-            self._session.ended(number)
+            self._session.record_end(number)
             return Outcome.AWAY
         except (Uncertain, TimeoutError):
             return await self._read(key)
@@ -319,7 +319,7 @@ class StatusWriter:
         if not result.succeeded:
             self._learn(key, result.responses[0], result.revision)  # type: ignore[arg-type]
             if not self._session.is_own(result.responses[1]):  # type: ignore[arg-type]
-                self._session.ended(number)
+                self._session.record_end(number)
                 return Outcome.AWAY
             return Outcome.STALE
         self.transactions += 1

@@ -90,8 +90,8 @@ class Workers:
         if known is not None:
             known.untold = False
         while self._session.may_act():
-            self.queue.taken(name)
-            if not await self._looked(name):
+            self.queue.take(name)
+            if not await self._look(name):
                 return
             entry = self._ledger.look(key)
             if isinstance(entry, Unreadable):
@@ -101,7 +101,7 @@ class Workers:
             if instance is None and running is None and (known is None or not known.shown):
                 self.known.pop(name, None)
                 return
-            known = self._met(name, instance, running)
+            known = self._memory(name, instance, running)
             run = _run(artifact, number, instance, {} if entry is None else entry.value.settings, running)
             memory = known.memory(self._clock.now(), session=self._session.number, running=running)
             step = decide(run, instance, running, memory)
@@ -116,14 +116,14 @@ class Workers:
             if step.do is Do.WITHDRAW:
                 await self._withdrawn(known, run, running)
             elif step.do is not Do.TELL or instance is None:
-                await self._done(known, run, step)
+                await self._do(known, run, step)
             else:
-                await self._told(known, key, Change(number, instance, step.instance, show=step.show, running=running))
+                await self._tell(known, key, Change(number, instance, step.instance, show=step.show, running=running))
         self.parked[name] = None
 
     # Internal
 
-    def _met(self, name: str, instance: SliceInstance | None, running: Running | None) -> InstanceMemory:
+    def _memory(self, name: str, instance: SliceInstance | None, running: Running | None) -> InstanceMemory:
         now = self._clock.now()
         known = self.known.get(name)
         if known is None:
@@ -142,7 +142,7 @@ class Workers:
             limit = self._limits.of(known.state) or 0.0
             known.failed = f"{known.state.value.lower()} took longer than {limit:g} s{last}"[:MAX_WHY]
 
-    async def _looked(self, name: str) -> bool:
+    async def _look(self, name: str) -> bool:
         """Bring the listing up to date and return True; on failure schedule a retry and return False."""
         try:
             await self._sight.fresh()
@@ -152,7 +152,7 @@ class Workers:
             return False
         return True
 
-    async def _told(self, known: InstanceMemory, key: str, change: Change) -> None:
+    async def _tell(self, known: InstanceMemory, key: str, change: Change) -> None:
         """Write a change. A failed write is remembered; the caller reads the state again in any case."""
         running = change.running
         if change.show is Show.DROP and not known.shown:
@@ -180,7 +180,7 @@ class Workers:
         else:
             known.shown, known.published, known.tries = False, None, 0
 
-    async def _done(self, known: InstanceMemory, run: Run, step: Step) -> None:
+    async def _do(self, known: InstanceMemory, run: Run, step: Step) -> None:
         """Take a step and remember its error with the instance."""
         self.steps += 1
         if known.state is None:
@@ -207,7 +207,7 @@ class Workers:
                 self._overdue(known)
         except HostlerError as error:
             self._sight.doubt()
-            self._failed(known, step.do, error)
+            self._on_failure(known, step.do, error)
         else:
             self._sight.learn(run.id, seen)
             known.tries, known.detail = 0, ""
@@ -222,7 +222,7 @@ class Workers:
         limit = self._limits.of(known.state) or self._limits.unloading
         return max(0.0, known.begun_at + limit - self._clock.now())
 
-    def _failed(self, known: InstanceMemory, do: Do, error: HostlerError) -> None:
+    def _on_failure(self, known: InstanceMemory, do: Do, error: HostlerError) -> None:
         now, why = self._clock.now(), (str(error) or type(error).__name__)[:MAX_WHY]
         _log.warning("slices: %s failed: %s", _DOING[do], why)
         if do is Do.RESTART:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hostler.model.workload_api import WorkloadApply, WorkloadScale
 
 
-def wished(wanted: WorkloadApply, wall: float) -> Workload:
+def new_workload(wanted: WorkloadApply, wall: float) -> Workload:
     """Return a new workload. Raise Invalid if the request is not valid."""
     check_part(wanted.name, "workload")
     if len(wanted.name) > MAX_NAME:
@@ -64,7 +64,7 @@ def wished(wanted: WorkloadApply, wall: float) -> Workload:
         labels=wanted.labels,
         created_at=wall,
     )
-    size = len(VM.encode(vm_template.made(workload, 1, vm="-", name=wanted.name, at=wall)))
+    size = len(VM.encode(vm_template.vm_of_instance(workload, 1, vm="-", name=wanted.name, at=wall)))
     if size > PIECE_BYTES:  # every change of a VM writes its whole record, together with others
         raise Invalid(
             f"{subject}: each machine's record has {size} bytes, at most {PIECE_BYTES} are allowed; shorten user_data"
@@ -72,7 +72,7 @@ def wished(wanted: WorkloadApply, wall: float) -> Workload:
     return workload
 
 
-def applied(old: Workload, new: Workload, wanted: WorkloadApply) -> Workload:
+def apply(old: Workload, new: Workload, wanted: WorkloadApply) -> Workload:
     """Return `old` updated by the request. Raise Conflict if it is being deleted, or its VMs would change project."""
     _check_kept(old)
     if new.home != old.home:
@@ -94,7 +94,7 @@ def applied(old: Workload, new: Workload, wanted: WorkloadApply) -> Workload:
     )
 
 
-def scaled(old: Workload, wanted: WorkloadScale) -> Workload:
+def scale(old: Workload, wanted: WorkloadScale) -> Workload:
     """Return the workload with the requested changes. Raise Conflict if it is being deleted."""
     _check_kept(old)
     return msgspec.structs.replace(
@@ -104,7 +104,7 @@ def scaled(old: Workload, wanted: WorkloadScale) -> Workload:
     )
 
 
-def deleted(old: Workload) -> Workload:
+def delete(old: Workload) -> Workload:
     """Return the workload marked for deletion."""
     return old if old.deleting else msgspec.structs.replace(old, deleting=True)
 

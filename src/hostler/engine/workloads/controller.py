@@ -161,7 +161,7 @@ class WorkloadController(BatchController):
         """Delete instances without a VM."""
         lost = roll.by[WorkloadInstanceState.LOST]
         drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
-        held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.dropped(entry, one))
+        held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.drop(entry, one))
         why = "its machine is gone" if any(number in lost for number in drop) else "it has no machine"
         told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry, *_records(held)))
         return await self._write(name, transactions.together(name, entry, pieces), told)
@@ -170,7 +170,7 @@ class WorkloadController(BatchController):
         self, name: str, entry: Entry[Workload] | None, roll: WorkloadInstances, numbers: Sequence[int]
     ) -> bool:
         # A missing record is not a request to delete: a deleted workload is marked, and removed after its instances.
-        remove = functools.partial(transactions.removed, keep_disk=entry is None)
+        remove = functools.partial(transactions.remove, keep_disk=entry is None)
         held, pieces = transactions.cut(self._held(name, numbers), remove)
         if entry is None:
             why = "the record of the workload is missing; their disks are retained (hostler vm retained list)"
@@ -232,7 +232,7 @@ class WorkloadController(BatchController):
             return False
         workload, at, there = entry.value, self._clock.wall(), len(roll)
         coming = (self._new(name, workload, number, at) for number in numbers)
-        new, pieces = transactions.cut(coming, lambda one: transactions.made(name, entry, one, at))
+        new, pieces = transactions.cut(coming, lambda one: transactions.create(name, entry, one, at))
         org, project = workload.home
         if (size := transactions.size(pieces[0])) > MAX_REQUEST_BYTES - BESIDE:
             why = (
@@ -261,7 +261,7 @@ class WorkloadController(BatchController):
     def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
         vm = self._new_id()
         called = vm_template.name_of(workload, number, vm=vm if (name, number) in self._taken else "")
-        record = vm_template.made(workload, number, vm=vm, name=called, at=at)
+        record = vm_template.vm_of_instance(workload, number, vm=vm, name=called, at=at)
         return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
 
     async def _refused(self, name: str, entry: Entry[Workload], number: int, reason: Reason) -> bool:

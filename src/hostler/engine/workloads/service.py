@@ -95,7 +95,7 @@ class WorkloadService:
     async def apply(self, request: Request, wanted: WorkloadApply) -> Written[WorkloadView]:
         """Create or update a workload. Raise Conflict if its name is taken or it is being deleted."""
         request.caller.require(_RIGHT)
-        new = changes.wished(wanted, self._clock.wall())
+        new = changes.new_workload(wanted, self._clock.wall())
         if not request.caller.sees(*new.home):
             raise NotFound(f"project {'/'.join(new.home)}: not found; name one that you are a member of")
 
@@ -110,17 +110,17 @@ class WorkloadService:
                 if wanted.org or wanted.project:  # otherwise its own project is created for it
                     await self._projects.admit(request, *new.home)
                 return await self._enter(request, new)
-            return await self._change(request, entry, "workload.apply", lambda old: changes.applied(old, new, wanted))
+            return await self._change(request, entry, "workload.apply", lambda old: changes.apply(old, new, wanted))
 
         return await self._once(request, new.name, attempt)
 
     async def scale(self, request: Request, name: str, wanted: WorkloadScale) -> Written[WorkloadView]:
         """Change the number of instances, or switch the workload on or off."""
-        return await self._asked(request, name, "workload.scale", lambda old: changes.scaled(old, wanted))
+        return await self._asked(request, name, "workload.scale", lambda old: changes.scale(old, wanted))
 
     async def delete(self, request: Request, name: str) -> Written[WorkloadView]:
         """Delete the workload and its VMs. Repeating the request while it is being deleted is allowed."""
-        return await self._asked(request, name, "workload.delete", changes.deleted, status=ACCEPTED)
+        return await self._asked(request, name, "workload.delete", changes.delete, status=ACCEPTED)
 
     # Internal: writes
 
@@ -139,7 +139,7 @@ class WorkloadService:
 
     async def _once(self, request: Request, name: str, attempt: Any) -> Written[WorkloadView]:
         async def attempts() -> Written[WorkloadView]:
-            return await self._writer.retried(f"workload {name}", attempt, rng=self._rng)
+            return await self._writer.retry(f"workload {name}", attempt, rng=self._rng)
 
         return await self._writer.once(request, WorkloadView, attempts)
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.engine.controllers.transactions import aimed, nowhere
+from hostler.engine.controllers.transactions import nowhere, target_of
 from hostler.engine.runtime.guarded_writer import LAG, Txn, Why
 from hostler.engine.runtime.work_queue import WorkQueue
-from hostler.engine.vm_changes import changed
+from hostler.engine.vm_changes import put_changed
 from hostler.errors import Invalid
 from hostler.keys.families import ACTUAL, COMMAND, INSTANCE, NAME, TARGET, VM, WORKLOAD
 from hostler.model.workload import Target, WorkloadInstance, instance_of, instance_parts
@@ -60,7 +60,7 @@ class Held(msgspec.Struct, frozen=True):
     vm: Entry[VirtualMachine] | None = None
 
 
-def wished(workload: str, entry: Entry[Workload] | None) -> list[Comparison]:
+def unchanged_spec(workload: str, entry: Entry[Workload] | None) -> list[Comparison]:
     """Return the comparison that the spec is unchanged."""
     return [WORKLOAD.absent(workload=workload) if entry is None else WORKLOAD.unchanged(entry)]
 
@@ -87,7 +87,7 @@ def size(txn: Txn) -> int:
 
 def together(workload: str, entry: Entry[Workload] | None, pieces: Sequence[Txn]) -> Txn:
     """Combine the pieces into one transaction, on condition that the spec is unchanged."""
-    txn = Txn(wished(workload, entry), [])
+    txn = Txn(unchanged_spec(workload, entry), [])
     for piece in pieces:
         txn.when += piece.when
         txn.then += piece.then
@@ -97,7 +97,7 @@ def together(workload: str, entry: Entry[Workload] | None, pieces: Sequence[Txn]
 # Pieces for one instance
 
 
-def made(workload: str, entry: Entry[Workload], one: New, at: float) -> Txn:
+def create(workload: str, entry: Entry[Workload], one: New, at: float) -> Txn:
     """Create index, target, VM and name. The caller adds the quota."""
     vm, ids = one.vm, _ids(workload, one.number)
     place: dict[str, Any] = {"org": vm.org, "project": vm.project}
@@ -111,27 +111,27 @@ def made(workload: str, entry: Entry[Workload], one: New, at: float) -> Txn:
         ],
         [
             INSTANCE.put(index, **ids),
-            TARGET.put(aimed(vm, None, nowhere(vm.name, FIRST), at=at), **ids),
+            TARGET.put(target_of(vm, None, nowhere(vm.name, FIRST), at=at), **ids),
             VM.put(vm, vm=vm.id, **place),
             NAME.put(vm.id, name=vm.name, **place),
         ],
     )
 
 
-def removed(one: Held, *, keep_disk: bool = False) -> Txn:
+def remove(one: Held, *, keep_disk: bool = False) -> Txn:
     """Mark the VM for deletion. The instance is deleted together with the VM record."""
     if one.vm is None:
         return Txn([], [])
     leaving = msgspec.structs.replace(one.instance.value, leaving=True)
     return Txn(
         [INSTANCE.unchanged(one.instance), VM.unchanged(one.vm)],
-        [Put(one.instance.key, INSTANCE.encode(leaving)), changed(one.vm, deleting=True, keep_disk=keep_disk)],
+        [Put(one.instance.key, INSTANCE.encode(leaving)), put_changed(one.vm, deleting=True, keep_disk=keep_disk)],
     )
 
 
-def dropped(entry: Entry[Workload] | None, one: Held) -> Txn:
+def drop(entry: Entry[Workload] | None, one: Held) -> Txn:
     """Delete an instance without a VM, on condition that the VM it names does not exist."""
-    txn = Txn([INSTANCE.unchanged(one.instance)], _gone(one.instance.parts))
+    txn = Txn([INSTANCE.unchanged(one.instance)], _deletions(one.instance.parts))
     if one.instance.value.vm and entry is not None:
         org, project = entry.value.home
         txn.when.append(VM.absent(org=org, project=project, vm=one.instance.value.vm))
@@ -140,7 +140,7 @@ def dropped(entry: Entry[Workload] | None, one: Held) -> Txn:
 
 def tuned(one: Held, tune: Tune) -> Txn:
     """Change the VM in place."""
-    return Txn([], []) if one.vm is None else Txn([VM.unchanged(one.vm)], [changed(one.vm, **tune.fields())])
+    return Txn([], []) if one.vm is None else Txn([VM.unchanged(one.vm)], [put_changed(one.vm, **tune.fields())])
 
 
 # Transactions for one instance
@@ -168,13 +168,13 @@ def waits(
     if waited is None:
         index = WorkloadInstance(instance=ids["instance"], template=entry.value.template, created_at=at)
         then.insert(0, INSTANCE.put(index, **ids))
-    return Txn([*wished(workload, entry), when], then)
+    return Txn([*unchanged_spec(workload, entry), when], then)
 
 
 def stray(vm: Entry[VirtualMachine], instance: Entry[WorkloadInstance] | None, ids: dict[str, Any]) -> Txn:
     """Delete a VM that claims to implement an instance which does not name it; its disk is retained."""
     when = INSTANCE.absent(**ids) if instance is None else INSTANCE.unchanged(instance)
-    return Txn([when, VM.unchanged(vm)], [changed(vm, deleting=True, keep_disk=True)])
+    return Txn([when, VM.unchanged(vm)], [put_changed(vm, deleting=True, keep_disk=True)])
 
 
 def forgotten(entry: Entry[Workload]) -> Txn:
@@ -185,31 +185,31 @@ def forgotten(entry: Entry[Workload]) -> Txn:
 # Targets that the VM controllers do not write
 
 
-def retargeted(
+def retarget(
     instance: Entry[WorkloadInstance], target: Entry[Target], vm: VirtualMachine, command: Entry[VmCommand], at: float
 ) -> Txn:
     """Update the target after an agent migrated the VM."""
     node = command.parts["node"]
-    record = aimed(vm, node, command.value.reasons or nowhere(node, "moved there"), at=at, command=command.value)
+    record = target_of(vm, node, command.value.reasons or nowhere(node, "moved there"), at=at, command=command.value)
     when = [INSTANCE.unchanged(instance), TARGET.unchanged(target), COMMAND.unchanged(command)]
     return Txn(when, [Put(target.key, TARGET.encode(record))])
 
 
-def untargeted(target: Entry[Target]) -> Txn:
+def untarget(target: Entry[Target]) -> Txn:
     """Delete a target without an instance."""
     ids = target.parts
-    return Txn([INSTANCE.absent(**ids), TARGET.unchanged(target)], _gone(ids))
+    return Txn([INSTANCE.absent(**ids), TARGET.unchanged(target)], _deletions(ids))
 
 
 def targeted(instance: Entry[WorkloadInstance], vm: VirtualMachine | None, at: float) -> Txn:
     """Create the missing target of an instance."""
     ids, reasons = instance.parts, nowhere(instance.value.instance, "its target was missing")
     empty = Target(node=None, reasons=reasons, decided_at=at)
-    record = empty if vm is None else aimed(vm, None, reasons, at=at)
+    record = empty if vm is None else target_of(vm, None, reasons, at=at)
     return Txn([INSTANCE.unchanged(instance), TARGET.absent(**ids)], [TARGET.put(record, **ids)])  # type: ignore[arg-type]
 
 
-def _gone(ids: dict[str, Any]) -> list[Operation]:
+def _deletions(ids: dict[str, Any]) -> list[Operation]:
     return [INSTANCE.delete(**ids), TARGET.delete(**ids), ACTUAL.delete(**ids)]
 
 
@@ -281,7 +281,7 @@ class Targets:
         if index is None:
             if target is not None:
                 why = Why(what="untargeted", why="there is no such instance", read=(target,))
-                await self._aim(untargeted(target), target, why)
+                await self._aim(untarget(target), target, why)
             return
         vm, command = self._rolls.machine(instance, index.value.vm), self._command(index.value.vm)
         if target is None:
@@ -289,7 +289,7 @@ class Targets:
             await self._aim(targeted(index, None if vm is None else vm.value, at), index, why)
         elif command is not None and vm is not None and not vm.value.deleting:
             why = Why(what="targeted", why=f"its machine is on {command.parts['node']}", read=(command, target))
-            await self._aim(retargeted(index, target, vm.value, command, at), target, why)
+            await self._aim(retarget(index, target, vm.value, command, at), target, why)
 
     async def _aim(self, txn: Txn, about: Entry[Any], why: Why) -> None:
         await self._writing.write("", about.key, txn, why)

@@ -59,7 +59,7 @@ def name_of(workload: Workload, number: int, *, vm: str = "") -> str:
     return f"{workload.name}-{number}" + (f"-{vm[:8]}" if vm else "")
 
 
-def made(workload: Workload, number: int, *, vm: str, name: str, at: float) -> VirtualMachine:
+def vm_of_instance(workload: Workload, number: int, *, vm: str, name: str, at: float) -> VirtualMachine:
     """Return the VM record of an instance."""
     org, project = workload.home
     folded = fold(workload.name)

@@ -122,7 +122,7 @@ async def _crowded(view: View) -> AsyncIterator[str]:
     await view.fleet.load()
     for entry in view.blueprints.entries.values():
         for spec in entry.value.slices:
-            found = view.fleet.crowded(spec.base, spec.node_labels or {})
+            found = view.fleet.crowded_nodes(spec.base, spec.node_labels or {})
             if found is not None:
                 node, other = found
                 yield f"{spec.artifact}: all of its instances are on node {node}, none on {other}"

@@ -136,7 +136,7 @@ async def _by_ticket(asked: Asked, shown: str, source: str) -> TokenIssued:
     try:
         entry = await services.tickets.read(shown, WEB)
     except Unauthenticated:
-        services.users.guessed(source)
+        services.users.count_guess(source)
         raise
     caller = await services.users.meet_holder(entry.value.token, source)
     asked.spend(caller)

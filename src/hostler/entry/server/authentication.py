@@ -134,7 +134,7 @@ async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | Non
     try:
         raw.ticket = await services.tickets.read(shown, route.door)
     except Unauthenticated:
-        services.users.guessed(source)
+        services.users.count_guess(source)
         raise
     return await services.users.meet_holder(raw.ticket.value.token, source)
 
@@ -157,7 +157,7 @@ async def peer_of(services: Services, raw: Raw, route: Route, segments: list[str
         subject = path_parts(segments)[-1]
         redeemed = await services.peer_tickets.redeem(ticket, route.peers, subject, route.path.rpartition("/")[2])
     except Unauthenticated:
-        services.users.guessed(source)
+        services.users.count_guess(source)
         raise
     raw.peer = True
     return Caller(redeemed.by, Rights())

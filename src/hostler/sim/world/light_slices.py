@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.state_machine import changed_record
 from hostler.engine.slices.decide import WINDOW, Do, Memory, Show, decide
 from hostler.errors import Damaged, HostlerError
 from hostler.keys.families import ALIVE, ENDPOINT, SLICE
@@ -280,7 +280,7 @@ class LightSlices:
         entry, lease, node = self._told.get(artifact), self._blade.lease, self._blade.node
         if entry is None or lease is None:
             return None
-        record = moved(entry.value, changes, at=self._blade.clock.wall(), methods=_NAMES)
+        record = changed_record(entry.value, changes, at=self._blade.clock.wall(), methods=_NAMES)
         then: list[Operation] = [
             SLICE.delete(node=node, artifact=artifact)
             if record is None
