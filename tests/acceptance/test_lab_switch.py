@@ -15,8 +15,8 @@ from running import ttl_server
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import LabWorker
+from hostler.keys.cache import Cache
 from hostler.keys.lab import LAB
-from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabCatalogue
 from hostler.testing.inbox.drivers import RedisLabFrontEnd
@@ -34,7 +34,7 @@ async def test_l25_users_who_switch_labs_in_one_transaction_of_redis_have_the_ne
     async with AsyncExitStack() as stack:
         door = await stack.enter_async_context(RedisLabFrontEnd(ttl_server("redis").url))
         store = await stack.enter_async_context(MemoryStore(clock=clock, rng=random.Random(0)))
-        labs = Mirror(store, LAB, clock=clock, rng=random.Random(1))
+        labs = Cache(store, LAB, clock=clock, rng=random.Random(1))
         tasks = [asyncio.create_task(labs.run())]
         for number in range(3):
             worker = LabWorker(

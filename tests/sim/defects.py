@@ -33,8 +33,8 @@ from hostler.engine.placement import Decision
 from hostler.engine.transfer.restore import restore
 from hostler.engine.workloads.transactions import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
+from hostler.keys.cache import Cache
 from hostler.keys.families import COMMAND, FENCE
-from hostler.keys.mirror import Mirror
 from hostler.kit.rate_limit import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState
@@ -159,7 +159,7 @@ def no_fence_check() -> Factories:
     return Factories(storage=_NoGuard)
 
 
-class _Deaf(Mirror[T]):
+class _Deaf(Cache[T]):
     async def run(self) -> None:
         backoff = Backoff(0.05, 1.0, rng=self._rng)
         while self.revision == 0:
@@ -410,7 +410,7 @@ def target_left_behind() -> Factories:
 class _Unbounded:
     """What workloads say, as if each allowed that none of it serves."""
 
-    def __init__(self, workloads: Mirror[Workload]) -> None:
+    def __init__(self, workloads: Cache[Workload]) -> None:
         self._workloads = workloads
 
     def __getattr__(self, name: str) -> Any:

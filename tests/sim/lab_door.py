@@ -21,8 +21,8 @@ from hostler.drivers.inbox.memory import MemoryInbox, MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import LabWorker
+from hostler.keys.cache import Cache
 from hostler.keys.lab import LAB, user_of_request
-from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.kit.virtual_loop import ProcessLoop, VirtualClock, run_virtual
 from hostler.model.lab import LabCatalogue
@@ -116,7 +116,7 @@ class Host:
 
     async def _main(self) -> None:
         door = self.door
-        labs = Mirror(self.store, LAB, clock=door.clock, rng=self.rng)  # type: ignore[arg-type]
+        labs = Cache(self.store, LAB, clock=door.clock, rng=self.rng)  # type: ignore[arg-type]
         self.worker = LabWorker(
             self.store,  # type: ignore[arg-type]
             InboxWire(door.client, self.inbox),

@@ -15,6 +15,7 @@ from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RE
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import Act, decide
 from hostler.entry.doctor.examination import _clocks
+from hostler.keys.cache import Cache
 from hostler.keys.families import (
     ALIVE,
     AUDIT,
@@ -27,7 +28,6 @@ from hostler.keys.families import (
     TOKEN,
     VM,
 )
-from hostler.keys.mirror import Mirror
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.lab import LabCatalogue
@@ -110,7 +110,7 @@ def test_a_calendar_that_is_a_minute_apart_ends_what_is_over() -> None:
 
 @asynccontextmanager
 async def calendar(store: Store, clock: Skewed) -> AsyncIterator[Calendar]:
-    mirror = Mirror(store, CLOCK, clock=clock)
+    mirror = Cache(store, CLOCK, clock=clock)
     made = Calendar(mirror, clock=clock)
     task = asyncio.create_task(mirror.run())
     await mirror.ready()

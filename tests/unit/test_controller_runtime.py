@@ -15,9 +15,9 @@ from hostler.engine.runtime.controller import TRIES, Attempt, BatchController, S
 from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.runtime.guarded_writer import Txn, Why
 from hostler.errors import Conflict, LeadershipLost, Unavailable, Uncertain
+from hostler.keys.cache import Cache
 from hostler.keys.entry import Entry
 from hostler.keys.families import NAME
-from hostler.keys.mirror import Mirror
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.store import Put, Version
 
@@ -81,7 +81,7 @@ class Snapshots(SnapshotController[Seen]):
     pass_every = 1000.0
 
     def __init__(self, store: Lossy, clock: VirtualClock) -> None:
-        self.names = Mirror(store, NAME, clock=clock, rng=random.Random(1))
+        self.names = Cache(store, NAME, clock=clock, rng=random.Random(1))
         env = ControllerEnv(store=store, clock=clock, rng=random.Random(1), tell=print)  # type: ignore[arg-type]
         super().__init__(env, mirrors=(self.names,))
         self.decided: list[str] = []
@@ -128,7 +128,7 @@ class Batches(BatchController):
     rounds = 100
 
     def __init__(self, store: Lossy, clock: VirtualClock) -> None:
-        self.names = Mirror(store, NAME, clock=clock, rng=random.Random(1))
+        self.names = Cache(store, NAME, clock=clock, rng=random.Random(1))
         env = ControllerEnv(store=store, clock=clock, rng=random.Random(1), tell=print)  # type: ignore[arg-type]
         super().__init__(env, mirrors=(self.names,))
         self.decided: list[str] = []

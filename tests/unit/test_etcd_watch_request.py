@@ -9,8 +9,8 @@ import pytest
 
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.drivers.store.memory import MemoryStore
+from hostler.keys.cache import Cache
 from hostler.keys.families import SLICE
-from hostler.keys.mirror import Mirror
 from hostler.keys.namespace import Namespace, NamespacedStore
 from hostler.kit.clock import SystemClock
 
@@ -36,7 +36,7 @@ async def test_a_mirror_does_not_want_it_through_a_namespace_either() -> None:
 
     async with Noting() as store:
         mirrors = [
-            Mirror(one, SLICE, clock=SystemClock()) for one in (store, NamespacedStore(store, Namespace("apart")))
+            Cache(one, SLICE, clock=SystemClock()) for one in (store, NamespacedStore(store, Namespace("apart")))
         ]
         tasks = [asyncio.create_task(mirror.run()) for mirror in mirrors]
         while len(asked) < len(mirrors):

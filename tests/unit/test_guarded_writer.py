@@ -12,8 +12,8 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.decision_recorder import Tracer
 from hostler.engine.runtime.guarded_writer import ConditionFailed, GuardedWriter, Txn, Why
 from hostler.errors import LeadershipLost, Uncertain
+from hostler.keys.cache import Cache
 from hostler.keys.families import NAME, TRACE
-from hostler.keys.mirror import Mirror
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.store import Delete, Get, KeyValue, Put, Version
 
@@ -65,7 +65,7 @@ class Place:
         self.clock = VirtualClock()
         self.store = MemoryStore(clock=self.clock)
         self.deaf = Deaf(self.store)
-        self.names = Mirror(self.store, NAME, clock=self.clock, rng=random.Random(1))
+        self.names = Cache(self.store, NAME, clock=self.clock, rng=random.Random(1))
         self.counters: dict[str, int] = {}
         tracer = Tracer(self.clock, lambda: "id", "tester")
         self.writer = GuardedWriter(

@@ -19,8 +19,8 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.queue_consumer import Rules
 from hostler.engine.labs.worker import RECLAIM_EVERY, TTL, LabWorker
 from hostler.errors import Closed, Damaged, Forbidden, Invalid, TooLarge, Unavailable, Uncertain
+from hostler.keys.cache import Cache
 from hostler.keys.lab import LAB, LAB_WORKER
-from hostler.keys.mirror import Mirror
 from hostler.model.lab import NEWS_KEPT, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.ports.inbox import Taken
 from hostler.testing import VirtualClock, run_virtual
@@ -41,7 +41,7 @@ class Scene:
         self.fault: Callable[[str, str], Awaitable[None]] | None = None
         self.asked: list[str] = []
         self.inbox = MemoryInbox(door, faults=self._met)
-        self.labs = Mirror(store, LAB, clock=clock, rng=random.Random(2))
+        self.labs = Cache(store, LAB, clock=clock, rng=random.Random(2))
         self.said: list[str] = []
         self._ids = itertools.count(1)
         self.tasks: list[asyncio.Task[None]] = []

@@ -15,9 +15,9 @@ import hostler
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.errors import Invalid, Unavailable
+from hostler.keys.cache import Cache
 from hostler.keys.families import ALIVE, HANDLE, VM
 from hostler.keys.lab import LAB
-from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.lab import LabEvent, LabNews, LabUser
@@ -35,7 +35,7 @@ def _event(key: str, revision: int, value: bytes = b"{}", previous: bytes | None
 
 
 @asynccontextmanager
-async def _feeding(store: Store, history: int = 100, *mirrors: Mirror[Any]) -> AsyncIterator[Feed]:
+async def _feeding(store: Store, history: int = 100, *mirrors: Cache[Any]) -> AsyncIterator[Feed]:
     feed = Feed(store, clock=SystemClock(), history=history, mirrors=mirrors)
     task = asyncio.create_task(feed.run())
     try:
@@ -420,7 +420,7 @@ async def test_a_change_is_published_once_what_requests_are_answered_from_has_it
 ) -> None:
     monkeypatch.setattr("hostler.entry.server.feed.MIRRORED_WITHIN", 30.0)
     async with MemoryStore() as store:
-        mirror = Mirror(store, VM, clock=SystemClock())
+        mirror = Cache(store, VM, clock=SystemClock())
         await mirror.refresh()
         async with _feeding(store, 100, mirror) as feed:
             await _until(feed, await revision_now(store))
@@ -434,7 +434,7 @@ async def test_a_change_is_published_once_what_requests_are_answered_from_has_it
 
 async def test_a_mirror_that_stands_still_holds_changes_back_once_and_not_each() -> None:
     async with MemoryStore() as store:
-        mirror = Mirror(store, VM, clock=SystemClock())
+        mirror = Cache(store, VM, clock=SystemClock())
         await mirror.refresh()
         async with _feeding(store, 100, mirror) as feed:
             await _until(feed, await revision_now(store))

@@ -20,7 +20,7 @@ from hostler.keys.families import CLOCK
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hostler.keys.mirror import Mirror
+    from hostler.keys.cache import Cache
     from hostler.kit.clock import Clock
     from hostler.model.node import ClockReading
 
@@ -63,7 +63,7 @@ class Apart(msgspec.Struct, frozen=True):
 class Calendar:
     """Compares wall clocks, based on the cache of all clock readings. One per process."""
 
-    def __init__(self, clocks: Mirror[ClockReading], *, clock: Clock) -> None:
+    def __init__(self, clocks: Cache[ClockReading], *, clock: Clock) -> None:
         self._clocks, self._clock = clocks, clock
         self.own: Collection[str] = ()
         """The nodes in this process; the collection may grow."""

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from hostler.engine.cluster_id import Memory
     from hostler.engine.inventory.service import Reader
     from hostler.engine.runtime.env import Env
-    from hostler.keys.mirror import Mirror
+    from hostler.keys.cache import Cache
     from hostler.model.lab import LabUser
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.calls import Questions
@@ -165,8 +165,8 @@ class NodePorts:
 class LabCaches:
     """The caches that a lab worker needs."""
 
-    labs: Mirror[LabUser]
-    catalogues: Mirror[LabCatalogue]
+    labs: Cache[LabUser]
+    catalogues: Cache[LabCatalogue]
 
     def catalogue(self, config: ControlPlaneConfig) -> LabCatalogue:
         """Return the catalogue in use.

@@ -17,7 +17,7 @@ from hostler.model.inventory import Rights
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.access.account_cache import Mirrors
+    from hostler.engine.access.account_cache import Caches
     from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Request, Written
     from hostler.engine.runtime.env import Env
@@ -47,7 +47,7 @@ class UserService:
         self,
         store: Store,
         writer: Writer,
-        view: Mirrors,
+        view: Caches,
         env: Env,
         hasher: Hasher,
     ) -> None:

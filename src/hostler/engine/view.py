@@ -15,6 +15,7 @@ from hostler.engine.deployments.slice_cache import SliceCache
 from hostler.engine.inventory.topology_cache import InventoryView
 from hostler.engine.workloads.instance_index import InstanceCache
 from hostler.errors import Missed, Unavailable, Uncertain
+from hostler.keys.cache import Cache
 from hostler.keys.families import (
     ALERT,
     ALIVE,
@@ -43,7 +44,6 @@ from hostler.keys.families import (
     WORKLOAD,
 )
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 
 if TYPE_CHECKING:
@@ -81,38 +81,38 @@ class View:
         """`write_every`: seconds between two write probes; None: there are none, and `writable` equals `healthy`."""
         self._store, self._clock = store, clock
         self._every, self._within, self._write_every = probe_every, probe_within, write_every
-        self.vms = Mirror(store, VM, clock=clock, rng=rng)
-        self.handles = Mirror(store, HANDLE, clock=clock, rng=rng)
-        self.commands = Mirror(store, COMMAND, clock=clock, rng=rng)
-        self.arrivals = Mirror(store, ARRIVAL, clock=clock, rng=rng)
-        self.retained = Mirror(store, RETAINED, clock=clock, rng=rng)
-        self.retained_requests = Mirror(store, RETAINED_REQUEST, clock=clock, rng=rng)
-        self.members = Mirror(store, MEMBER, clock=clock, rng=rng)
-        self.alive = Mirror(store, ALIVE, clock=clock, rng=rng)
-        self.clocks = Mirror(store, CLOCK, clock=clock, rng=rng)
-        self.clock_disputes = Mirror(store, CLOCK_DISPUTE, clock=clock, rng=rng)
+        self.vms = Cache(store, VM, clock=clock, rng=rng)
+        self.handles = Cache(store, HANDLE, clock=clock, rng=rng)
+        self.commands = Cache(store, COMMAND, clock=clock, rng=rng)
+        self.arrivals = Cache(store, ARRIVAL, clock=clock, rng=rng)
+        self.retained = Cache(store, RETAINED, clock=clock, rng=rng)
+        self.retained_requests = Cache(store, RETAINED_REQUEST, clock=clock, rng=rng)
+        self.members = Cache(store, MEMBER, clock=clock, rng=rng)
+        self.alive = Cache(store, ALIVE, clock=clock, rng=rng)
+        self.clocks = Cache(store, CLOCK, clock=clock, rng=rng)
+        self.clock_disputes = Cache(store, CLOCK_DISPUTE, clock=clock, rng=rng)
         """One record at most."""
         self.calendar = Calendar(self.clocks, clock=clock)
-        self.users = Mirror(store, USER, clock=clock, rng=rng)
-        self.tokens = Mirror(store, TOKEN, clock=clock, rng=rng)
-        self.labs = Mirror(store, LAB, clock=clock, rng=rng)
-        self.catalogues = Mirror(store, LAB_CATALOGUE, clock=clock, rng=rng)
+        self.users = Cache(store, USER, clock=clock, rng=rng)
+        self.tokens = Cache(store, TOKEN, clock=clock, rng=rng)
+        self.labs = Cache(store, LAB, clock=clock, rng=rng)
+        self.catalogues = Cache(store, LAB_CATALOGUE, clock=clock, rng=rng)
         """One record at most."""
-        self.workloads = Mirror(store, WORKLOAD, clock=clock, rng=rng)
-        self.instances = Mirror(store, INSTANCE, clock=clock, rng=rng)
-        self.targets = Mirror(store, TARGET, clock=clock, rng=rng)
-        self.silences = Mirror(store, SILENT, clock=clock, rng=rng)
-        self.brakes = Mirror(store, BRAKE, clock=clock, rng=rng)
+        self.workloads = Cache(store, WORKLOAD, clock=clock, rng=rng)
+        self.instances = Cache(store, INSTANCE, clock=clock, rng=rng)
+        self.targets = Cache(store, TARGET, clock=clock, rng=rng)
+        self.silences = Cache(store, SILENT, clock=clock, rng=rng)
+        self.brakes = Cache(store, BRAKE, clock=clock, rng=rng)
         """One record at most."""
-        self.blueprints = Mirror(store, BLUEPRINT, clock=clock, rng=rng)
-        self.slices = Mirror(store, SLICE, clock=clock, rng=rng)
-        self.owners = Mirror(store, SLICE_OWNER, clock=clock, rng=rng)
-        self.deployments = Mirror(store, DEPLOYMENT, clock=clock, rng=rng)
-        self.retries = Mirror(store, RETRIES, clock=clock, rng=rng)
-        self.alerts = Mirror(store, ALERT, clock=clock, rng=rng)
-        self.routers = Mirror(store, ROUTER, clock=clock, rng=rng)
+        self.blueprints = Cache(store, BLUEPRINT, clock=clock, rng=rng)
+        self.slices = Cache(store, SLICE, clock=clock, rng=rng)
+        self.owners = Cache(store, SLICE_OWNER, clock=clock, rng=rng)
+        self.deployments = Cache(store, DEPLOYMENT, clock=clock, rng=rng)
+        self.retries = Cache(store, RETRIES, clock=clock, rng=rng)
+        self.alerts = Cache(store, ALERT, clock=clock, rng=rng)
+        self.routers = Cache(store, ROUTER, clock=clock, rng=rng)
         self.inventory = InventoryView(store, self.members, clock=clock, rng=rng)
-        self.mirrors: dict[str, Mirror[Any]] = {
+        self.mirrors: dict[str, Cache[Any]] = {
             "vms": self.vms,
             "handles": self.handles,
             "commands": self.commands,
@@ -174,7 +174,7 @@ class View:
             await mirror.ready()
         await self._probed.wait()
 
-    async def refresh(self, *mirrors: Mirror[Any]) -> None:
+    async def refresh(self, *mirrors: Cache[Any]) -> None:
         """Read these families (default: all) now. Afterwards they contain everything written before the call."""
         for mirror in mirrors or self.mirrors.values():
             while True:

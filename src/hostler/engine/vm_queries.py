@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from hostler.engine.placement import Cluster
     from hostler.engine.request import Caller
     from hostler.engine.view import View
+    from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
-    from hostler.keys.mirror import Mirror
     from hostler.model.vm import VirtualMachine, VmHandle, VmSpec
     from hostler.model.vm_api import VmView
     from hostler.ports.store import Operation, Store
@@ -115,7 +115,7 @@ class VmReader:
         seen = self._read(HANDLE, handle, self._view.handles) if isinstance(handle, KeyValue) else None
         return self.view(caller, self._read(VM, record, self._view.vms), None if seen is None else seen.value)
 
-    def _read(self, key: Key[T], kv: KeyValue, mirror: Mirror[T]) -> Entry[T]:
+    def _read(self, key: Key[T], kv: KeyValue, mirror: Cache[T]) -> Entry[T]:
         """Return the entry read from the store. The cache usually holds the decoded record of the same revision."""
         known = mirror.entries.get(kv.key)
         return known if known is not None and known.mod_revision == kv.mod_revision else key.entry(kv)

@@ -17,8 +17,8 @@ from hostler.entry.control_plane import config_of, environment
 from hostler.entry.labs import door_in, opened_door
 from hostler.entry.process import asked_to_end, run_unless_asked
 from hostler.errors import HostlerError, Invalid, Refused
+from hostler.keys.cache import Cache
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import run_together
 
@@ -63,8 +63,8 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
             raise Refused(found.refusal)
         if found.warning:
             tell(found.warning)
-        labs = Mirror(store, LAB, clock=clock, rng=rng)
-        known = Mirror(store, LAB_CATALOGUE, clock=clock, rng=rng)
+        labs = Cache(store, LAB, clock=clock, rng=rng)
+        known = Cache(store, LAB_CATALOGUE, clock=clock, rng=rng)
         following = asyncio.create_task(
             run_together("view", {"labs": labs.run(), "catalogue": known.run()}), name="view of labs"
         )

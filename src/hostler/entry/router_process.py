@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 from hostler.engine.invocation.registration import Registration
 from hostler.engine.invocation.router import Router
 from hostler.entry.server.logs import logger
+from hostler.keys.cache import Cache
 from hostler.keys.families import ROUTER
-from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.model.rollout import RouterRecord
 from hostler.wiring.slices import open_lines, open_questions, telling
@@ -37,7 +37,7 @@ class Calling:
         node: str = "",
         local: Collection[str] = (),
         why: Why | None = None,
-        routers: Mirror[RouterRecord] | None = None,
+        routers: Cache[RouterRecord] | None = None,
     ) -> None:
         """Create the router of a process.
 
@@ -50,7 +50,7 @@ class Calling:
         self.questions = open_questions(self._token)
         self.router = Router(store, self._lines, clock=env.clock, rng=env.rng, local=local, why=why)
         self._follows = routers is None
-        self._routers = routers or Mirror(store, ROUTER, clock=env.clock, rng=env.rng)
+        self._routers = routers or Cache(store, ROUTER, clock=env.clock, rng=env.rng)
         self._admitted: frozenset[str] = frozenset()
         self._routers.listen(self._changed)
         self._stack = AsyncExitStack()

@@ -8,8 +8,8 @@ from collections import defaultdict
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from hostler.keys.cache import Cache
 from hostler.keys.families import ENDPOINT, SLICE
-from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.kit.tasks import run_together
 from hostler.model.deployment import may_move
@@ -35,8 +35,8 @@ class StoreLog:
 
     async def __aenter__(self) -> Self:
         store = await self._stack.enter_async_context(open_store(self._url))
-        self._endpoints: Mirror[Endpoint] = Mirror(store, ENDPOINT, clock=SystemClock())
-        self._slices: Mirror[SliceRecord] = Mirror(store, SLICE, clock=SystemClock())
+        self._endpoints: Cache[Endpoint] = Cache(store, ENDPOINT, clock=SystemClock())
+        self._slices: Cache[SliceRecord] = Cache(store, SLICE, clock=SystemClock())
         self._endpoints.listen(self._endpoint_changed)
         self._slices.listen(self._slice_changed)
         parts = {"endpoints": self._endpoints.run(), "slices": self._slices.run()}

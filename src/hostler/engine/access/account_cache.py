@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hostler.engine.calendar import Calendar
+    from hostler.keys.cache import Cache
     from hostler.keys.key import Key
-    from hostler.keys.mirror import Mirror
     from hostler.model.access import Token
     from hostler.model.inventory import User
     from hostler.model.workload import Workload
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Mirrors(Protocol):
+class Caches(Protocol):
     """The part of `engine.view.View` that this needs."""
 
     @property
-    def users(self) -> Mirror[User]: ...
+    def users(self) -> Cache[User]: ...
 
     @property
-    def tokens(self) -> Mirror[Token]: ...
+    def tokens(self) -> Cache[Token]: ...
 
     @property
-    def workloads(self) -> Mirror[Workload]: ...
+    def workloads(self) -> Cache[Workload]: ...
 
     @property
     def calendar(self) -> Calendar: ...
@@ -40,7 +40,7 @@ class Mirrors(Protocol):
 class Overlaid(Generic[T]):
     """A cache overlaid with own writes, each until the cache has caught up."""
 
-    def __init__(self, mirror: Mirror[T], key: Key[T], changed: Callable[[str], None]) -> None:
+    def __init__(self, mirror: Cache[T], key: Key[T], changed: Callable[[str], None]) -> None:
         self._mirror, self._key, self._changed = mirror, key, changed
         self._written: dict[str, tuple[int, Entry[T] | None]] = {}
         mirror.listen(self._caught_up)
@@ -95,7 +95,7 @@ class Overlaid(Generic[T]):
 class AccountCache:
     """Accounts and tokens, readable without the store. `changed` is called with each changed key."""
 
-    def __init__(self, mirrors: Mirrors, changed: Callable[[str], None]) -> None:
+    def __init__(self, mirrors: Caches, changed: Callable[[str], None]) -> None:
         self._owner: dict[str, str] = {}
         self._tokens_of: dict[str, set[str]] = {}
         self._tell = changed

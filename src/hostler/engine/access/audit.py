@@ -26,7 +26,7 @@ from hostler.model.node import EpochKind
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hostler.engine.access.account_cache import Mirrors
+    from hostler.engine.access.account_cache import Caches
     from hostler.engine.request import Caller
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue, Store
 
 
-def sees(caller: Caller, written: Entry[Audit], known: Mirrors) -> bool:
+def sees(caller: Caller, written: Entry[Audit], known: Caches) -> bool:
     """Return whether the write concerns a project of the caller, or an account that the caller may manage.
 
     Everything else, including deleted accounts and tokens, is visible to members of every org only.
@@ -47,7 +47,7 @@ def sees(caller: Caller, written: Entry[Audit], known: Mirrors) -> bool:
     return sees_subject(caller, audit.subject, written.create_revision, known)
 
 
-def sees_workload(caller: Caller, name: str, revision: int, at: float | None, known: Mirrors) -> bool:
+def sees_workload(caller: Caller, name: str, revision: int, at: float | None, known: Caches) -> bool:
     """Return whether a past write to the workload concerned a project of the caller.
 
     The key of a workload names no project. A write older than its record concerned an earlier workload of the same
@@ -62,7 +62,7 @@ def sees_workload(caller: Caller, name: str, revision: int, at: float | None, kn
     return caller.sees(*entry.value.home)
 
 
-def sees_subject(caller: Caller, subject: str, revision: int, known: Mirrors) -> bool:
+def sees_subject(caller: Caller, subject: str, revision: int, known: Caches) -> bool:
     """Return whether a write to the record `subject` at that revision concerns the caller."""
     if EVERYWHERE in caller.memberships:
         return True
@@ -119,7 +119,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 async def page(
     store: Store,
     caller: Caller,
-    known: Mirrors,
+    known: Caches,
     wanted: AuditFilter,
     *,
     limit: int,

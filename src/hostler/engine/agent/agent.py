@@ -14,8 +14,8 @@ from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.engine.slices.slice_agent import SliceAgent
 from hostler.errors import HostlerError
+from hostler.keys.cache import Cache
 from hostler.keys.families import ARRIVAL, COMMAND
-from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.model.vm import MachineState
 from hostler.ports.machines import migration_of
@@ -64,8 +64,8 @@ class Agent:
         """
         rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
         self._machines, self._plan, self._clock = machines, plan, clock
-        self.commands = Mirror(store, COMMAND, clock=clock, rng=rng, node=plan.node)
-        self.arrivals = Mirror(store, ARRIVAL, clock=clock, rng=rng, node=plan.node)
+        self.commands = Cache(store, COMMAND, clock=clock, rng=rng, node=plan.node)
+        self.arrivals = Cache(store, ARRIVAL, clock=clock, rng=rng, node=plan.node)
         self.session = Session(
             store,
             machines,

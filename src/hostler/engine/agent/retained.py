@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.status_reporter import PATIENCE, pause
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
+from hostler.keys.cache import Cache
 from hostler.keys.families import RETAINED, RETAINED_REQUEST
-from hostler.keys.mirror import Mirror
 from hostler.kit.plural import counted
 from hostler.model.name import fold
 from hostler.model.node import Retained
@@ -100,7 +100,7 @@ class RetainedMachines:
         store: Store,
         machines: Machines,
         plan: AgentConfig,
-        commands: Mirror[VmCommand],
+        commands: Cache[VmCommand],
         session: Session,
         *,
         clock: Clock,
@@ -108,7 +108,7 @@ class RetainedMachines:
     ) -> None:
         self._store, self._machines, self._node, self._commands = store, machines, plan.node, commands
         self._session, self._clock, self._rng = session, clock, rng
-        self.requests = Mirror(store, RETAINED_REQUEST, clock=clock, rng=rng, node=plan.node)
+        self.requests = Cache(store, RETAINED_REQUEST, clock=clock, rng=rng, node=plan.node)
         self.requests.listen(lambda _: self.schedule_check())
         self._changed = asyncio.Event()
         self._failures = 0

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from hostler.engine.agent.config import AgentConfig
     from hostler.engine.agent.session import Session
+    from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
-    from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, VmCommand
     from hostler.ports.machines import Machine, Machines, Peers
@@ -80,10 +80,10 @@ class Workers:
         store: Store,
         machines: Machines,
         plan: AgentConfig,
-        commands: Mirror[VmCommand],
+        commands: Cache[VmCommand],
         session: Session,
         *,
-        arrivals: Mirror[Arrival],
+        arrivals: Cache[Arrival],
         peers: Peers | None,
         keep: Callable[[], None],
         clock: Clock,

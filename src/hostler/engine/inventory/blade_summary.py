@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hostler.engine.view import View
+    from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
-    from hostler.keys.mirror import Mirror
     from hostler.model.inventory import Blade, Pdu, Rack, Tor
 
 AT_ONCE = 200
@@ -118,7 +118,7 @@ class BladeSummaries:
 
     def _known(self) -> tuple[int, ...]:
         view = self._view
-        of: tuple[Mirror[Any], ...] = (view.members, view.alive, view.commands, *view.inventory.mirrors.values())
+        of: tuple[Cache[Any], ...] = (view.members, view.alive, view.commands, *view.inventory.mirrors.values())
         return tuple(mirror.revision for mirror in of)
 
     # Changes

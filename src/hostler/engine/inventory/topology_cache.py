@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hostler.keys.cache import Cache
 from hostler.keys.families import BLADE, IN_RACKS, MEMBER, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
-from hostler.keys.mirror import Mirror
 from hostler.model.inventory import Blade, Pdu, Rack, Tor
 from hostler.model.name import fold
 
@@ -48,14 +48,14 @@ class InventoryView:
     """A part of the `View`, which runs its caches. Nodes and racks have the same folded names as in keys."""
 
     def __init__(
-        self, store: Store, members: Mirror[NodeRecord], *, clock: Clock, rng: random.Random | None = None
+        self, store: Store, members: Cache[NodeRecord], *, clock: Clock, rng: random.Random | None = None
     ) -> None:
-        self.parts: Mirror[Any] = Mirror(store, IN_RACKS, clock=clock, rng=rng)
+        self.parts: Cache[Any] = Cache(store, IN_RACKS, clock=clock, rng=rng)
         """Pdus, tors and blades."""
-        self.racks = Mirror(store, RACK, clock=clock, rng=rng)
-        self.regions = Mirror(store, REGION, clock=clock, rng=rng)
-        self.zones = Mirror(store, ZONE, clock=clock, rng=rng)
-        self.mirrors: dict[str, Mirror[Any]] = {
+        self.racks = Cache(store, RACK, clock=clock, rng=rng)
+        self.regions = Cache(store, REGION, clock=clock, rng=rng)
+        self.zones = Cache(store, ZONE, clock=clock, rng=rng)
+        self.mirrors: dict[str, Cache[Any]] = {
             "racks": self.racks,
             "rack parts": self.parts,
             "regions": self.regions,

@@ -15,9 +15,9 @@ from hostler.engine.deployments.instance_index import InstanceState, kind_of
 from hostler.engine.deployments.redaction import unspoken
 from hostler.engine.invocation.load_balancer import Routing
 from hostler.errors import HostlerError, NotFound, Unavailable, Uncertain
+from hostler.keys.cache import Cache
 from hostler.keys.families import DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_OWNER, endpoints_of
 from hostler.keys.key import Key
-from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.kit.rate_limit import Backoff
 from hostler.kit.tasks import run_together
@@ -70,8 +70,8 @@ class Routes:
         self.unknown = False
         """The slice does not exist, so nothing is watched; the next call creates a new cache."""
         self._store, self._clock, self._rng = store, clock, rng
-        self._endpoints = Mirror(store, _Endpoints(base), clock=clock, rng=rng)
-        self._deployments = Mirror(store, _Deployment(base), clock=clock, rng=rng)
+        self._endpoints = Cache(store, _Endpoints(base), clock=clock, rng=rng)
+        self._deployments = Cache(store, _Deployment(base), clock=clock, rng=rng)
         self._endpoints.listen(self._endpoint_changed)
         self._deployments.listen(self._deployment_changed)
         self._changed: asyncio.Event | None = None

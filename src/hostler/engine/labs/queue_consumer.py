@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
+    from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
-    from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabCatalogue, LabUser
     from hostler.ports.inbox import Inbox, QueueName
@@ -153,7 +153,7 @@ class QueueConsumer:
         self,
         store: Store,
         inbox: Inbox,
-        labs: Mirror[LabUser],
+        labs: Cache[LabUser],
         rules: Rules,
         *,
         worker: str,

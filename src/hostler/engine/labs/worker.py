@@ -21,7 +21,7 @@ from hostler.model.lab import LabWorker as Present
 
 if TYPE_CHECKING:
     from hostler.engine.runtime.env import Env
-    from hostler.keys.mirror import Mirror
+    from hostler.keys.cache import Cache
     from hostler.model.lab import LabUser
     from hostler.ports.inbox import Inbox, Taken
     from hostler.ports.store import Lease, Store
@@ -46,7 +46,7 @@ class LabWorker:
         self,
         store: Store,
         inbox: Inbox,
-        labs: Mirror[LabUser],
+        labs: Cache[LabUser],
         env: Env,
         rules: Rules,
         *,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.runtime.env import ControllerEnv
     from hostler.engine.service import Standing
-    from hostler.keys.mirror import Mirror
+    from hostler.keys.cache import Cache
 
 TRIES = 4
 """Decisions in a row for one name, each from newer records, before it has to wait."""
@@ -45,7 +45,7 @@ class LeaderService:
         self,
         env: ControllerEnv,
         *,
-        mirrors: Sequence[Mirror[Any]] = (),
+        mirrors: Sequence[Cache[Any]] = (),
         learns: bool = False,
     ) -> None:
         """`mirrors`, `learns`: as in GuardedWriter."""
@@ -90,7 +90,7 @@ class LeaderService:
         raise NotImplementedError
 
     def follow(self, *ends: Callable[[], None]) -> None:
-        """Keep functions that end a subscription, as `Mirror.listen` returns them; `stop` calls them."""
+        """Keep functions that end a subscription, as `Cache.listen` returns them; `stop` calls them."""
         self._ends_of_following += ends
 
 
@@ -105,7 +105,7 @@ class Controller(LeaderService):
         env: ControllerEnv,
         *,
         width: int = WIDTH,
-        mirrors: Sequence[Mirror[Any]] = (),
+        mirrors: Sequence[Cache[Any]] = (),
         learns: bool = False,
     ) -> None:
         """`width`: how many names are reconciled at a time."""

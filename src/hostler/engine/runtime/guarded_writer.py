@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hostler.engine.decision_recorder import Tracer
     from hostler.engine.elections import Leadership
     from hostler.engine.service import Standing
+    from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
-    from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.trace import Reason
     from hostler.ports.store import Comparison, Operation, Response, Store
@@ -78,7 +78,7 @@ class GuardedWriter:
         self,
         service: str,
         store: Store,
-        mirrors: Sequence[Mirror[Any]],
+        mirrors: Sequence[Cache[Any]],
         counters: dict[str, int],
         tracer: Tracer | None = None,
         *,
@@ -206,7 +206,7 @@ class GuardedWriter:
             self.expected.found(name, mirror, key, kv)
         raise ConditionFailed(f"{self._service}: {name}: it has just changed; it will be reconciled again", answers)
 
-    def _compared(self, txn: Txn) -> list[tuple[str, Mirror[Any]]]:
+    def _compared(self, txn: Txn) -> list[tuple[str, Cache[Any]]]:
         """Return the keys that are written, and those that are only compared, with their caches."""
         written = [operation.key for operation in txn.then if isinstance(operation, Put | Delete)]
         compared = (one.key for one in txn.when)
@@ -222,7 +222,7 @@ _LOOK = 0.005
 class Expectation(msgspec.Struct, frozen=True):
     """A key that exists, or (not `there`) does not exist, since `revision`; 0: since an unknown revision."""
 
-    mirror: Mirror[Any]
+    mirror: Cache[Any]
     key: str
     revision: int
     there: bool
@@ -250,13 +250,13 @@ class Expectations:
     writes of other processes, or about a store that was reset to an older state.
     """
 
-    def __init__(self, mirrors: Sequence[Mirror[Any]], *, clock: Clock) -> None:
+    def __init__(self, mirrors: Sequence[Cache[Any]], *, clock: Clock) -> None:
         """`mirrors`: the caches that decisions are made from."""
         self._mirrors = tuple((mirror.family.prefix(), mirror) for mirror in mirrors)
         self._clock = clock
         self._expected: dict[str, list[Expectation]] = {}
 
-    def mirror_of(self, key: str) -> Mirror[Any] | None:
+    def mirror_of(self, key: str) -> Cache[Any] | None:
         """Return the cache that has this key, if there is one."""
         for prefix, mirror in self._mirrors:
             if key.startswith(prefix) and mirror.family.matches(key):
@@ -283,7 +283,7 @@ class Expectations:
                 expected = Expectation(mirror, entry.key, entry.mod_revision, there=True)
                 self._expected.setdefault(name, []).append(expected)
 
-    def found(self, name: str, mirror: Mirror[Any], key: str, kv: Response) -> None:
+    def found(self, name: str, mirror: Cache[Any], key: str, kv: Response) -> None:
         """Expect what was found at a key of a cache in place of what the cache contained."""
         if isinstance(kv, KeyValue):
             expected = Expectation(mirror, key, kv.mod_revision, there=True)

@@ -12,9 +12,9 @@ from hostler.engine.slices.running_cache import RunningCache
 from hostler.engine.slices.status_writer import StatusWriter
 from hostler.engine.slices.worker import UNLISTED, Workers
 from hostler.errors import HostlerError
+from hostler.keys.cache import Cache
 from hostler.keys.entry import Unreadable
 from hostler.keys.families import ROUTER, SLICE
-from hostler.keys.mirror import Mirror
 from hostler.kit.tasks import run_together
 from hostler.model.deployment import SliceState
 
@@ -51,8 +51,8 @@ class SliceAgent:
     ) -> None:
         rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
         self._driver, self._plan, self._session, self._clock = slices, plan, session, clock
-        self.slices = Mirror(store, SLICE, clock=clock, rng=rng, node=plan.node)
-        self.routers = Mirror(store, ROUTER, clock=clock, rng=rng)
+        self.slices = Cache(store, SLICE, clock=clock, rng=rng, node=plan.node)
+        self.routers = Cache(store, ROUTER, clock=clock, rng=rng)
         self.ledger = StatusWriter(
             store, session, self.slices, node=plan.node, clock=clock, learned=self._compare, wrote=self._wrote
         )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hostler.engine.agent.session import Session
+    from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
-    from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance, SliceRecord
     from hostler.ports.slices import Running
@@ -84,7 +84,7 @@ class StatusWriter:
         self,
         store: Store,
         session: Session,
-        mirror: Mirror[SliceRecord],
+        mirror: Cache[SliceRecord],
         *,
         node: str,
         clock: Clock,

@@ -55,8 +55,8 @@ from hostler.ports.store import watching
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hostler.keys.cache import Cache
     from hostler.keys.key import Key
-    from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.ports.store import Event, KeyValue, Store
 
@@ -280,7 +280,7 @@ class Feed:
     a client that reads because of an event gets a state at least as new.
     """
 
-    def __init__(self, store: Store, *, clock: Clock, history: int, mirrors: Iterable[Mirror[Any]] = ()) -> None:
+    def __init__(self, store: Store, *, clock: Clock, history: int, mirrors: Iterable[Cache[Any]] = ()) -> None:
         self.store = store
         self._mirrors = {mirror.family: mirror for mirror in mirrors}
         self._behind: dict[Key[Any], int] = {}

@@ -14,8 +14,8 @@ from dose import dose
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Unavailable
+from hostler.keys.cache import Cache
 from hostler.keys.families import COMMAND, MEMBER
-from hostler.keys.mirror import Mirror
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord, VmCommand
@@ -33,7 +33,7 @@ def node(name: str = "a", cpus: int = 1) -> NodeRecord:
 
 
 class Scene:
-    def __init__(self, store: FaultyStore, bare: MemoryStore, mirror: Mirror[NodeRecord], clock: VirtualClock) -> None:
+    def __init__(self, store: FaultyStore, bare: MemoryStore, mirror: Cache[NodeRecord], clock: VirtualClock) -> None:
         self.store, self.bare, self.mirror, self.clock = store, bare, mirror, clock
         self.told: list[str] = []
         mirror.listen(self.told.append)
@@ -55,7 +55,7 @@ async def scene(seed: int = 0, **memory: Any) -> AsyncIterator[Scene]:
     bare = MemoryStore(clock=clock, rng=random.Random(seed), **memory)
     store = FaultyStore(bare, random.Random(seed), clock=clock)
     async with store:
-        mirror = Mirror(store, MEMBER, clock=clock, rng=random.Random(seed))
+        mirror = Cache(store, MEMBER, clock=clock, rng=random.Random(seed))
         it = Scene(store, bare, mirror, clock)
         running = asyncio.create_task(mirror.run(), name="mirror")
         try:
@@ -275,7 +275,7 @@ def test_a_store_that_was_put_back_to_an_older_state_is_believed() -> None:
             for number in range(10):
                 await new.put(MEMBER.fill(node=f"n{number}"), MEMBER.encode(node(f"n{number}")))
             await old.put(MEMBER.fill(node="n1"), MEMBER.encode(node("n1", 9)))
-            mirror = Mirror(new, MEMBER, clock=clock)
+            mirror = Cache(new, MEMBER, clock=clock)
             told: list[str] = []
             await mirror.refresh()
             mirror.listen(told.append)
@@ -314,7 +314,7 @@ def test_only_the_part_under_its_leading_parts_is_in_it() -> None:
     async def main() -> None:
         clock = VirtualClock()
         async with MemoryStore(clock=clock) as store:
-            mirror = Mirror(store, COMMAND, clock=clock, node="a")
+            mirror = Cache(store, COMMAND, clock=clock, node="a")
             command = VmCommand(org="o", project="p", vm="v", spec=VmSpec(cpus=1, memory_mib=1))
             for name in ("a", "ab"):
                 await store.put(COMMAND.fill(node=name, vm="v"), COMMAND.encode(command))
@@ -338,7 +338,7 @@ def test_a_store_that_is_closed_ends_it() -> None:
         clock = VirtualClock()
         store = MemoryStore(clock=clock)
         async with store:
-            mirror = Mirror(store, MEMBER, clock=clock)
+            mirror = Cache(store, MEMBER, clock=clock)
             running = asyncio.create_task(mirror.run())
             await mirror.ready()
         with pytest.raises(Closed):

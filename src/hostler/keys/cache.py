@@ -26,7 +26,7 @@ T = TypeVar("T")
 _NEVER = 2**63
 
 
-class Mirror(Generic[T]):
+class Cache(Generic[T]):
     """A cache of one family, or of the part of it under `leading`. `run` keeps it current until cancelled."""
 
     def __init__(
